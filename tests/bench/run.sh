@@ -20,7 +20,7 @@ done
 [ -x "$target/release/gpufleet" ] ||
     fail "there is no $target/release/gpufleet" "type make bench, or cargo build --release -p gpufleet"
 
-# Why a failure here ends nothing: without a way to PyPI, gpufleet's own figures are still worth having.
+# Not fatal: without access to PyPI, gpufleet's own figures are still useful.
 venv=$work/venv
 if ! cmp -s "$here/requirements.txt" "$venv/installed.txt"; then
     echo "installing Ansible and pyinfra under $venv" >&2

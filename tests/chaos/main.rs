@@ -1,12 +1,15 @@
-//! `make chaos`: kills the controller at every record of its journal and at random instants, and judges what is left.
+//! `make chaos`: kills the controller at every record of its journal and at random instants, and judges the result.
 //!
-//! Says what it does in lines and ends with 1 when a case failed. Environment:
-//! `CHAOS_NODES` (12), `CHAOS_VARIANT` (`mig,command`), `CHAOS_HOW` (`before,after,torn`), `CHAOS_EVERY` (1: every record),
-//! `CHAOS_FROM` and `CHAOS_TO` (the first and the last record, to run a campaign in parts), `CHAOS_RANDOM` (200 instants),
-//! `CHAOS_SPAN` (ms over which they lie; unless given, those of the uninterrupted run), `CHAOS_SEED` (1), `CHAOS_CASE` (one case by its name), `CHAOS_JOBS` (2: cases side by side, each on a fleet of its own),
-//! `CHAOS_SECOND` (`resume --yes`), `CHAOS_KEEP` (`target/chaos`: where failed cases stay).
+//! Prints its progress in lines and exits with 1 if a case failed. Environment:
+//! * `CHAOS_NODES` (12), `CHAOS_VARIANT` (`mig,command`), `CHAOS_HOW` (`before,after,torn`);
+//! * `CHAOS_EVERY` (1: every record), `CHAOS_FROM` and `CHAOS_TO` (the first and the last record, to run a campaign
+//!   in parts);
+//! * `CHAOS_RANDOM` (200 instants), `CHAOS_SPAN` (ms over which they are spread; by default the length of the
+//!   uninterrupted run), `CHAOS_SEED` (1), `CHAOS_CASE` (one case by its name);
+//! * `CHAOS_JOBS` (2: cases at once, each on its own fleet), `CHAOS_SECOND` (`resume --yes`), `CHAOS_KEEP`
+//!   (`target/chaos`: where failed cases are kept).
 //!
-//! With `faults` for its argument it breaks a node instead, in every way that the lab knows, and prints the table of
+//! With the argument `faults` it breaks a node instead, in every way that the lab supports, and prints the table of
 //! docs/reliability.md.
 #![expect(clippy::print_stdout, reason = "a program for people")]
 
@@ -83,7 +86,7 @@ fn run() -> Result<bool, String> {
     Ok(all_well)
 }
 
-/// What came of all cases of one variant.
+/// The results of all cases of one variant.
 #[derive(Default)]
 struct Tally {
     failed: Vec<String>,
@@ -93,7 +96,7 @@ struct Tally {
 }
 
 impl Tally {
-    /// Says what came of one case and counts it.
+    /// Prints the result of one case and counts it.
     fn add(&mut self, variant: Variant, nodes: usize, outcome: &Outcome) {
         let (name, kill) = (variant.name(), outcome.kill);
         println!(
@@ -120,7 +123,7 @@ impl Tally {
     }
 }
 
-/// Runs all cases of one variant; answers whether each went well.
+/// Runs all cases of one variant. Returns whether all succeeded.
 fn campaign(variant: Variant) -> Result<bool, String> {
     let begin = Instant::now();
     let nodes = number("CHAOS_NODES", 12)?;
@@ -133,7 +136,7 @@ fn campaign(variant: Variant) -> Result<bool, String> {
         keep: variable("CHAOS_KEEP", "target/chaos").into(),
     };
     let jobs = number("CHAOS_JOBS", 2)?.max(1);
-    // Why all at once: the length of the uninterrupted run is that of a run beside others.
+    // All at once, so that the length of the uninterrupted run is measured beside others.
     let campaigns: Vec<Campaign> = std::thread::scope(|scope| {
         let starts: Vec<_> = (0..jobs).map(|_| scope.spawn(|| Campaign::start(options.clone()))).collect();
         starts
@@ -177,7 +180,7 @@ fn campaign(variant: Variant) -> Result<bool, String> {
     Ok(failed.is_empty())
 }
 
-/// The cases that were asked for.
+/// Returns the selected cases.
 fn kills(records: usize, took: Duration) -> Result<Vec<Kill>, String> {
     if let Ok(text) = std::env::var("CHAOS_CASE") {
         let parsed = text.split(',').map(|one| Kill::parse(one).ok_or(one)).collect::<Result<_, _>>();

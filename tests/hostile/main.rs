@@ -1,7 +1,7 @@
-//! A node that means harm: what sshd runs there in place of the helper, with the helper's own digest.
+//! A hostile node: what sshd runs there instead of the helper, with the helper's own digest.
 //!
-//! Its only argument is a folder, where a file named after the port of the connection says what it does. It is what root on
-//! a node can put there, so nothing in it may need the controller's goodwill.
+//! Its only argument is a folder, in which a file named after the port of the connection selects the behaviour. Root
+//! on a node can install it, so it needs no cooperation of the controller.
 
 use std::{
     io::{self, Read as _, Write as _},
@@ -21,7 +21,7 @@ use gpufleet_protocol::{
 };
 use serde_json::json;
 
-/// As much as one frame takes, with room for what stands around it.
+/// Payload size that fills one frame, with room for what surrounds it.
 const FULL: usize = MAX_FRAME - 4096;
 
 fn main() -> ExitCode {
@@ -40,7 +40,7 @@ fn mode() -> Option<String> {
     Some(mode.trim().to_owned())
 }
 
-/// The digest that the controller wants to hear, from the command that it sends.
+/// Returns the digest that the controller expects, from the command that it sends.
 fn digest() -> String {
     let command = std::env::var("SSH_ORIGINAL_COMMAND").unwrap_or_default();
     let wanted = format!("{}=", std::env::consts::ARCH);
@@ -91,7 +91,7 @@ impl Node {
             while let Some(frame) = decoder.next_frame().map_err(io::Error::other)? {
                 if let Some(Envelope { id, body }) =
                     frame.decode::<Envelope<Request>>().map_err(io::Error::other)?
-                    // Why no answer: the play would be over before anybody had heard enough.
+                    // No answer, or the play would be over before enough was received.
                     && self.mode != "stderr"
                 {
                     self.answer(id, body)?;
@@ -106,7 +106,7 @@ impl Node {
         self.out.flush()
     }
 
-    /// An outcome of which only `data` is told, as it is.
+    /// Sends an outcome with `data` inserted unchanged.
     fn raw(&mut self, id: u64, data: &str) -> io::Result<()> {
         let text = format!(
             "{{\"id\":{id},\"body\":{{\"reply\":\"outcome\",\"with\":{{\"status\":{{\"status\":\"changed\"}},\"changes\":[],\"data\":{data}}}}}}}"

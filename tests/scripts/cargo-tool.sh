@@ -1,7 +1,8 @@
 #!/bin/sh
-# Prints the path of a cargo tool of exactly this version; builds it where it is missing. Usage: cargo-tool.sh NAME VERSION
+# Prints the path of a cargo tool of exactly this version, and builds it if missing. Usage: cargo-tool.sh NAME VERSION
 #
-# Why a debug build: it is built once and runs for seconds. Why not the installed one: another version may judge otherwise.
+# A debug build, because it is built once and runs for seconds. Not the installed tool, because another version may
+# give other results.
 set -eu
 cd "$(dirname "$0")/../.."
 root=$PWD/target/tools/$1-$2

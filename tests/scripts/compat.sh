@@ -1,5 +1,6 @@
 #!/bin/sh
-# `make compat`: has ansible-core write what the cases of tests/compat expect. COMPAT=part of a name takes fewer cases.
+# `make compat`: ansible-core writes the expected results of the cases in tests/compat. COMPAT=part of a name selects
+# cases.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)

@@ -1,9 +1,9 @@
 #!/bin/sh
-# Checks what gpufleet is built from: licences, sources, bans and forbidden versions (deny.toml), and that every crate
-# that is handed out has a licence text.
+# Checks the dependencies of gpufleet: licences, sources, bans and forbidden versions (deny.toml), and that every
+# shipped crate has a licence text.
 #
-# Advisories want the RustSec database, which lies in no package registry: `ADVISORIES=1` fetches it and checks them too.
-# Without it the summary says that they were not judged.
+# Advisories need the RustSec database, which is in no package registry: `ADVISORIES=1` fetches it and checks them
+# too. Otherwise the summary says that they were not checked.
 set -eu
 cd "$(dirname "$0")/../.."
 deny=$(tests/scripts/cargo-tool.sh cargo-deny 0.20.2)

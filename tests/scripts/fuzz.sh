@@ -1,14 +1,14 @@
 #!/bin/sh
 # fuzz.sh SECONDS [TARGET]: libFuzzer on each target.
-# What it finds lies below tests/fuzz/artifacts; new inputs lie below tests/fuzz/work, and `-merge=1` takes the few that
-# matter from there into the corpus.
+# Findings are in tests/fuzz/artifacts, new inputs in tests/fuzz/work; `-merge=1` adds those that increase coverage to
+# the corpus.
 set -eu
 seconds=$1 only=${2:-}
 command -v c++ >/dev/null || { echo "fuzz: libFuzzer needs a C++ compiler (apt-get install g++)" >&2; exit 1; }
 cd "$(dirname "$0")/../fuzz"
 host=$(rustc -vV | sed -n 's/^host: //p')
-# Why these and no `cargo fuzz`: the coverage passes are stable options of rustc; only the sanitizers are not, and safe
-# Rust has little for them to find.
+# These options instead of `cargo fuzz`: the coverage passes are stable options of rustc. Only the sanitizers are not,
+# and they find little in safe Rust.
 flags="-Cpasses=sancov-module -Ccodegen-units=1 --cfg fuzzing"
 for option in level=4 inline-8bit-counters pc-table trace-compares; do
   flags="$flags -Cllvm-args=-sanitizer-coverage-$option"

@@ -1,9 +1,10 @@
 #!/bin/sh
-# How strong the tests of the pure cores are: cargo-mutants changes them one place at a time, and the tests have to notice.
-# `mutants.sh` measures both cores, `mutants.sh rollout` or `mutants.sh interpreter` one; MUTANTS_SHARD=0/8 an eighth of it.
+# Measures the tests of the pure cores: cargo-mutants changes the cores in one place at a time, and the tests must
+# fail. `mutants.sh` measures both cores, `mutants.sh rollout` or `mutants.sh interpreter` one; MUTANTS_SHARD=0/8 an
+# eighth of it.
 #
-# Each core is cut out into a crate of its own below target/mutants, with the modules that it reads, its own tests and the
-# crate of the language: a mutant then costs seconds, and no test of anything else can be the one that notices.
+# Each core is copied into its own crate below target/mutants, with the modules that it uses, its own tests and the
+# language crate. A mutant then costs seconds, and only these tests can find it.
 set -eu
 cd "$(dirname "$0")/../.."
 root=$PWD
@@ -20,7 +21,7 @@ cargo_mutants() {
     fi
 }
 
-# cut CORE MODULE...: the crate of a core and of the modules that it reads, those without their tests.
+# cut CORE MODULE...: creates the crate of a core and of the modules that it uses, these without their tests.
 cut() {
     core=$1
     crate=$work/$core
@@ -41,7 +42,7 @@ cut() {
         sed -n '/^\[workspace.dependencies\]/,/^\[workspace.lints/p' Cargo.toml | sed "s|path = \"|path = \"$root/|" |
             grep -E "^($dependencies) = "
     } >"$crate/Cargo.toml"
-    # Why processor time: a mutant that never ends is noticed by it, and a machine that does other work is no mutant.
+    # CPU time stops a mutant that never ends, and does not depend on other work of the machine.
     mkdir -p "$crate/.cargo"
     cat >"$crate/.cargo/config.toml" <<'LIMIT'
 [target.'cfg(unix)']
@@ -55,12 +56,12 @@ measure() {
     skipped=$2
     shift 2
     cd "$work/$core"
-    # Why in place: it is a copy, and its build is kept for the next measurement.
+    # In place, because it is a copy, and its build is kept for the next measurement.
     status=0
     cargo_mutants --in-place --colors never --file "src/$core/**" ${MUTANTS_SHARD:+--sharding round-robin --shard "$MUTANTS_SHARD"} \
         --timeout 600 --cargo-arg=--lib "$@" -- "$core::" -- --skip "$skipped" || status=$?
     cd "$root"
-    # Why: 2 is a mutant that lived, 3 one that took too long: both are listed, and judged in docs/reliability.md.
+    # 2 means that a mutant survived, 3 that one took too long; both are listed, and discussed in docs/reliability.md.
     case $status in 0 | 2 | 3) ;; *) exit "$status" ;; esac
     tally "$core"
 }
@@ -69,7 +70,7 @@ lines() {
     wc -l <"$work/$1/mutants.out/$2.txt" | tr -d ' '
 }
 
-# tally CORE: the line for docs/reliability.md, and what lived.
+# tally CORE: prints the line for docs/reliability.md, and the surviving mutants.
 tally() {
     caught=$(lines "$1" caught)
     missed=$(lines "$1" missed)
@@ -88,7 +89,7 @@ for core in $cores; do
     rollout)
         dependencies='gpufleet-language|gpufleet-protocol|insta|jiff|proptest|rustix|serde|serde_json|thiserror'
         cut rollout
-        # Why not all of it: what 500 schedules do not notice is rare, and the measurement of speed takes half the time.
+        # A part only: what 500 schedules do not find is rare, and the measurement of speed takes half of the time.
         GPUFLEET_SCHEDULES=${GPUFLEET_SCHEDULES:-500} measure rollout 'a_fleet_of_a_hundred_thousand' "$@"
         ;;
     interpreter)

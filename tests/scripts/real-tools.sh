@@ -1,6 +1,6 @@
 #!/bin/sh
-# Runs the kinds that change a machine with its real tools (useradd, mount, apt-get, crontab, ...), as root, in a root
-# directory of its own that is an overlay of this machine's and is thrown away. Nothing of the machine changes.
+# Runs the kinds that change a machine with its real tools (useradd, mount, apt-get, crontab, ...) as root. Their root
+# directory is an overlay of this machine's, which is removed afterwards. The machine itself is not changed.
 set -eu
 cd "$(dirname "$0")/../.."
 binary=$(cargo test --locked -p gpufleet-node --no-run --message-format=json 2>/dev/null |
@@ -19,7 +19,7 @@ exec unshare --mount --uts --fork sh -euc '
     cp "$1" "$work/root/tmp/tests"
     chroot "$work/root" env DEBIAN_FRONTEND=noninteractive apt-get install --yes --quiet --no-install-recommends \
         grub-common grub2-common grub-pc-bin memtest86+ >"$work/apt.log" 2>&1 || { tail -20 "$work/apt.log" >&2; exit 1; }
-    # The root is an overlay, of which grub-probe knows no disk: it is told of one. All else of GRUB is what Debian ships.
+    # grub-probe finds no disk below an overlay, so it gets one. All else of GRUB is as Debian ships it.
     cat >"$work/root/usr/sbin/grub-probe" <<"PROBE"
 #!/bin/sh
 for argument in "$@"; do case $argument in --target=*) target=${argument#--target=} ;; esac; done

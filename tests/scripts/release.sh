@@ -1,8 +1,8 @@
 #!/bin/sh
-# Builds what is handed out: one controller that carries node files for x86_64 and aarch64, whose NVML workers ask for
-# glibc 2.17 only.
+# Builds the released program: one controller with node files for x86_64 and aarch64, whose NVML workers only need
+# glibc 2.17.
 #
-# zig stands in for old C libraries; it comes from PyPI. The supervisors are pure Rust, which rust-lld links alone.
+# zig, from PyPI, links against old C libraries. The supervisors are pure Rust, which rust-lld links alone.
 set -eu
 cd "$(dirname "$0")/../.."
 venv=target/release-tools
@@ -41,12 +41,12 @@ GPUFLEET_NODE_BIN=$PWD/target/dist/node-x86_64 GPUFLEET_NODE_BIN_AARCH64=$PWD/ta
 cp target/release/gpufleet target/dist/gpufleet-x86_64-linux
 strip target/dist/gpufleet-x86_64-linux
 
-# What is inside: a bill of materials (CycloneDX) for each of the three programs, and the licences.
+# The contents: a bill of materials (CycloneDX) for each of the three programs, and the licences.
 cyclonedx=$(tests/scripts/cargo-tool.sh cargo-cyclonedx 0.5.9)
 for part in controller:gpufleet node-helper:gpufleet-node node-helper/nvml-worker:gpufleet-nvml; do
     "$cyclonedx" cyclonedx --quiet --format json --all-features --no-build-deps --manifest-path "${part%%:*}/Cargo.toml" \
         --target x86_64-unknown-linux-gnu --override-filename sbom
-    # Why: where this machine keeps its files is nobody's business, and the same release has the same bill everywhere.
+    # Without the paths of this machine, which are private, so that a release has the same bill everywhere.
     sed "s|file://$PWD|file://|g" "${part%%:*}/sbom.json" >"target/dist/${part##*:}.cdx.json"
     find controller node-helper tests -name sbom.json -not -path '*/target/*' -delete
 done

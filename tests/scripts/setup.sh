@@ -1,5 +1,6 @@
 #!/bin/sh
-# Installs what the tests use and the machine lacks: OpenSSH, sudo, script, age and kubectl, from the distribution.
+# Installs the tools of the tests that the machine lacks: OpenSSH, sudo, script, age and kubectl, from the
+# distribution.
 set -eu
 missing=
 [ -x /usr/sbin/sshd ] || missing="$missing openssh-server"
@@ -15,7 +16,7 @@ fi
 echo "installing$missing" >&2
 export DEBIAN_FRONTEND=noninteractive
 apt-get update -q >&2
-# Why no service start: the tests run their own daemons on loopback; the machine's own stays as it is.
+# No service is started: the tests run their own daemons on loopback, and the machine's own are left alone.
 policy=/usr/sbin/policy-rc.d
 if [ ! -e "$policy" ]; then
     printf '#!/bin/sh\nexit 101\n' >"$policy"

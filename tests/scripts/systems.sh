@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs real schedulers, a browser for the page of reports, and what real machines are made of from the distribution, and runs the tests against them; ends
-# with the runner's summary.
+# Installs real schedulers, a browser for the page of reports, and the parts of real machines from the distribution,
+# and runs the tests against them; ends with the runner's summary.
 set -eu
 export PATH="$PATH:/usr/sbin:/sbin"
 missing=
@@ -21,14 +21,14 @@ if [ -n "$missing" ]; then
     fi
     echo "installing$missing" >&2
     export DEBIAN_FRONTEND=noninteractive
-    # Why no service start: the tests run their own daemons on loopback; the machine's own stays as it is.
+    # No service is started: the tests run their own daemons on loopback, and the machine's own are left alone.
     policy=/usr/sbin/policy-rc.d
     if [ ! -e "$policy" ]; then
         printf '#!/bin/sh\nexit 101\n' >"$policy"
         chmod 755 "$policy"
         trap 'rm -f "$policy"' EXIT
     fi
-    # Why first without: the lists are there on most machines, and fetching them takes longer than the rest.
+    # First without an update: most machines have the lists, and fetching them takes longer than the rest.
     # shellcheck disable=SC2086
     apt-get install -q -y --no-install-recommends $missing >&2 || {
         apt-get update -q >&2
@@ -36,14 +36,14 @@ if [ -n "$missing" ]; then
     }
 fi
 
-# Why beside the compiler: the tree waits for the network, and for the disk, most of its time.
+# At the same time as the compiler: building the tree mostly waits for the network and the disk.
 tree=$PWD/target/systems/tree
 log=$PWD/target/systems/tree.log
 mkdir -p target/systems
 echo "preparing the machines' file tree $tree" >&2
 tests/systems/nspawn/tree.sh "$tree" >"$log" 2>&1 &
 building=$!
-# Why first: the rollouts run these programs beside their test.
+# First, because the rollouts run these programs beside their test.
 cargo build --locked -p gpufleet -p gpufleet-lab -p nvml-sim
 cargo test --locked -p gpufleet-systems-tests --test '*' --no-run
 wait "$building" || {
@@ -53,7 +53,7 @@ wait "$building" || {
     exit 1
 }
 export GPUFLEET_MACHINE_TREE="$tree"
-# Why four at once: each test waits for Slurm, or for a machine, most of its time.
+# Four at once, because each test mostly waits for Slurm or for a machine.
 if cargo nextest --version >/dev/null 2>&1; then
     cargo nextest run --config-file tests/nextest.toml --locked -p gpufleet-systems-tests --test '*' --no-fail-fast --test-threads 4 "$@"
 else

@@ -1,5 +1,5 @@
 #!/bin/sh
-# The node file needs the static musl target; rustup adds it where it is missing.
+# Adds the static musl target of the node file with rustup, if it is missing.
 set -eu
 target=x86_64-unknown-linux-musl
 sysroot=$(rustc --print sysroot)

@@ -1,11 +1,11 @@
-//! Where the programs under test lie.
+//! The paths of the programs under test.
 
 use std::path::PathBuf;
 
-/// A program that cargo built beside the test that asks.
+/// Returns a program that cargo built beside the calling test.
 ///
 /// # Panics
-/// When it is not there, with the command that builds it.
+/// If it does not exist, with the command that builds it.
 pub fn binary(name: &str) -> PathBuf {
     let test = std::env::current_exe().expect("the test knows its own path");
     let folders = test.ancestors().skip(1).take(2);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-/// One change as the document lists it: task, what, from, to, disruption.
+/// One change in the document: task, subject, from, to, disruption.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Row {
     pub task: String,
@@ -31,7 +31,7 @@ impl Document {
         self.text("/run_id")
     }
 
-    /// Text at a JSON pointer; empty where there is none.
+    /// Returns the text at a JSON pointer; empty if there is none.
     pub fn text(&self, pointer: &str) -> &str {
         self.0.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
     }
@@ -40,7 +40,7 @@ impl Document {
         self.0.pointer(pointer).and_then(Value::as_i64).unwrap_or_default()
     }
 
-    /// Names of all nodes.
+    /// Returns the names of all nodes.
     pub fn nodes(&self) -> Vec<String> {
         self.0["nodes"].as_object().map(|nodes| nodes.keys().cloned().collect()).unwrap_or_default()
     }
@@ -57,7 +57,7 @@ impl Document {
         self.node(name)["state"].as_str().unwrap_or_default()
     }
 
-    /// States of all nodes.
+    /// Returns the states of all nodes.
     pub fn states(&self) -> BTreeMap<String, String> {
         self.nodes().into_iter().map(|name| (name.clone(), self.state(&name).to_owned())).collect()
     }
@@ -67,17 +67,17 @@ impl Document {
         self.node(name)["message"].as_str().unwrap_or_default()
     }
 
-    /// A number of Ansible's recap.
+    /// Returns a number of Ansible's recap.
     pub fn stat(&self, name: &str, field: &str) -> i64 {
         self.0["stats"][name][field].as_i64().unwrap_or(-1)
     }
 
-    /// The sum of one number of the recap over all nodes.
+    /// Returns the sum of one number of the recap over all nodes.
     pub fn total(&self, field: &str) -> i64 {
         self.nodes().iter().map(|name| self.stat(name, field)).sum()
     }
 
-    /// Changes of one node, sorted, so that equal vectors are equal multisets.
+    /// Returns the changes of one node, sorted so that equal multisets are equal vectors.
     #[track_caller]
     pub fn changes(&self, name: &str) -> Vec<Row> {
         let text = |row: &Value, field: &str| row[field].as_str().unwrap_or_default().to_owned();
@@ -97,7 +97,7 @@ impl Document {
         rows
     }
 
-    /// Whether the node was rebooted, and how many reboots are recorded.
+    /// Returns whether the node was rebooted, and how many reboots are recorded.
     #[track_caller]
     pub fn reboots(&self, name: &str) -> usize {
         self.node(name)["reboots"].as_array().map_or(0, Vec::len)

@@ -1,34 +1,34 @@
-//! Faults of a node in the middle of a rolling MIG reconfiguration: what is done to it, and what must come of it.
+//! Faults of a node during a rolling MIG reconfiguration, and their expected results.
 //!
-//! In each case the first of three nodes is faulty. The other two must be done, whatever the first does.
+//! In each case the first of three nodes is faulty. The other two must be done in any case.
 
 use std::time::{Duration, Instant};
 
 use crate::{Finished, Fleet, FleetOptions, Home};
 
-/// One fault and what it must lead to.
+/// One fault and its expected result.
 #[derive(Clone, Copy, Debug)]
 pub struct FaultCase {
     pub name: &'static str,
     /// The rule, without the node.
     rule: &'static str,
-    /// How the faulty node must end: any of these states.
+    /// The allowed final states of the faulty node.
     pub states: &'static [&'static str],
-    /// What its message must hold, unless it is done.
+    /// What its message must contain, unless it is done.
     pub says: &'static str,
 }
 
-/// What came of a case.
+/// The result of a case.
 #[derive(Debug)]
 pub struct FaultResult {
     pub state: String,
     pub message: String,
     pub code: Option<i32>,
-    /// States of the others.
+    /// States of the other nodes.
     pub others: Vec<String>,
     pub out_of_service: Vec<String>,
     pub reboots: u64,
-    /// Processes that work on the faulty node's GPUs at the end.
+    /// Number of processes that use the faulty node's GPUs at the end.
     pub jobs: u64,
     /// Services of the faulty node that were stopped and not started again.
     pub left_stopped: Vec<String>,
@@ -73,7 +73,7 @@ const PLAY: &str = "
 ";
 
 impl FaultCase {
-    /// Runs the case on a fleet of its own.
+    /// Runs the case on its own fleet.
     pub fn run(&self) -> FaultResult {
         let fleet = Fleet::start(&FleetOptions {
             nodes: 3,
@@ -94,7 +94,7 @@ impl FaultCase {
 }
 
 impl FaultResult {
-    /// What is not as it must be, if anything.
+    /// Returns what is not as expected, if anything.
     pub fn problem(&self, case: &FaultCase) -> Option<String> {
         if !case.states.contains(&self.state.as_str()) {
             return Some(format!("the node is {} instead of {}", self.state, case.states.join(" or ")));
@@ -105,7 +105,7 @@ impl FaultResult {
         if self.others.iter().any(|state| state != "done") {
             return Some(format!("the others are {}", self.others.join(", ")));
         }
-        // Why but two: what is busy, or refuses before anything was done, stays in service.
+        // Two exceptions: a node that is busy, or that fails before anything was done, stays in service.
         let stays_in =
             self.state == "done" || case.rule.contains("job") || case.rule.contains("/var/lib/gpufleet");
         if !stays_in && self.out_of_service != ["gpu001"] {

@@ -11,23 +11,23 @@ use serde_json::Value;
 
 use crate::binary;
 
-/// How long a fleet may take to be ready, and to end.
+/// Time limit for a fleet to be ready, and to end.
 const READY: Duration = Duration::from_secs(90);
 const END: Duration = Duration::from_secs(20);
 
-/// What a fleet is to be.
+/// The options of a fleet.
 #[derive(Clone, Debug)]
 pub struct FleetOptions {
     pub nodes: usize,
-    /// Models, which go round the nodes.
+    /// Models, assigned to the nodes in turn.
     pub gpus: &'static str,
     pub gpus_per_node: usize,
     pub drift: bool,
     pub openssh: bool,
     pub boot_seconds: f64,
-    /// Rules of faults, in YAML; tests/lab/README.md has the language.
+    /// Fault rules in YAML; tests/lab/README.md describes them.
     pub faults: String,
-    /// Rules of initial states, in YAML.
+    /// Rules for initial states, in YAML.
     pub states: String,
 }
 
@@ -56,7 +56,7 @@ impl Fleet {
     /// Starts a fleet and waits until it is ready.
     ///
     /// # Panics
-    /// When the lab cannot run on this machine, with what it says.
+    /// If the lab cannot run on this machine, with its output.
     pub fn start(options: &FleetOptions) -> Self {
         let dir = tempfile::Builder::new().prefix("gpufleet-lab-").tempdir().expect("a temporary folder");
         let mut command = Command::new(binary("gpufleet-lab"));
@@ -91,7 +91,7 @@ impl Fleet {
         let output = process.stdout.take().expect("a pipe");
         let (sender, first_line) = mpsc::channel();
         std::thread::spawn(move || {
-            // Why all of it is read: a full pipe would stop the lab.
+            // All of it is read, because a full pipe would stop the lab.
             for line in BufReader::new(output).lines().map_while(Result::ok) {
                 let _ = sender.send(line);
             }
@@ -113,7 +113,7 @@ impl Fleet {
         self.dir().join("inventory.yaml").display().to_string()
     }
 
-    /// The host keys that the inventory's nodes are known by.
+    /// Returns the file with the host keys of the inventory's nodes.
     pub fn known_hosts(&self) -> PathBuf {
         self.dir().join("known_hosts")
     }
@@ -122,7 +122,7 @@ impl Fleet {
         self.dir().join("nodes").join(name)
     }
 
-    /// The state of a node's machine.
+    /// Returns the state of a node's machine.
     pub fn machine(&self, name: &str) -> Value {
         let text =
             std::fs::read_to_string(self.node(name).join("state/node.json")).expect("the state of a node");
@@ -138,12 +138,12 @@ impl Fleet {
         text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
     }
 
-    /// Every call that set something on a node's GPUs.
+    /// Returns every call that set something on a node's GPUs.
     pub fn setters(&self, node: &str) -> Vec<Value> {
         self.log(node, "setters.jsonl")
     }
 
-    /// Boots, resets, and changes through systemctl.
+    /// Returns boots, resets, and changes by systemctl.
     pub fn events(&self, node: &str) -> Vec<Value> {
         self.log(node, "events.jsonl")
     }
@@ -152,17 +152,17 @@ impl Fleet {
         self.events(node).iter().filter(|event| event["what"] == "boot").count()
     }
 
-    /// A path in the node's own layer: what was written there, if anything.
+    /// Returns the path in the node's own layer, which holds what was written there.
     pub fn upper(&self, node: &str, path: &str) -> PathBuf {
         self.node(node).join("upper").join(path.trim_start_matches('/'))
     }
 
-    /// The text of a file that the node wrote.
+    /// Returns the text of a file that the node wrote.
     pub fn text(&self, node: &str, path: &str) -> Option<String> {
         std::fs::read_to_string(self.upper(node, path)).ok()
     }
 
-    /// Runs `gpusimctl` in a node and answers what it printed.
+    /// Runs `gpusimctl` in a node and returns its output.
     #[track_caller]
     pub fn control(&self, node: &str, arguments: &[&str]) -> String {
         let output = Command::new(binary("gpufleet-lab"))
@@ -177,7 +177,7 @@ impl Fleet {
         String::from_utf8_lossy(&output.stdout).trim().to_owned()
     }
 
-    /// The lab's own program on this fleet: what it printed, or what it complained of.
+    /// Runs the lab's program on this fleet. Returns its output, or its error.
     fn lab(&self, arguments: &[&str]) -> Result<String, String> {
         let output = Command::new(binary("gpufleet-lab"))
             .args(arguments)
@@ -192,31 +192,31 @@ impl Fleet {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// Brings all nodes back to how they were at the start, their logs included.
+    /// Restores all nodes to their state at the start, including their logs.
     ///
     /// # Errors
-    /// A node that does not come back, by name.
+    /// The name of a node that does not come back.
     pub fn restore(&self) -> Result<(), String> {
         self.lab(&["restore"]).map(|_| ())
     }
 
-    /// All that is declared of each node, a line each with the node's name first.
+    /// Returns everything declared on each node, one item in each line after the node's name.
     pub fn described(&self) -> String {
         self.lab(&["hash", "--text"]).unwrap_or_else(|error| error)
     }
 
-    /// A digest of that, a line a node.
+    /// Returns a digest of [`Self::described`], one line for each node.
     pub fn digests(&self) -> String {
         self.lab(&["hash"]).unwrap_or_else(|error| error)
     }
 
-    /// Reboots, resets and who was out at once, from the nodes' own logs.
+    /// Returns reboots, resets and the nodes that were out at once, from the nodes' own logs.
     pub fn outages(&self) -> Value {
         let text = self.lab(&["outages"]).unwrap_or_default();
         serde_json::from_str(&text).unwrap_or_default()
     }
 
-    /// Runs a command in a node through OpenSSH's own client.
+    /// Runs a command on a node with OpenSSH's client.
     pub fn ssh(&self, node: &str, command: &str) -> std::process::Output {
         Command::new("ssh")
             .arg("-F")
@@ -227,7 +227,7 @@ impl Fleet {
             .expect("OpenSSH's client is installed (`make setup`)")
     }
 
-    /// The standard output of a command in a node that must end well.
+    /// Returns the standard output of a command on a node, which must succeed.
     #[track_caller]
     pub fn read(&self, node: &str, command: &str) -> String {
         let output = self.ssh(node, command);
@@ -238,7 +238,7 @@ impl Fleet {
     /// Waits until a node answers over SSH.
     ///
     /// # Panics
-    /// When it does not do so for half a minute.
+    /// If it does not for half a minute.
     #[track_caller]
     pub fn await_answer(&self, node: &str) {
         let limit = Instant::now() + Duration::from_secs(30);
@@ -248,14 +248,14 @@ impl Fleet {
         }
     }
 
-    /// What tells whether anything touched the nodes: setters, boots and the boot of each.
+    /// Returns what shows whether a node was touched: setters, boots and the boot id of each.
     pub fn activity(&self, nodes: &[String]) -> Vec<(String, usize, usize, String)> {
         let of =
             |name: &String| (name.clone(), self.setters(name).len(), self.boots(name), self.boot_id(name));
         nodes.iter().map(of).collect()
     }
 
-    /// Names of all nodes.
+    /// Returns the names of all nodes.
     pub fn names(&self) -> Vec<String> {
         let entries = std::fs::read_dir(self.dir().join("nodes")).into_iter().flatten().flatten();
         let mut names: Vec<String> =
@@ -264,7 +264,7 @@ impl Fleet {
         names
     }
 
-    /// Whether a file is part of the node's own layer, by path.
+    /// Whether a file is in the node's own layer.
     pub fn has(&self, node: &str, path: &str) -> bool {
         let path: &Path = &self.upper(node, path);
         path.exists()

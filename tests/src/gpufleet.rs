@@ -1,4 +1,4 @@
-//! Runs gpufleet in a private home, with a limit in time, and keeps all it said.
+//! Runs gpufleet in a private home, with a time limit, and keeps its output.
 
 use std::ffi::OsStr;
 use std::io::Read;
@@ -11,10 +11,10 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::{Document, Events, binary, schemas::hold_to_schemas};
 
-/// How long a command may take unless a test says otherwise.
+/// Default time limit of a command.
 const LIMIT: Duration = Duration::from_secs(100);
 
-/// A person's machine: home, state and a folder to work in, all private to one test.
+/// A user's machine: home, state and a working folder, all private to one test.
 pub struct Home {
     dir: tempfile::TempDir,
 }
@@ -34,34 +34,34 @@ impl Home {
         Self { dir }
     }
 
-    /// The folder in which commands run.
+    /// Returns the folder in which commands run.
     pub fn work(&self) -> PathBuf {
         self.dir.path().join("work")
     }
 
-    /// Where the records of runs lie.
+    /// Returns the folder with the records of runs.
     pub fn runs(&self) -> PathBuf {
         self.dir.path().join("state/gpufleet/runs")
     }
 
-    /// The folder that holds all of it.
+    /// Returns the folder that contains everything.
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
 
-    /// How many whole records the journals of all runs have.
+    /// Returns how many complete records the journals of all runs have.
     pub fn records(&self) -> usize {
         let runs = std::fs::read_dir(self.runs()).into_iter().flatten().flatten();
         let texts = runs.filter_map(|run| std::fs::read(run.path().join("journal.jsonl")).ok());
         texts.map(|text| text.iter().filter(|byte| **byte == b'\n').count()).sum()
     }
 
-    /// What the latest run recorded; empty before there is one.
+    /// Returns the latest run's journal; empty if there is none.
     pub fn journal(&self) -> Events {
         journal(&self.runs())
     }
 
-    /// Writes a file below the working folder and answers its path as a command would name it.
+    /// Writes a file in the working folder and returns its path for a command.
     pub fn write(&self, name: &str, text: &str) -> String {
         let path = self.work().join(name);
         std::fs::create_dir_all(path.parent().expect("a parent")).expect("a folder");
@@ -69,7 +69,7 @@ impl Home {
         name.to_owned()
     }
 
-    /// `gpufleet` with these arguments, not started yet.
+    /// Prepares `gpufleet` with these arguments.
     pub fn gpufleet<I, S>(&self, arguments: I) -> Command<'_>
     where
         I: IntoIterator<Item = S>,
@@ -78,7 +78,7 @@ impl Home {
         self.program(&binary("gpufleet"), arguments)
     }
 
-    /// Any program with the same surroundings.
+    /// Prepares any program with the same environment.
     pub fn program<I, S>(&self, program: &Path, arguments: I) -> Command<'_>
     where
         I: IntoIterator<Item = S>,
@@ -99,7 +99,7 @@ impl Home {
         Command { home: self, command, limit: LIMIT }
     }
 
-    /// Paths and numbers that differ from run to run, replaced.
+    /// Replaces paths and numbers that differ from run to run.
     pub fn redact(&self, text: &str) -> String {
         let text = text.replace(&*self.dir.path().to_string_lossy(), "[HOME]");
         let number = regex::Regex::new(r"127\.0\.0\.1:\d+").expect("an expression");
@@ -142,7 +142,7 @@ impl Command<'_> {
     /// Runs it to its end.
     ///
     /// # Panics
-    /// When it cannot be started or takes too long; it is killed then.
+    /// If it cannot be started or takes too long, in which case it is killed.
     pub fn run(self) -> Finished {
         self.start().wait()
     }
@@ -153,7 +153,7 @@ impl Command<'_> {
         let program = self.command.get_program().to_string_lossy().into_owned();
         let arguments = self.command.get_args().map(|word| word.to_string_lossy().into_owned());
         let is_ours = Path::new(&program).file_name() == Some(OsStr::new("gpufleet"));
-        // Why none of others: `sh` and `script` print what they like.
+        // Only gpufleet's own output is checked: `sh` and `script` print anything.
         let words = if is_ours { std::iter::once(program).chain(arguments).collect() } else { Vec::new() };
         let begin = Instant::now();
         let mut child = self
@@ -180,7 +180,7 @@ impl Command<'_> {
 fn drain(mut stream: impl Read + Send + 'static) -> JoinHandle<String> {
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
-        // Why no error: what was read until then is what there is.
+        // On an error, the output is what was read until then.
         let _ = stream.read_to_end(&mut bytes);
         String::from_utf8_lossy(&bytes).into_owned()
     })
@@ -193,7 +193,7 @@ fn journal(runs: &Path) -> Events {
     Events::of(&text.unwrap_or_default())
 }
 
-/// A command under way. Dropping it kills it.
+/// A running command. Dropping it kills it.
 pub struct Running {
     text: String,
     words: Vec<String>,
@@ -207,7 +207,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// Sends it a signal, to it alone.
+    /// Sends a signal to this process alone.
     pub fn signal(&self, signal: Signal) {
         let pid = Pid::from_child(&self.child);
         kill_process(pid, signal).expect("the process is there");
@@ -217,15 +217,15 @@ impl Running {
         self.child.id()
     }
 
-    /// What the only run of this home has recorded so far; empty before it began.
+    /// Returns the journal of this home's only run; empty before it began.
     pub fn journal(&self) -> Events {
         journal(&self.runs)
     }
 
-    /// Waits until the record of the run satisfies a condition.
+    /// Waits until the journal satisfies a condition.
     ///
     /// # Panics
-    /// When the command ends before that, or its limit passes.
+    /// If the command ends first, or its time limit passes.
     pub fn until(&mut self, what: &str, condition: impl Fn(&Events) -> bool) {
         while !condition(&self.journal()) {
             let ended = self.child.try_wait().expect("the child can be asked").is_some();
@@ -246,12 +246,12 @@ impl Running {
     /// Waits for its end.
     ///
     /// # Panics
-    /// When it takes too long.
+    /// If it takes too long.
     pub fn wait(self) -> Finished {
         self.ended().unwrap_or_else(|problem| panic!("{problem}"))
     }
 
-    /// The most memory that it had resident so far, in KiB.
+    /// Returns the largest resident memory so far, in KiB.
     fn peak_kib(&self) -> Option<u64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).ok()?;
         status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?.split_whitespace().next()?.parse().ok()
@@ -260,7 +260,7 @@ impl Running {
     /// Waits for its end.
     ///
     /// # Errors
-    /// When it takes too long; it is killed then.
+    /// If it takes too long; it is then killed.
     pub fn ended(mut self) -> Result<Finished, String> {
         let mut peak_kib = 0;
         let status = loop {
@@ -303,16 +303,16 @@ impl Drop for Running {
     }
 }
 
-/// A command that ended, with all it said.
+/// A command that has ended, with its output.
 #[derive(Debug)]
 pub struct Finished {
     text: String,
-    /// Exit code; `None` where a signal ended it.
+    /// Exit code; `None` if a signal ended it.
     pub code: Option<i32>,
     pub stdout: String,
     pub stderr: String,
     pub took: Duration,
-    /// The most memory that it had resident, in KiB, as far as that was seen before its end.
+    /// Largest resident memory in KiB, as last seen before its end.
     pub peak_kib: u64,
 }
 
@@ -320,14 +320,14 @@ impl Finished {
     /// Checks the exit code.
     ///
     /// # Panics
-    /// With everything the command said, when the code is another.
+    /// If the code differs, with all output.
     #[track_caller]
     pub fn expect(self, code: i32) -> Self {
         assert_eq!(self.code, Some(code), "{self}");
         self
     }
 
-    /// Checks that both streams together hold each of these texts.
+    /// Checks that the two streams together contain each of these texts.
     #[track_caller]
     pub fn says(self, texts: &[&str]) -> Self {
         let all = format!("{}{}", self.stdout, self.stderr);
@@ -337,7 +337,7 @@ impl Finished {
         self
     }
 
-    /// The document that `--format json` prints.
+    /// Returns the document of `--format json`.
     #[track_caller]
     pub fn document(&self) -> Document {
         match serde_json::from_str(&self.stdout) {
@@ -346,7 +346,7 @@ impl Finished {
         }
     }
 
-    /// The events that `--format jsonl` prints.
+    /// Returns the events of `--format jsonl`.
     pub fn events(&self) -> Events {
         Events::of(&self.stdout)
     }

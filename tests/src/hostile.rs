@@ -1,4 +1,4 @@
-//! Nodes that mean harm: one real sshd on loopback, with a port for each of them, that runs `gpufleet-hostile-node`.
+//! Hostile nodes: one real sshd on loopback with a port for each of them, which runs `gpufleet-hostile-node`.
 
 use std::{
     fs,
@@ -13,10 +13,10 @@ use gpufleet_ports::{Ports, ReservedPort};
 
 use crate::{Home, binary};
 
-/// How many ports one sshd listens on at most.
+/// Largest number of ports of one sshd.
 const SOCKETS: usize = 16;
 
-/// Hostile nodes, and one that is this machine itself and well.
+/// Hostile nodes, and a healthy one that is this machine itself.
 pub struct HostileFleet {
     sshd: Vec<Child>,
     _dir: tempfile::TempDir,
@@ -24,11 +24,11 @@ pub struct HostileFleet {
 }
 
 impl HostileFleet {
-    /// Starts a node `bad001` and so on for each mode, and writes `inventory.yaml` and the client's files into the home. With
-    /// `well`, a host of that name is this machine.
+    /// Starts a node `bad001` and so on for each mode, and writes `inventory.yaml` and the client's files into the
+    /// home. With `well`, a host of that name is this machine.
     ///
     /// # Panics
-    /// When sshd cannot be started, with what it says.
+    /// If sshd cannot be started, with its output.
     pub fn start(home: &Home, modes: &[&str]) -> Self {
         let dir = tempfile::Builder::new().prefix("gpufleet-hostile-").tempdir().expect("a temporary folder");
         let root = dir.path();
@@ -96,11 +96,11 @@ fn keygen(dir: &Path, name: &str) -> String {
     path.display().to_string()
 }
 
-/// An sshd that listens on all its ports.
+/// Starts an sshd and waits until it listens on all its ports.
 fn started(config: &Path, log: &Path, ports: &[ReservedPort]) -> Child {
     let places = ["/usr/sbin/sshd", "/usr/local/sbin/sshd", "/usr/bin/sshd"];
     let program = places.into_iter().find(|place| Path::new(place).exists());
-    // Why the full path: sshd executes itself again and insists on it.
+    // The full path, because sshd executes itself again and insists on it.
     let mut child = Command::new(program.expect("sshd is installed (`make setup`)"))
         .args(["-D", "-e", "-f"])
         .arg(config)

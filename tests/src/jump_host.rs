@@ -1,4 +1,4 @@
-//! A jump host on loopback: a real sshd that the nodes of a fleet are behind, and that can freeze.
+//! A jump host on loopback: a real sshd in front of a fleet's nodes, which can be frozen.
 
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
@@ -10,10 +10,10 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::Fleet;
 
-/// How long sshd may take to listen.
+/// Time limit for sshd to listen.
 const LISTENS: Duration = Duration::from_secs(20);
 
-/// A running jump host, known as `bastion1`; ends with this.
+/// A running jump host `bastion1`; dropping it ends it.
 pub struct JumpHost {
     sshd: Child,
     dir: tempfile::TempDir,
@@ -21,10 +21,10 @@ pub struct JumpHost {
 }
 
 impl JumpHost {
-    /// Starts one that takes the fleet's key, and writes what leads to the fleet through it.
+    /// Starts one that accepts the fleet's key, and writes the configuration that leads through it.
     ///
     /// # Panics
-    /// Where OpenSSH is missing, or does not start.
+    /// If OpenSSH is missing, or does not start.
     pub fn before(fleet: &Fleet) -> Self {
         let dir = tempfile::Builder::new().prefix("gpufleet-bastion-").tempdir().expect("a temporary folder");
         let port = Ports::default().reserve().expect("a free port");
@@ -82,34 +82,34 @@ impl JumpHost {
         Self { sshd, dir, _port: port }
     }
 
-    /// The inventory of the fleet, behind this host.
+    /// Returns the inventory of the fleet behind this host.
     pub fn inventory(&self) -> String {
         self.dir.path().join("inventory.yaml").display().to_string()
     }
 
-    /// The configuration file that leads there.
+    /// Returns the configuration file that leads through it.
     pub fn ssh_config(&self) -> PathBuf {
         self.dir.path().join("ssh_config")
     }
 
-    /// From now on it accepts connections and says nothing.
+    /// Freezes it: it accepts connections and sends nothing.
     pub fn freeze(&self) {
         self.signal(Signal::STOP);
     }
 
-    /// It goes on.
+    /// Lets it continue.
     pub fn thaw(&self) {
         self.signal(Signal::CONT);
     }
 
     fn signal(&self, signal: Signal) {
         let mut pids = vec![self.sshd.id()];
-        // Why all that came of it: each connection has processes of its own.
+        // All descendants, because each connection has processes of its own.
         while let Some(more) = children(&pids) {
             pids.extend(more);
         }
         for pid in pids.into_iter().filter_map(|pid| Pid::from_raw(i32::try_from(pid).ok()?)) {
-            // Why no error: a connection may just have ended.
+            // A connection may just have ended.
             let _ = kill_process(pid, signal);
         }
     }
@@ -123,7 +123,7 @@ impl Drop for JumpHost {
     }
 }
 
-/// Processes whose parents are among these, and that are not; nothing where there are none.
+/// Returns further processes whose parents are among these; `None` if there are none.
 fn children(of: &[u32]) -> Option<Vec<u32>> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir("/proc").ok()?.flatten() {
@@ -131,7 +131,7 @@ fn children(of: &[u32]) -> Option<Vec<u32>> {
             continue;
         };
         let Ok(stat) = std::fs::read_to_string(entry.path().join("stat")) else { continue };
-        // Why from the end: the name before it may hold anything.
+        // From the end, because the name before it may hold anything.
         let parent = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(1));
         if !of.contains(&pid) && parent.and_then(|text| text.parse().ok()).is_some_and(|p| of.contains(&p)) {
             found.push(pid);

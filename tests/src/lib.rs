@@ -1,8 +1,8 @@
-//! What the end-to-end tests share: the real `gpufleet` binary in a private home, fleets of the lab, and readers of what both
-//! leave behind.
+//! Shared code of the end-to-end tests: the real `gpufleet` binary in a private home, fleets of the lab, and readers
+//! of their records.
 //!
-//! Owns processes and folders of tests, and no expectation about gpufleet. Everything is started by path from the folder
-//! that cargo builds into, runs on loopback, and ends with the value that stands for it.
+//! Owns the processes and folders of tests, and makes no assumption about gpufleet. Programs are started from cargo's
+//! build folder, run on loopback, and end when their value is dropped.
 
 mod binaries;
 mod campaign;

@@ -8,7 +8,7 @@ use serde_json::Value;
 #[derive(Clone, Debug)]
 pub struct Events(Vec<Value>);
 
-/// Who was out of service at once, at its most.
+/// The nodes that were out of service, and how many at once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outage {
     pub most: usize,
@@ -17,17 +17,17 @@ pub struct Outage {
 }
 
 impl Events {
-    /// Whole lines of a text; a last line that is being written is left out.
+    /// Parses the complete lines of a text; an incomplete last line is ignored.
     pub fn of(text: &str) -> Self {
         Self(text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect())
     }
 
-    /// What all events of one name carry.
+    /// Returns the contents of all events with this name.
     pub fn named<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a Value> {
         self.0.iter().filter(move |event| what(event).0 == name).map(|event| what(event).1)
     }
 
-    /// What all events of one name carry for one host.
+    /// Returns the contents of all events with this name for one host.
     pub fn of_host<'a>(&'a self, name: &'a str, host: &'a str) -> impl Iterator<Item = &'a Value> {
         self.named(name).filter(move |with| with["host"] == host)
     }
@@ -36,12 +36,12 @@ impl Events {
         self.named(name).next().is_some()
     }
 
-    /// Names of hosts in the order in which they got an event of this name.
+    /// Returns hosts in the order in which they got an event with this name.
     pub fn hosts(&self, name: &str) -> Vec<String> {
         self.named(name).filter_map(|with| with["host"].as_str()).map(str::to_owned).collect()
     }
 
-    /// Nodes in the order in which their part was over.
+    /// Returns nodes in the order in which they ended the play.
     pub fn ends(&self) -> Vec<String> {
         let over = ["done", "compliant", "failed", "held", "unknown", "unreachable"];
         let ended = |with: &&Value| with["state"].as_str().is_some_and(|state| over.contains(&state));
@@ -52,7 +52,7 @@ impl Events {
             .collect()
     }
 
-    /// Nodes between the permit to disturb them and their return to service.
+    /// Returns the nodes between the permit to disturb them and their return to service.
     pub fn outage(&self) -> Outage {
         let mut out = BTreeSet::new();
         let mut seen = Outage::default();

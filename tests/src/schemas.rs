@@ -1,6 +1,6 @@
-//! Every document for programs that a test's command leaves is held against its schema, whatever the test looks at.
+//! Checks every machine-readable document of a test's commands against its schema.
 //!
-//! It knows the formats by the command line and by the names of files; a format without a schema is not looked at.
+//! The format follows from the command line and from file names; formats without a schema are not checked.
 
 use std::{
     path::{Path, PathBuf},
@@ -10,12 +10,12 @@ use std::{
 use jsonschema::Validator;
 use serde_json::Value;
 
-/// What a command prints, by its words.
+/// The format of a command's output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Printed {
     Report,
     Events,
-    /// Those of a journal: internal events have numbers there too.
+    /// Events of a journal, in which internal events have numbers too.
     Journal,
     Check,
     Sarif,
@@ -35,10 +35,10 @@ static REPORT: LazyLock<Validator> = schema!("report");
 static EVENT: LazyLock<Validator> = schema!("event");
 static CHECK: LazyLock<Validator> = schema!("check");
 
-/// Checks what a command printed or wrote into `folder`, and the reports that lie below `runs`.
+/// Checks a command's output and the files that it wrote into `folder`, and the reports below `runs`.
 ///
 /// # Panics
-/// When a document does not fit its schema.
+/// If a document does not fit its schema.
 pub fn hold_to_schemas(words: &[String], stdout: &str, folder: &Path, runs: &Path) {
     if let Some(problem) = problem(words, stdout, folder, runs) {
         panic!("{}: {problem}\n--- stdout\n{stdout}", words.join(" "));
@@ -57,7 +57,7 @@ fn problem(words: &[String], stdout: &str, folder: &Path, runs: &Path) -> Option
 }
 
 fn printed(words: &[String], stdout: &str) -> Option<String> {
-    // Why nothing: the command failed before it had anything to print, or what it printed was cut off with it.
+    // The command failed before it had anything to print, or its output was lost.
     if stdout.trim().is_empty() {
         return None;
     }
@@ -69,7 +69,7 @@ fn printed(words: &[String], stdout: &str) -> Option<String> {
             serde_json::from_str::<serde_sarif::sarif::Sarif>(stdout).err().map(|error| error.to_string())
         }
         of => {
-            // Why not the last line where it has no end: the command may have been killed in it.
+            // An incomplete last line is ignored, as the command may have been killed in it.
             let lines = stdout.split_inclusive('\n').filter(|line| line.ends_with('\n'));
             (0_u64..).zip(lines).find_map(|(at, line)| {
                 let number = serde_json::from_str::<Value>(line).ok().and_then(|event| event["seq"].as_u64());
@@ -83,7 +83,7 @@ fn printed(words: &[String], stdout: &str) -> Option<String> {
 
 fn printed_by(words: &[String]) -> Printed {
     const MADE_OF_RUNS: [&str; 8] = ["run", "plan", "audit", "resume", "adopt", "abort", "report", "exec"];
-    // Why the first that is one: options of all commands may stand before it.
+    // The first that is a command, as global options may precede it.
     let commands = MADE_OF_RUNS.into_iter().chain(["check"]);
     let command = words.iter().skip(1).find_map(|word| commands.clone().find(|command| command == word));
     let format = words.windows(2).rev().find(|pair| pair[0] == "--format").map(|pair| pair[1].as_str());
@@ -92,7 +92,7 @@ fn printed_by(words: &[String]) -> Printed {
         (Some("check"), Some("json")) => Printed::Check,
         (Some("check"), Some("sarif")) => Printed::Sarif,
         (Some("check"), _) | (None, _) => Printed::Else,
-        // Why: a program's answers are no run, and have no schema.
+        // The answers of a program are no run, and have no schema.
         (Some("exec"), _) if words.iter().any(|word| word == "--") => Printed::Else,
         (Some("report"), Some("jsonl")) => Printed::Journal,
         (Some(_), Some("jsonl")) => Printed::Events,
@@ -101,21 +101,21 @@ fn printed_by(words: &[String]) -> Printed {
     }
 }
 
-/// Where `report -o FILE` writes.
+/// Returns the file of `report -o FILE`.
 fn report_file(words: &[String]) -> Option<&str> {
     words.iter().find(|word| *word == "report")?;
     let pair = words.windows(2).find(|pair| pair[0] == "-o" || pair[0] == "--output")?;
     Some(&pair[1])
 }
 
-/// The document that `report -o FILE` wrote into the folder it ran in.
+/// Returns the document that `report -o FILE` wrote into the folder that it ran in.
 fn written(words: &[String], folder: &Path) -> Option<String> {
     let path = folder.join(report_file(words).filter(|name| !name.ends_with(".html"))?);
     let text = std::fs::read_to_string(&path).ok()?;
     Some(format!("{}: {}", path.display(), fits(&REPORT, &text)?))
 }
 
-/// The file of `--junit`, if there is one by now.
+/// Returns the file of `--junit`, if it exists.
 fn junit(words: &[String]) -> Option<String> {
     let path = words.windows(2).find(|pair| pair[0] == "--junit").map(|pair| PathBuf::from(&pair[1]))?;
     let text = std::fs::read_to_string(path).ok()?;

@@ -1,4 +1,4 @@
-//! The kinds that Ansible's playbooks bring along, on real nodes: files to and fro, archives, waiting, results.
+//! Kinds that are common in Ansible's playbooks, on real nodes: file transfers, archives, waiting, results.
 
 use gpufleet_tests::{Fleet, FleetOptions, Home};
 
@@ -113,7 +113,7 @@ fn playbooks_find_the_kinds_and_results_that_they_know() {
     let inventory = fleet.inventory();
     let arguments = |verb| [verb, "play.yaml", "-i", &inventory, "--format", "json"].map(str::to_owned);
 
-    // Why 2: what hangs on the result of a command is not known beforehand.
+    // 2, because tasks that depend on the result of a command cannot be predicted.
     home.gpufleet(arguments("plan")).run().expect(2);
     assert!(!fleet.has("gpu001", "/srv/tree"), "a plan writes nothing");
     assert!(!home.work().join("collected").exists(), "a plan fetches nothing");
@@ -131,11 +131,11 @@ fn playbooks_find_the_kinds_and_results_that_they_know() {
         assert_eq!(std::fs::read_to_string(fetched).expect("the fetched file"), r#"{"a": 1, "b": ["x"]}"#);
     }
     let again = home.gpufleet(arguments("run")).run().expect(0);
-    // Why not none: as in Ansible, a command that failed and is forgiven may have changed something.
+    // Not 0: as in Ansible, a failed command with ignored errors may have changed something.
     assert_eq!(again.document().total("changed"), 2, "{again}");
 }
 
-/// A large file comes whole, and what cannot be read or written fails with its reason.
+/// A large file is fetched completely, and what cannot be read or written fails with a reason.
 #[test]
 fn files_of_any_size_are_fetched() {
     let fleet = Fleet::start(&FleetOptions { nodes: 1, gpus_per_node: 1, ..FleetOptions::default() });
@@ -166,7 +166,7 @@ fn files_of_any_size_are_fetched() {
     assert_eq!(std::fs::metadata(home.work().join("large")).expect("the file").len(), 9_000_000);
 }
 
-/// Parameters that do nothing here are refused where the playbook stands.
+/// Parameters without an effect are refused at their place in the playbook.
 #[test]
 fn parameters_that_do_nothing_are_refused() {
     let home = Home::new();

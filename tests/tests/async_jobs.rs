@@ -1,11 +1,11 @@
-//! Tasks with `async` on real nodes: they outlive connections, helpers and controllers, and begin once.
+//! Tasks with `async` on real nodes: they outlive connections, helpers and controllers, and begin only once.
 
 use std::time::{Duration, Instant};
 
 use gpufleet_tests::{Command, Fleet, FleetOptions, Home};
 use rustix::process::Signal;
 
-/// Ends when /srv/go is there, and tells how often it began.
+/// Ends when /srv/go exists, and records how often it began.
 const WAITED: &str = "
 - hosts: gpu001
   become: true
@@ -46,7 +46,7 @@ fn a_job_outlives_a_killed_helper_and_a_cut_connection() {
     );
     let running = run(&home, &fleet).args(["-e", patience.as_str()]).start();
     until("the job", || fleet.has("gpu001", "/srv/ran"));
-    // Why the bracket: the shell that kills must not match.
+    // The bracket keeps the shell itself from matching.
     fleet.ssh("gpu001", "pkill -9 -f '[ ]serve'");
     std::thread::sleep(Duration::from_secs(3));
     fleet.control("gpu001", &["cut", "6"]);
@@ -67,7 +67,7 @@ fn a_killed_controller_finds_its_job_again_and_begins_none() {
     until("the job", || fleet.has("gpu001", "/srv/ran"));
     running.signal(Signal::KILL);
     assert_eq!(running.wait().code, None);
-    // Once while it goes on, once when it has ended.
+    // Once while it runs, once when it has ended.
     let second = home.gpufleet(["resume", "--yes", "--format", "json"]).start();
     std::thread::sleep(Duration::from_secs(4));
     second.signal(Signal::KILL);

@@ -1,10 +1,10 @@
-//! Wrong input: each ends with exit code 1, a message that names the place and the next step, and no node contacted.
+//! Wrong input ends with exit code 1 and a message with the place and the next step, before any node is contacted.
 
 use std::net::TcpListener;
 
 use gpufleet_tests::{Finished, Home};
 
-/// A home with an inventory whose only host is a port of this test, where nobody may knock.
+/// A home with an inventory whose only host is a port of this test, which must not be contacted.
 struct Desk {
     home: Home,
     door: TcpListener,
@@ -31,7 +31,7 @@ impl Desk {
         done
     }
 
-    /// What `run` says about a playbook.
+    /// Returns the output of `run` for a playbook.
     fn playbook(&self, text: &str) -> String {
         self.home.write("play.yaml", text);
         let done = self.run(&["run", "play.yaml", "-i", "inventory.yaml", "--yes"]);
@@ -40,7 +40,7 @@ impl Desk {
         self.home.redact(&done.stderr)
     }
 
-    /// What `hosts` says about an inventory.
+    /// Returns the output of `hosts` for an inventory.
     fn inventory(&self, name: &str, text: &str) -> String {
         self.home.write(name, text);
         self.home.redact(&self.run(&["hosts", "all", "-i", name]).stderr)
@@ -412,7 +412,7 @@ fn a_kubeconfig_that_nobody_can_log_in_by() {
     ");
 }
 
-/// What a dynamic inventory says of hosts goes into no shell line, whoever wrote that line.
+/// No name from a dynamic inventory gets into a shell line, wherever the line comes from.
 #[test]
 fn names_that_a_shell_would_act_on() {
     use std::os::unix::fs::PermissionsExt as _;
@@ -423,7 +423,7 @@ fn names_that_a_shell_would_act_on() {
     desk.home.write("play.yaml", &task("command: 'true'"));
     desk.home.write("ssh_config", "Host *\n ProxyCommand nc -u %r %h %p\n");
     let inventory = |vars: &str, name: &str| {
-        // Why two hosts: settings are asked for once for both.
+        // Two hosts, because settings are read once for both.
         let text = format!(
             "#!/bin/sh\ncat <<'END'\n{{\"gpu\": {{\"hosts\": [\"gpu001\", \"{name}\"]}},\n \"_meta\": {{\"hostvars\": {{\n  \
              \"gpu001\": {{\"ansible_host\": \"127.0.0.1\", \"ansible_connection\": \"ssh\"}},\n  \"{name}\": {{{vars}}}}}}}}}\nEND\n"

@@ -1,10 +1,10 @@
-//! Nodes that cannot be reached or read: each is named with cause and next step, and delays nobody.
+//! Nodes that cannot be reached or read: each is reported with cause and next step, and delays no other node.
 
 use std::time::Duration;
 
 use gpufleet_tests::{Document, Finished, Fleet, FleetOptions, Home};
 
-/// A GPU's setting, and one that needs no GPU.
+/// A setting of a GPU, and one that needs no GPU.
 const PLAY: &str = "
 - hosts: gpu
   become: true
@@ -14,7 +14,7 @@ const PLAY: &str = "
     - copy: {content: hello, dest: /root/hello}
 ";
 
-/// Disturbs nobody and is not in step, so nobody waits for anybody.
+/// Disturbs no node and is not linear, so no node waits for another.
 const LIVE: &str = "
 - hosts: gpu
   become: true
@@ -48,7 +48,7 @@ impl Ward {
         Self { playbook, fleet, done, document, ends: home.journal().ends() }
     }
 
-    /// The node is brought up whatever is strange about it.
+    /// Checks that the node was brought up despite its peculiarity.
     #[track_caller]
     fn well(&self, name: &str) {
         assert_eq!(self.document.state(name), "done", "{name}: {}", self.done);
@@ -58,7 +58,7 @@ impl Ward {
         assert!(text.ends_with("hello10"), "{name}: {text}");
     }
 
-    /// The node ended in this state, with a reason that holds these texts.
+    /// Checks that the node ended in this state, with a reason that contains these texts.
     #[track_caller]
     fn ill(&self, name: &str, state: &str, because: &[&str]) {
         assert_eq!(self.document.state(name), state, "{name}: {}", self.done);
@@ -68,7 +68,7 @@ impl Ward {
         }
     }
 
-    /// Only what needs GPUs is missing.
+    /// Checks that only what needs GPUs is missing.
     #[track_caller]
     fn blind(&self, name: &str, because: &[&str]) {
         self.ill(name, "unknown", because);
@@ -96,7 +96,7 @@ fn nodes_that_do_not_let_us_in() {
     ward.ill("gpu004", "unreachable", &["key", "ssh-keygen -R"]);
     ward.ill("gpu005", "unreachable", &["was not let in", "publickey"]);
     assert_eq!(ward.done.code, Some(4), "{}", ward.done);
-    // The one that hangs costs its own deadline once, and the others nothing: all of them end before it.
+    // The node that hangs costs its own deadline once, and delays no other: all of them end before it.
     assert_eq!(ward.ends.last().map(String::as_str), Some("gpu003"), "{:?}: {}", ward.ends, ward.done);
     assert!(ward.done.took < Duration::from_secs(30), "{}", ward.done);
 }
@@ -156,7 +156,7 @@ fn a_host_key_that_nobody_knows() {
     home.gpufleet(arguments).run().expect(0);
 }
 
-/// Keys that are missing, broken or locked, and passwords that nobody is there to type.
+/// Keys that are missing, broken or locked, and passwords without a terminal.
 #[test]
 fn nothing_to_log_in_with() {
     let fleet =

@@ -1,4 +1,4 @@
-//! The main job: a fleet is brought up in one run, and a second run finds nothing to do.
+//! The main use: a fleet is brought up in one run, and a second run finds nothing to do.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -59,7 +59,7 @@ fn bring_up(options: &FleetOptions) {
     let inventory = fleet.inventory();
     let names = fleet.names();
 
-    // One node is brought up before: it must be left alone afterwards.
+    // One node is brought up before, and must be left alone afterwards.
     let finished = "gpu008";
     home.gpufleet(json("run", &inventory)).arg("--limit").arg(finished).run().expect(0);
 
@@ -126,7 +126,7 @@ fn a_fleet_of_openssh_daemons_is_brought_up_once() {
     });
 }
 
-/// MIG mode on Hopper is lost at a reboot, on Ampere it waits for one: both end as declared, whatever the order.
+/// The MIG mode is lost at a reboot on Hopper, and pending until one on Ampere: in any order, both end as declared.
 #[test]
 fn whatever_the_order_one_reboot_ends_as_declared() {
     let fleet = Fleet::start(&FleetOptions {
@@ -169,7 +169,7 @@ fn whatever_the_order_one_reboot_ends_as_declared() {
     assert_eq!(fleet.activity(&names), before);
 }
 
-/// What hangs on the result of a command is not known beforehand.
+/// What depends on the result of a command cannot be predicted.
 #[test]
 fn what_hangs_on_a_command_is_possible_and_not_sure() {
     let fleet = Fleet::start(&FleetOptions { nodes: 1, gpus_per_node: 1, ..FleetOptions::default() });
@@ -197,7 +197,7 @@ fn what_hangs_on_a_command_is_possible_and_not_sure() {
     assert_eq!(fleet.read("gpu001", "cat /proc/sys/vm/swappiness"), "7");
 }
 
-/// The playbooks that are handed out do what their names say.
+/// The shipped playbooks can be planned.
 #[test]
 fn the_shipped_playbooks_are_plannable() {
     let playbooks = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../playbooks");

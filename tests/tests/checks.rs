@@ -1,11 +1,11 @@
-//! `check`, `import`, `schema`, `completion` and `man`, through the built binary: what people and other programs get.
+//! `check`, `import`, `schema`, `completion` and `man` of the built binary, as people and other programs use them.
 
 use std::collections::BTreeSet;
 
 use gpufleet_tests::Home;
 use serde_json::Value;
 
-/// Six mistakes of different kinds, and one doubt.
+/// Six mistakes of different kinds, and one warning.
 const WRONG: &str = "\
 - hosts: gpu
   seriall: 10
@@ -123,7 +123,7 @@ fn json_is_one_document() {
     }
 }
 
-/// The structure of SARIF 2.1.0, by a reader that is not ours, and what code hosts need of it.
+/// Checks the structure of SARIF 2.1.0 with an independent reader, and what code hosts require.
 #[test]
 fn sarif_is_valid() {
     let home = Home::new();

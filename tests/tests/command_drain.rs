@@ -12,8 +12,8 @@ use rustix::process::Signal;
 const NODES: [&str; 3] = ["gpu001", "gpu002", "gpu003"];
 const ALICE: &str = "alice: bad DIMM";
 
-/// `cordon/NODE` says who holds a node and `jobs/NODE` what runs there; `log` has a line for each thing that a hook did,
-/// with the node's boots so far.
+/// `cordon/NODE` names the holder of a node and `jobs/NODE` its jobs; `log` has a line for each action of a hook,
+/// with the number of the node's boots so far.
 const SCHEDULER: &str = r#"#!/bin/sh
 cd "$(dirname "$0")" || exit 2
 node=$GPUFLEET_NODE
@@ -116,7 +116,7 @@ impl Site {
         std::fs::read_to_string(self.path(&format!("cordon/{node}"))).ok()
     }
 
-    /// What the hooks did to a node, with its boots at that time.
+    /// Returns the actions of the hooks on a node, each with the number of boots at that time.
     fn log_of(&self, node: &str) -> Vec<(String, usize)> {
         let of = self.log().into_iter().filter(|(_, name, _)| name == node);
         of.map(|(what, _, boots)| (what, boots)).collect()
@@ -132,7 +132,7 @@ impl Site {
         lines.collect()
     }
 
-    /// The most nodes that this run had drained at once.
+    /// Returns the largest number of nodes that this run had drained at once.
     fn most(&self) -> usize {
         let (mut out, mut most) = (BTreeSet::new(), 0);
         for (what, node, _) in self.log() {
@@ -146,7 +146,7 @@ impl Site {
         most
     }
 
-    /// Drained, rebooted once, given back.
+    /// Checks that nodes were drained, rebooted once and given back.
     #[track_caller]
     fn assert_done(&self, done: &Finished, nodes: &[&str]) {
         for node in nodes {
@@ -167,7 +167,7 @@ impl Site {
         }
     }
 
-    /// Until the busy node is drained and waits, and the others are back.
+    /// Waits until the busy node is drained and waits, and the others are back.
     fn until_it_waits(&self, running: &Running, node: &str) {
         self.until("drain", running, || {
             let others = NODES.iter().filter(|name| **name != node);
@@ -193,7 +193,7 @@ fn each_node_is_told_drained_and_given_back_once() {
         );
     }
     assert!((1..=2).contains(&site.most()), "{:?}", site.log());
-    // A second run finds everything as declared, and asks the scheduler for nothing.
+    // A second run finds everything as declared, and runs no hook.
     let again = site.run().run().expect(0).document();
     assert!(again.states().values().all(|state| state == "compliant"), "{:?}", again.states());
     assert_eq!(site.log().len(), 9);
@@ -224,7 +224,7 @@ fn others_outages_count_and_are_waited_for() {
     assert_eq!(site.holder("gpu003").as_deref(), Some(ALICE));
     std::fs::remove_file(site.path("cordon/gpu003")).unwrap();
     let done = running.wait();
-    // Why either: it is refused where its drain was asked for while it was theirs.
+    // Either: the drain is refused if it was requested while the node was held by others.
     assert!(matches!(done.code, Some(0 | 5)), "{done}");
     site.assert_done(&done, &["gpu001", "gpu002"]);
     assert_eq!(site.most(), 1);
@@ -278,7 +278,7 @@ fn a_controller_that_was_killed_while_a_node_was_busy_is_resumed() {
     assert_eq!(running.wait().code, None);
     assert!(site.holder("gpu002").is_some_and(|holder| holder.starts_with("gpufleet:")));
     site.is_free("gpu002");
-    // A program that the controller was just starting when it died holds the journal's lock until it has begun.
+    // A program that the controller was just starting when it died holds the journal's lock until it has started.
     let run = std::fs::read_dir(site.home.runs()).unwrap().flatten().next().unwrap();
     let journal = std::fs::File::open(run.path().join("journal.jsonl")).unwrap();
     journal.lock().unwrap();
@@ -294,7 +294,7 @@ fn a_controller_that_was_killed_while_a_node_was_busy_is_resumed() {
 
 #[test]
 fn an_abort_gives_back_what_is_drained_and_ends_the_run_for_good() {
-    // While it is at work, and after it was killed.
+    // While it is running, and after it was killed.
     for killed in [false, true] {
         let site = Site::new();
         site.write_play(2, "120s", &["out"]);

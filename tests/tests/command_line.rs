@@ -1,4 +1,4 @@
-//! The options, settings and output that people know from Ansible.
+//! Options, settings and output in Ansible's form.
 
 use std::{fs, os::unix::fs::PermissionsExt as _, path::Path};
 
@@ -248,15 +248,15 @@ fn plays_that_log_in_as_the_same_user_share_a_connection() {
     };
     let looked_up = "\"{{ lookup('file', 'who') }}\"";
     assert_eq!(connections(&["deploy", looked_up, "\"{{ lookup('env', 'WHO') }}\""], ""), 1);
-    // This machine is the same whoever logs in; `remote_user` does not count where the host says its own.
+    // The controller is the same for any login user; `remote_user` does not apply if the host sets its own.
     assert_eq!(connections(&["a", "b"], ""), 1);
 }
 
-/// What bash offers for a line, through the script of `completion`.
+/// Returns what bash offers for a line, with the script of `completion`.
 fn offered(home: &Home, line: &str) -> Vec<String> {
     let script = home.gpufleet(["completion", "bash"]).run().expect(0).stdout;
     home.write("completion.bash", &script);
-    // Why so: a shell without a terminal is given what readline would set.
+    // A shell without a terminal needs the variables that readline would set.
     let ask = r#"source completion.bash
         COMP_LINE="$1"; COMP_POINT=${#COMP_LINE}; COMP_TYPE=9; COMP_WORDBREAKS=$' \t\n"\'><=;|&(:'
         read -ra COMP_WORDS <<< "$COMP_LINE"
@@ -287,7 +287,7 @@ fn bash_completes_hosts_groups_and_runs() {
     assert!(!home.work().join("ran").exists(), "no script of an inventory runs");
     home.write("gpufleet.toml", "inventory = [\"fleet\"]\n");
     assert_eq!(offered(&home, "gpufleet facts gpu004"), ["gpu004"]);
-    // Words of the command line are completed as before.
+    // Words of the command line are still completed.
     assert!(offered(&home, "gpufleet aud").contains(&"audit".to_owned()));
     home.write(
         "p.yaml",

@@ -1,4 +1,4 @@
-//! The commands beside run, plan and audit.
+//! All commands except for run, plan and audit.
 
 use gpufleet_tests::{Fleet, FleetOptions, Home};
 use serde_json::Value;
@@ -99,7 +99,7 @@ fn inventories_are_shown_as_they_were_understood() {
     home.gpufleet(["inventory", "-i", "fleet"]).run().expect(1);
 }
 
-/// A reading runs no command: what one does is not known to be as declared.
+/// A prediction runs no command, so it cannot know whether the command's result is as declared.
 #[test]
 fn what_nobody_judged_is_not_green() {
     let (fleet, home) = fleet();
@@ -116,7 +116,7 @@ fn what_nobody_judged_is_not_green() {
     assert!(check.stdout.contains("not judged") && !check.stdout.contains("2 nodes as declared"), "{check}");
     assert!(!check.stdout.contains("compliant"), "{check}");
     home.gpufleet(["runs"]).run().expect(0).says(&["2 not judged"]);
-    // What does not apply is nobody's gap.
+    // A task that does not apply is no gap.
     home.write(
         "skipped.yaml",
         "- hosts: gpu\n  become: true\n  tasks:\n    - command: echo done\n      when: not ansible_check_mode\n    \
@@ -196,7 +196,7 @@ fn runs_are_recorded_and_reported() {
     home.gpufleet(["report", "latest", "-o", "copy.html"]).run().expect(0);
     assert_eq!(std::fs::read_to_string(home.work().join("copy.html")).expect("the copy"), page);
 
-    // What was typed is shown to others, secrets are not.
+    // Journals contain the command line, but no secrets.
     for file in std::fs::read_dir(home.runs()).expect("runs").flatten() {
         for part in std::fs::read_dir(file.path()).expect("a run").flatten() {
             let text = std::fs::read_to_string(part.path()).expect("text");
@@ -224,7 +224,7 @@ fn the_helper_is_sent_once_and_cleaned_away() {
     for name in &names {
         assert_eq!(fleet.read(name, traces), "2");
         assert_eq!(fleet.read(name, "stat -c %a /var/lib/gpufleet ~/.cache/gpufleet"), "700\n700");
-        // The file, and the record of what it looked like when its digest was right.
+        // The file, and the record of its properties when its digest was correct.
         assert_eq!(fleet.read(name, "ls ~/.cache/gpufleet | wc -l"), "2");
     }
     home.gpufleet(["clean", "all", "-i", &inventory, "--become"])
@@ -275,7 +275,7 @@ fn help_and_version_are_data() {
     }
 }
 
-/// Escape codes only where they are wanted.
+/// Escape codes only if colours are on.
 #[test]
 fn colours_are_obeyed() {
     let home = Home::new();
@@ -286,7 +286,7 @@ fn colours_are_obeyed() {
     assert!(!run().arg("--color=never").env("CLICOLOR_FORCE", "1").run().expect(1).stderr.contains('\u{1b}'));
 }
 
-/// A reader that leaves is no failure.
+/// A reader that closes the pipe is no failure.
 #[test]
 fn a_reader_that_leaves_is_no_failure() {
     let home = Home::new();

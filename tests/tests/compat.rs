@@ -1,17 +1,18 @@
-//! What an Ansible user brings along works as with ansible-core: the cases of tests/compat.
+//! Compares gpufleet with ansible-core: the cases of tests/compat.
 //!
-//! A case is a folder: case.yaml (the rows of rows.yaml that it stands for, what it is about, and steps), the files its
-//! steps use, and expected.json, which the real ansible-core wrote (`make compat`). A step is a line of gpufleet's; it
-//! has to end as Ansible did, with the same data, unless it says why not: `differs` where Ansible does otherwise,
-//! `gpufleet_only` where it has nothing to compare; then `exit`, `output` and `says` (parts of the error) are what has
-//! to come. `open` tells of a gap that is known: the step does not end as with Ansible yet, and the mark has to go when
-//! it does (with `UPDATE=1` it goes by itself). `GPUFLEET_COMPAT=part of a name` takes fewer cases.
+//! A case is a folder with case.yaml (the rows of rows.yaml that it covers, its subject, and steps), the files of its
+//! steps, and expected.json, which the real ansible-core wrote (`make compat`). A step is a command line of gpufleet.
+//! It must end as Ansible did, with the same data, unless it says why not: `differs` if Ansible does otherwise,
+//! `gpufleet_only` if it has no equivalent; `exit`, `output` and `says` (parts of the error) are then what is
+//! expected. `open` describes a known gap: the step does not end as with Ansible yet, and the mark must be removed
+//! when it does (`UPDATE=1` removes it). `GPUFLEET_COMPAT=part of a name` selects cases.
 //!
-//! What a playbook did is compared in one normal form (tests/compat/callback/compat.py): of each host its tasks in order
-//! with their status and what `debug`, `fail` and `assert` said, the recap, and the files below `out`. The order between
-//! hosts does not count, nor do hosts to which nothing happened. Where Ansible ends with 4 and a host failed, gpufleet
-//! ends with 2; where it ends with 2 and hosts were left out for that, gpufleet may say so with 5; where Ansible began
-//! nothing, gpufleet ends with 1. Of `output` in a playbook's step only what is there has to come.
+//! The effects of a playbook are compared in one normal form (tests/compat/callback/compat.py): for each host its
+//! tasks in order with their status and the messages of `debug`, `fail` and `assert`, the recap, and the files below
+//! `out`. The order between hosts is ignored, and so are hosts without any result. If Ansible ends with 4 and a host
+//! failed, gpufleet ends with 2; if it ends with 2 and hosts were left out for that, gpufleet may report it with 5;
+//! if Ansible began nothing, gpufleet ends with 1. In `output` of a playbook's step, only the listed parts are
+//! required.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -22,9 +23,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use gpufleet_tests::Home;
 use serde_json::{Map, Value, json};
 
-/// Each row has at least this many cases.
+/// Smallest number of cases for each row.
 const CASES_A_ROW: usize = 3;
-/// With these nothing runs.
+/// Options with which nothing runs.
 const LISTS: [&str; 4] = ["--list-hosts", "--list-tasks", "--list-tags", "--syntax-check"];
 /// Kinds whose message is compared.
 const SPEAKING: [&str; 3] = ["debug", "fail", "assert"];
@@ -92,7 +93,7 @@ impl Case {
         }
     }
 
-    /// Those with this in their path.
+    /// Returns the cases with this text in their path.
     fn all(part: &str) -> Vec<Self> {
         let mut folders = vec![root().join("cases")];
         let mut found = Vec::new();
@@ -110,7 +111,7 @@ impl Case {
         found
     }
 
-    /// Takes the mark of a gap away.
+    /// Removes the mark of a gap.
     fn close(&self, run: &str) {
         let path = self.folder.join("case.yaml");
         let text = std::fs::read_to_string(&path).expect("case.yaml");
@@ -126,7 +127,7 @@ impl Case {
         std::fs::write(path, kept).expect("case.yaml");
     }
 
-    /// What is not as it should be, empty if all is.
+    /// Returns what is not as expected; empty if everything is.
     fn problems(&self) -> Vec<String> {
         let home = Home::new();
         copy(&self.folder, &home.work());
@@ -216,7 +217,7 @@ impl Step {
             return (Some(code) != self.exit || !output)
                 .then(|| format!("exit code {code}, {ours}\n{}", done.stderr));
         }
-        // Why any failure: Ansible's exit codes for wrong input differ from program to program.
+        // Any failure, because Ansible's exit codes for wrong input differ between programs.
         let both_refuse = code == 1 && their_code != 0 && !data;
         (!same && !both_refuse).then(|| {
             if let Some(theirs) = theirs.filter(|_| playbook && !lists) {
@@ -229,7 +230,7 @@ impl Step {
     }
 }
 
-/// What gpufleet has to end with where Ansible ended so.
+/// Returns the exit code of gpufleet that corresponds to Ansible's.
 fn their_code(theirs: &Value, playbook: bool, ours: i64) -> i64 {
     let code = theirs["exit"].as_i64().unwrap_or(1);
     if playbook && code == 2 && ours == 5 {
@@ -247,7 +248,7 @@ fn their_code(theirs: &Value, playbook: bool, ours: i64) -> i64 {
     }
 }
 
-/// Whether all that is wanted is there; of mappings only what is named.
+/// Whether everything expected is there; in mappings, only listed keys count.
 fn contains(there: &Value, wanted: &Value) -> bool {
     match (there, wanted) {
         (Value::Object(there), Value::Object(wanted)) => {
@@ -257,7 +258,7 @@ fn contains(there: &Value, wanted: &Value) -> bool {
     }
 }
 
-/// The parts of two normal forms that are not the same, a line each.
+/// Returns the differences of two normal forms, one in each line.
 fn differing(theirs: &Value, ours: &Value) -> String {
     let mut out = String::new();
     for part in ["recap", "tasks", "files"] {
@@ -286,9 +287,9 @@ fn words_of_lines(text: &str) -> Value {
     Value::from(lines.collect::<Vec<_>>())
 }
 
-/// The lines below `hosts (N):` in one order.
+/// Sorts the lines below `hosts (N):`.
 ///
-/// Why: Ansible prints a set there, in another order each time.
+/// Ansible prints a set there, in another order each time.
 fn hosts_sorted(mut lines: Value) -> Value {
     let lines_of = lines.as_array_mut().map(Vec::as_mut_slice).unwrap_or_default();
     let mut from = 0;
@@ -303,7 +304,7 @@ fn hosts_sorted(mut lines: Value) -> Value {
     lines
 }
 
-/// What a run did, in the normal form; nothing where it began nothing.
+/// Returns the effects of a run in the normal form; null if it began nothing.
 fn played(lines: &str, home: &Home) -> Value {
     let here = std::fs::canonicalize(home.work()).expect("the working folder").display().to_string();
     let mut tasks: BTreeMap<String, Vec<Value>> = BTreeMap::new();
@@ -317,7 +318,7 @@ fn played(lines: &str, home: &Home) -> Value {
         match what["event"].as_str() {
             Some("task_finished") => {
                 let report = &with["report"];
-                // Why: a host that cannot be reached had no task, and the recap tells of it.
+                // An unreachable host has no task, and the recap reports it.
                 if report["phase"] != "declared" || report["status"] == "unreachable" {
                     continue;
                 }
@@ -332,7 +333,7 @@ fn played(lines: &str, home: &Home) -> Value {
                 entry.insert("task".to_owned(), report["task"].clone());
                 entry.insert("status".to_owned(), status(report));
                 let of_items = items.remove(&host);
-                // Why: the words in which a mistake is told are everybody's own.
+                // The wording of errors differs between the programs.
                 let spoke = report["status"] != "skipped"
                     && (report["kind"] != "debug" || report["status"] != "failed");
                 if spoke && SPEAKING.iter().any(|kind| report["kind"] == *kind) {
@@ -366,7 +367,7 @@ fn status(report: &Value) -> Value {
     }
 }
 
-/// What a task said; hidden where `no_log` hides it.
+/// Returns the message of a task; hidden if `no_log` hides it.
 fn said(report: &Value) -> Option<Value> {
     if !SPEAKING.iter().any(|kind| report["kind"] == *kind) {
         return None;
@@ -391,7 +392,7 @@ fn written(folder: &Path, root: &Path, files: &mut Map<String, Value>) {
     }
 }
 
-/// Splits a line as a shell does; the cases use blanks and quotes only.
+/// Splits a line as a shell does; the cases use only blanks and quotes.
 fn shell_words(line: &str) -> Vec<String> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;
@@ -435,7 +436,7 @@ fn cases_end_as_with_ansible() {
     assert!(failed.is_empty(), "{} differences:\n{}", failed.len(), failed.join("\n"));
 }
 
-/// The generated part of docs/ansible/cases.md.
+/// Returns the generated part of docs/ansible/cases.md.
 fn reference(cases: &[Case]) -> String {
     let mut out = String::from("## What is compared\n\n| feature | mark | cases |\n|---|---|---|\n");
     let mut by_row: BTreeMap<&str, Vec<&str>> = BTreeMap::new();

@@ -1,4 +1,5 @@
-//! Nodes that mean harm: each ends with its cause, the controller stays small, and the node that is well is done at once.
+//! Hostile nodes: each ends with its cause, the controller's memory stays small, and the healthy node is done at
+//! once.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,7 @@ const FETCH: &str = "
     - fetch: {src: /var/log/big, dest: got, flat: true}
 ";
 
-/// Files below the working folder that a fetch may have left.
+/// Returns files below the working folder that a fetch may have left.
 fn left(home: &Home) -> Vec<String> {
     let entries = std::fs::read_dir(home.work()).expect("the folder").flatten();
     let mut names: Vec<String> =
@@ -110,11 +111,11 @@ fn one_interrupt_stops_a_file_and_a_kill_leaves_what_the_next_one_removes() {
     assert_eq!(left(&home), Vec::<String>::new(), "{done}");
 }
 
-/// Most that the controller may have resident, in KiB.
+/// Largest resident memory of the controller, in KiB.
 const ONE: u64 = 256 << 10;
 const FIFTY: u64 = 1 << 20;
 
-/// What each host does: with a result that is registered, in a loop where that makes a difference.
+/// Returns the commands of each host: with a registered result, and in a loop if that matters.
 fn commands(items: usize) -> String {
     format!(
         "
@@ -129,7 +130,7 @@ fn commands(items: usize) -> String {
     )
 }
 
-/// Runs against nodes of these modes and one that is well, which must be done early.
+/// Runs against nodes with these modes and a healthy one, which must be done early.
 #[track_caller]
 fn run(modes: &[&str], playbook: &str, most_kib: u64) -> (Document, Finished) {
     let home = Home::new();
@@ -146,7 +147,7 @@ fn run(modes: &[&str], playbook: &str, most_kib: u64) -> (Document, Finished) {
     assert!(["done", "compliant"].contains(&document.state("well")), "{done}");
     let ends = journal.ends();
     let before = ends.iter().position(|host| host == "well");
-    // Why not the first of fifty: a node that breaks the protocol at once is over sooner than one that does its work.
+    // Not necessarily before all: a node that breaks the protocol at once ends sooner than one that works.
     let quick = modes.iter().filter(|mode| **mode != "strings").count();
     assert!(
         before.is_some_and(|before| before <= if modes.len() == 1 { 0 } else { quick }),
@@ -231,6 +232,6 @@ fn fifty_hostile_nodes_are_no_more_than_the_controller_bears() {
     ];
     let _modes: Vec<&str> = kinds.iter().cycle().take(50).copied().collect();
     //MIX run(&modes, &commands(14), FIFTY);
-    // The most that each of them may say, all at the same time.
+    // The most that each of them may send, all at the same time.
     run(&["strings"; 50], &commands(2), FIFTY);
 }

@@ -1,11 +1,11 @@
-//! What a node says reaches the terminal of an operator as harmless text, in every form of the output: real sshd, real
-//! helper, a real terminal.
+//! Text from a node reaches an operator's terminal harmlessly in every output format: real sshd, real helper, real
+//! terminal.
 
 use std::path::Path;
 
 use gpufleet_tests::{Fleet, FleetOptions, Home, binary};
 
-/// Everything that a user of the node can put where gpufleet reads it: names of links, output, content, facts.
+/// Everything that a user of the node can control and gpufleet reads: names of links, output, content, facts.
 const PLAY: &str = r##"
 - hosts: gpu
   become: true
@@ -34,7 +34,7 @@ const PLAY: &str = r##"
         printf 'MARKED\nok: [gpu999] MARKED \033]0;owned\007\302\233\n' >&2; exit 3
 "##;
 
-/// What `text` has that a terminal obeys and gpufleet itself never prints.
+/// Returns what a terminal would interpret in `text` and gpufleet itself never prints.
 fn obeyed(text: &str) -> Vec<&'static str> {
     let hostile = [
         ("\u{1b}]", "a title or another command of the operating system"),
@@ -45,14 +45,14 @@ fn obeyed(text: &str) -> Vec<&'static str> {
     ];
     let mut found: Vec<_> =
         hostile.iter().filter(|(bytes, _)| text.contains(bytes)).map(|(_, name)| *name).collect();
-    // Why not with blanks before it: what has several lines is shown indented, and our own lines never are.
+    // Lines with blanks before it are fine: text of several lines is indented, and gpufleet's own lines never are.
     if plain(text).split(['\n', '\r']).any(|line| line.starts_with("ok: [gpu999]")) {
         found.push("a line that looks like ours");
     }
     found
 }
 
-/// Without the sequences for colours and the cursor, which gpufleet prints itself.
+/// Returns the text without gpufleet's own sequences for colours and the cursor.
 fn plain(text: &str) -> String {
     let mut rest = text;
     let mut plain = String::new();
@@ -71,7 +71,7 @@ fn a_terminal_obeys_nothing_that_a_node_says() {
     home.write("play.yaml", PLAY);
     let inventory = fleet.inventory();
     let gpufleet = binary("gpufleet");
-    // What util-linux calls `script` gives the program a terminal of its own.
+    // util-linux's `script` gives the program its own terminal.
     let seen = |arguments: &str| {
         let line = format!("{} {arguments}", gpufleet.display());
         let done = home.program(Path::new("/usr/bin/script"), ["-qec", &line, "/dev/null"]).run();

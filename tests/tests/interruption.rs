@@ -1,4 +1,4 @@
-//! Runs that are stopped, killed, or not alone.
+//! Runs that are stopped or killed, and runs at the same time.
 
 use std::time::Duration;
 
@@ -93,13 +93,13 @@ fn two_controllers_never_work_on_one_node() {
         "- hosts: gpu\n  become: true\n  tasks:\n    - sysctl: {name: vm.swappiness, value: 10}\n",
     );
     let mut first = run(&one, &fleet).start();
-    // Why not for its task: that is told before its node is connected to, and with it locked.
+    // Not for the task's event, which comes before the connection that locks the node.
     first.until("the connection", |events| events.has("connected"));
     let second = run(&other, &fleet).run().expect(5);
     let document = second.document();
     assert_eq!((document.state("gpu001"), document.state("gpu002")), ("held", "done"), "{second}");
     assert!(document.message("gpu001").contains("works on this node"), "{second}");
-    // Who only reads waits for nobody.
+    // A prediction waits for no other run.
     let inventory = fleet.inventory();
     let plan = other.gpufleet(["plan", "play.yaml", "-i", &inventory, "--format", "json"]).run().expect(0);
     assert_eq!((plan.document().state("gpu001"), plan.document().state("gpu002")), ("drift", "compliant"));

@@ -1,10 +1,10 @@
-//! A sample of `make chaos`: the controller dies, and a second command ends what it began.
+//! A sample of `make chaos`: the controller is killed, and a second command finishes its work.
 
 use std::path::Path;
 
 use gpufleet_tests::{Campaign, CampaignOptions, Kill, Variant};
 
-/// Kills and what came of them; every case is judged from the lab's own logs.
+/// Runs a sample of kills; every case is judged by the lab's own logs.
 fn sample(variant: Variant, cases: usize, ways: &[&str]) {
     let campaign = Campaign::start(CampaignOptions {
         nodes: 4,
@@ -17,7 +17,7 @@ fn sample(variant: Variant, cases: usize, ways: &[&str]) {
     let every = (campaign.records() * ways.len()).div_ceil(cases);
     for kill in Kill::at_records(1, campaign.records(), every, ways) {
         let outcome = campaign.case(kill);
-        // The number of records differs a little between runs, so the last kills may come too late.
+        // The number of records differs a little between runs, so the last kills may be too late.
         assert!(outcome.reached || outcome.records + 20 > campaign.records(), "{outcome:?}");
         assert!(outcome.problems.is_empty(), "{kill}: {:#?}\nkept in {:?}", outcome.problems, outcome.folder);
     }

@@ -1,4 +1,4 @@
-//! The kinds that work on the operating system, and the language around them, on real nodes.
+//! Kinds for the operating system, and the language around them, on real nodes.
 
 use gpufleet_tests::{Fleet, FleetOptions, Home};
 
@@ -121,7 +121,7 @@ fn the_operating_system_is_declared_once() {
     let again = home.gpufleet(arguments("run")).run().expect(0);
     assert_eq!(again.document().total("changed"), 0, "{again}");
     assert_eq!(fleet.read("gpu001", "cat /srv/data/handled"), "told", "nobody notified a second time");
-    // All that can be judged is as declared; what a command does cannot.
+    // Everything that can be predicted is as declared; the effect of a command cannot be.
     let audit = home.gpufleet(arguments("audit")).run().expect(3).document();
     for name in fleet.names() {
         let node = audit.node(&name);
@@ -135,7 +135,7 @@ fn the_operating_system_is_declared_once() {
     }
 }
 
-/// Limits and selections of a playbook: tags, `--limit`, `-e`, host variables, `run_once`.
+/// Limits and selections: tags, `--limit`, `-e`, host variables, `run_once`.
 #[test]
 fn a_run_does_what_was_selected() {
     let fleet = Fleet::start(&FleetOptions { nodes: 3, gpus_per_node: 1, ..FleetOptions::default() });
@@ -195,7 +195,7 @@ fn a_run_does_what_was_selected() {
     assert_eq!(fleet.read("gpu002", "cat /root/text"), "one in rack1");
 }
 
-/// A rendered value that is wrong fails its task on its node, before the node is touched by it.
+/// A wrong rendered value fails its task on its node before the task does anything.
 #[test]
 fn a_rendered_value_is_judged_before_its_task_acts() {
     let fleet = Fleet::start(&FleetOptions { gpus_per_node: 1, ..FleetOptions::default() });

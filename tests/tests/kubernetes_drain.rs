@@ -23,7 +23,7 @@ struct Site {
     fleet: Fleet,
     home: Home,
     nodes: Vec<String>,
-    /// How much of the server's record is about its own start.
+    /// Number of the server's log entries about its own start.
     begin: u64,
 }
 
@@ -104,7 +104,7 @@ daemon_sets:
         self.server.log(self.begin)
     }
 
-    /// Waits until the server's record or objects satisfy a condition.
+    /// Waits until the server's log or objects satisfy a condition.
     #[track_caller]
     fn until(&self, what: &str, running: &Running, condition: impl Fn() -> bool) {
         let begin = std::time::Instant::now();
@@ -114,7 +114,7 @@ daemon_sets:
         }
     }
 
-    /// The node takes work, shows no mark of ours, and runs all that the operator runs.
+    /// Checks that the node accepts work, has no mark of this run, and runs all pods of the operator.
     #[track_caller]
     fn assert_back(&self, name: &str) {
         let node = self.node(name);
@@ -150,8 +150,8 @@ budgets:
   - {name: inference, namespace: serving, min_available: 12}
 ";
 
-/// Twelve machines get a MIG layout while a budget has no room for a while, a person takes one node over in mid-drain,
-/// another one is cordoned before its turn, and the controller is killed in the middle.
+/// Twelve machines get a MIG layout. Meanwhile a budget has no room for a while, a person takes one node over during
+/// its drain, another node is cordoned before its turn, and the controller is killed.
 #[test]
 fn mig_is_laid_out_on_a_fleet_that_serves() {
     let site = Site::new(12, SERVICE);
@@ -176,7 +176,7 @@ fn mig_is_laid_out_on_a_fleet_that_serves() {
     let hers =
         running.journal().named("node_state").find(waiting).unwrap()["host"].as_str().unwrap().to_owned();
     assert!(!site.log().iter().any(|entry| entry.verb == "evict" && entry.code == 201 && !entry.dry_run));
-    // A person wants the node for herself.
+    // A person takes the node over.
     site.order(json!({"uncordon": {"node": hers, "user": "alice"}}));
     site.order(json!({"cordon": {"node": hers, "user": "alice"}}));
     running.until("the node is hers", |events| {
@@ -231,7 +231,7 @@ fn mig_is_laid_out_on_a_fleet_that_serves() {
     assert!(most_out(&log) <= 4, "{}", most_out(&log));
     assert!(!log.iter().any(|entry| entry.verb == "budget-violated"), "{done}");
     assert_eq!(site.lock(), Value::Null, "the lock is given back");
-    // Every pod that went was asked through the eviction API by its uid.
+    // Every pod was evicted through the eviction API with its uid.
     for entry in log.iter().filter(|entry| entry.user == "gpufleet" && entry.resource.starts_with("pods")) {
         assert_eq!(entry.verb, "evict");
         assert!(object::text(&entry.detail, "/deleteOptions/preconditions/uid").len() > 8, "{entry:?}");
@@ -248,13 +248,13 @@ const HELD: &str = "pods:
   - {name: held, namespace: serving, node: gpu001, finalizers: [example.com/backup]}
 ";
 
-/// What was stopped and cordoned comes back when a run is aborted, at work and after it was killed.
+/// An abort undoes all pauses and cordons of a run, while it runs and after it was killed.
 #[test]
 fn an_abort_brings_back_all_that_was_stopped() {
     for killed in [false, true] {
         let site = Site::new(1, "");
         site.write_play(1, "timeout: 5m", "gpu_mig: {mode: enabled, layout: {1g.10gb: 7}}");
-        // What the operator runs does not end, so that the drain waits with its labels paused.
+        // The operator's pods do not end, so that the drain waits with its labels paused.
         for mut pod in site.pods("gpu-operator") {
             pod["metadata"]["annotations"]["k8s-api.test/never-stops"] = json!("yes");
             for key in ["resourceVersion", "uid", "creationTimestamp", "managedFields"] {
@@ -274,7 +274,7 @@ fn an_abort_brings_back_all_that_was_stopped() {
             assert_eq!(running.wait().code, None);
             assert!(site.is_cordoned("gpu001"));
         }
-        // From now on its pods end as they should, so that the node can be seen whole again.
+        // From now on the pods end normally, so that the node can be checked as a whole.
         for pod in site.pods("gpu-operator") {
             let name = object::name(&pod);
             site.order(json!({"delete": {"resource": "pods", "namespace": "gpu-operator", "name": name, "grace": 0}}));
@@ -289,7 +289,7 @@ fn an_abort_brings_back_all_that_was_stopped() {
     }
 }
 
-/// A pod that never goes keeps its node: given back at the end of its time, with the reason.
+/// A pod that never ends keeps its node: it is given back at the deadline, with the reason.
 #[test]
 fn a_pod_that_never_goes_ends_the_drain() {
     let site = Site::new(1, HELD);
@@ -307,7 +307,7 @@ fn a_pod_that_never_goes_ends_the_drain() {
     assert_eq!(site.fleet.setters("gpu001").len(), 0);
 }
 
-/// By a person's word a node is disturbed with a pod that nobody may take; all others leave it in order first.
+/// If a person allows it, a node is disturbed despite a pod that cannot be evicted; all others end in order first.
 #[test]
 fn by_force_all_pods_go_in_order_that_can() {
     let alone = "pods:\n  - {name: alone, namespace: serving, node: gpu001}\n";
@@ -340,7 +340,7 @@ fn by_force_all_pods_go_in_order_that_can() {
     site.assert_back("gpu001");
 }
 
-/// What mig-manager laid out by our order is not changed where the play declares something else.
+/// A layout that mig-manager made for this run is not changed if the play declares another one.
 #[test]
 fn a_layout_that_mig_manager_was_told_to_make_stays() {
     let site = Site::new(1, "");
@@ -362,7 +362,7 @@ fn a_layout_that_mig_manager_was_told_to_make_stays() {
     site.assert_back("gpu001");
 }
 
-/// The server is gone for a minute in the middle, and nobody notices but the screen.
+/// The server is down for a minute in the middle, which only the screen shows.
 #[test]
 fn a_server_that_is_gone_for_a_minute_costs_a_minute() {
     let site = Site::new(1, "deployments:\n  - {name: web, replicas: 1, grace: 10}\n");

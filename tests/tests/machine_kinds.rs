@@ -19,7 +19,7 @@ const MACHINE: &str = r#"
     - assert: {that: ["ann.uid == 4711", "ann.name == 'gfann'", "packages is not changed"]}
 "#;
 
-/// The real tools of a machine, in the nodes' own roots.
+/// Uses the real tools of a machine, in the nodes' own roots.
 #[test]
 fn a_machine_is_declared_with_its_real_tools() {
     let fleet = Fleet::start(&FleetOptions { gpus_per_node: 1, ..FleetOptions::default() });

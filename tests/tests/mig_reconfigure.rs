@@ -1,10 +1,10 @@
-//! `playbooks/mig-reconfigure.yaml` as it is handed out, and its health gate, which reads the kernel's log.
+//! The shipped `playbooks/mig-reconfigure.yaml`, and its health gate, which reads the kernel's log.
 
 use std::path::Path;
 
 use gpufleet_tests::{Finished, Fleet, FleetOptions, Home};
 
-/// Hopper and Ampere; the Ampere node has no way to reset its GPUs, so that only a reboot makes the mode current.
+/// Hopper and Ampere; the Ampere node cannot reset its GPUs, so that only a reboot makes the mode current.
 fn fleet(faults: &str) -> Fleet {
     Fleet::start(&FleetOptions {
         nodes: 2,
@@ -25,7 +25,7 @@ fn run(home: &Home, fleet: &Fleet) -> Finished {
 #[test]
 fn the_shipped_playbook_reconfigures_and_passes_its_gate() {
     let (fleet, home) = (fleet(""), Home::new());
-    // A program's own error asks for nothing.
+    // An error of a program requires no action.
     fleet.control("gpu001", &["xid", "0", "43"]);
     let done = run(&home, &fleet).expect(0);
     let document = done.document();

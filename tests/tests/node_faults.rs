@@ -1,10 +1,10 @@
-//! Nodes that break in the middle of a rolling reconfiguration: each is named, and nobody else is affected.
+//! Nodes that break during a rolling reconfiguration: each is reported, and no other node is affected.
 
 use std::sync::Mutex;
 
 use gpufleet_tests::{FAULTS, FaultCase};
 
-/// How many fleets run at once: a case mostly waits.
+/// Number of fleets at once; a case mostly waits.
 const AT_ONCE: usize = 4;
 
 #[test]

@@ -1,4 +1,5 @@
-//! Other users of the controller: what they could have written decides nothing, and what a run leaves is not theirs to read.
+//! Other users of the controller: nothing that they could write has an effect, and they cannot read what a run
+//! leaves.
 
 use std::{
     fs,
@@ -90,7 +91,7 @@ fn what_a_run_leaves_is_for_its_owner_alone_and_holds_no_secret() {
         let bytes = fs::read(&path).unwrap();
         assert!(!bytes.windows(14).any(|part| part == b"planted-secret"), "{}", path.display());
     }
-    // As if the process had been killed between its last event and the removal: the next run makes up for it.
+    // As if the process was killed between its last event and the removal: the next run completes it.
     fs::write(first.join("sealed.jsonl"), "{}\n").unwrap();
     fs::write(first.join("inputs.json"), "{}\n").unwrap();
     run();

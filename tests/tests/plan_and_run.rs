@@ -1,4 +1,5 @@
-//! What a plan says is what the run does, on real nodes: what is in the way, what does not last, what the play undoes itself.
+//! A run does what the plan says, on real nodes: obstacles, changes that do not last, changes that the play itself
+//! undoes.
 
 use gpufleet_tests::{Fleet, FleetOptions, Home};
 
@@ -7,7 +8,7 @@ fn fleet(gpus: &'static str) -> (Fleet, Home) {
     (Fleet::start(&options), Home::new())
 }
 
-/// geerlingguy.swap: a file is removed, and a command writes it anew.
+/// geerlingguy.swap: a file is removed, and a command writes it again.
 #[test]
 fn a_command_may_undo_what_an_earlier_task_declared_and_is_named() {
     let (fleet, home) = fleet("h100-80gb");

@@ -1,4 +1,4 @@
-//! What the `rollout` block of a play does around a node: commands of the health gate, and the power hook.
+//! The `rollout` block of a play: commands of the health gate, and the power hook.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ fn run(home: &Home, fleet: &Fleet, rollout: &str) -> Finished {
     home.gpufleet(["run", "play.yaml", "--yes", "--format", "json", "-i", &inventory]).run()
 }
 
-/// The lab's power switch as a hook; its status is asked with this word.
+/// The lab's power switch as a hook; `status` is the word for its state.
 fn power(fleet: &Fleet, status: &str) -> String {
     let (lab, dir) = (binary("gpufleet-lab"), fleet.dir());
     let hook = |what: &str| {
@@ -64,7 +64,7 @@ fn a_power_state_that_is_not_known_is_left_alone() {
     assert_eq!((cycled(&fleet).len(), fleet.boots("gpu001")), (0, 1));
 }
 
-/// Nodes live behind a real jump host that is stopped while two of them reboot, until long after their time is over.
+/// Nodes behind a real jump host that is stopped while two of them reboot, until long after their deadline.
 #[test]
 fn a_jump_host_that_froze_is_named_and_waited_for_and_no_node_behind_it_is_power_cycled() {
     let fleet = fleet(3, "");

@@ -1,10 +1,10 @@
-//! Nobody is disturbed who must not be, and what goes wrong stays where it is.
+//! No node is disturbed that must not be, and failures have no effect on other nodes.
 
 use std::path::Path;
 
 use gpufleet_tests::{Fleet, FleetOptions, Home};
 
-/// ECC is off everywhere, so every node needs a reset of its GPUs.
+/// ECC is off on all nodes, so every node needs a GPU reset.
 const ECC_OFF: &str = "- set: {ecc_current: false, ecc_pending: false}\n";
 
 const RESET: &str = "
@@ -88,7 +88,7 @@ fn nobody_is_disturbed_without_consent() {
     assert_eq!(fleet.activity(&names), before);
     assert_ne!(fleet.read("gpu001", "cat /proc/sys/vm/swappiness"), "10");
 
-    // A plan that disturbs nobody needs no consent.
+    // A plan without disruption needs no confirmation.
     let live = "- hosts: gpu\n  become: true\n  tasks:\n    - sysctl: {name: vm.swappiness, value: 10}\n";
     run(&home, &fleet, live, "human").run().expect(0);
     assert_eq!(fleet.read("gpu001", "cat /proc/sys/vm/swappiness"), "10");
@@ -103,7 +103,7 @@ fn a_person_at_a_terminal_is_asked() {
     let ask = |answer: &str| {
         let gpufleet = gpufleet_tests::binary("gpufleet");
         let line = format!("{} run play.yaml -i {}", gpufleet.display(), fleet.inventory());
-        // Why the sleep: `script` types the end of its input too.
+        // The sleep, because `script` types the end of its input too.
         let shell =
             format!("(echo {answer}; exec sleep 6) 2>/dev/null | script -qec '{line}' /dev/null & wait $!");
         home.program(Path::new("/bin/sh"), ["-c", &shell]).env("TERM", "xterm").run()
@@ -137,7 +137,7 @@ fn a_failing_canary_stops_the_rest() {
     }
 }
 
-/// What is broken before the run says nothing of the change: it is no canary, and its failure is one of those allowed.
+/// A node that was broken before proves nothing about the change: it is no canary, and counts as an allowed failure.
 #[test]
 fn a_broken_node_is_led_aside_and_stops_nobody() {
     let (fleet, home) = fleet(4, "- {nodes: gpu001, effect: no_driver}\n", "");
@@ -189,11 +189,11 @@ fn a_node_that_does_not_return_is_named_and_the_others_go_on() {
     assert_eq!(done.code, Some(5), "{done}");
 }
 
-/// With one node lost for good, a budget of one is spent: nobody else is taken out.
+/// With one node lost for good, a budget of one is used up: no other node is taken out.
 #[test]
 fn a_lost_node_spends_the_budget() {
     let (fleet, home) = fleet(3, "- {nodes: gpu001, effect: never_boot}\n", "");
-    // The one that gets lost goes first.
+    // The node that gets lost goes first.
     let play = "
 - hosts: gpu
   become: true
@@ -240,7 +240,7 @@ fn a_setter_that_lies_is_a_failure() {
     assert!(document.message("gpu001").contains("persistence"), "{done}");
 }
 
-/// The layout that was there comes back when the new one cannot be made.
+/// The earlier layout is restored if the new one cannot be made.
 #[test]
 fn a_layout_that_fails_is_taken_back() {
     let faults = "- {function: nvmlDeviceCreateGpuInstance*, nth: 2, effect: {return: 999}}\n";
@@ -261,7 +261,7 @@ fn a_layout_that_fails_is_taken_back() {
     );
 }
 
-/// A node that stops without a word is given up when it answers no keepalive for a minute; nobody waits for it.
+/// A node that falls silent is given up after a minute without an answer to a keepalive; no other node waits for it.
 #[test]
 fn a_node_that_falls_silent_in_a_task_is_given_up() {
     let faults = "- {nodes: gpu001, function: nvmlDeviceSetPersistenceMode, effect: freeze}\n";

@@ -51,14 +51,14 @@ fn sudo_with_and_without_a_password() {
     assert_eq!(fleet.read("gpu001", "cat /proc/sys/vm/swappiness"), "10");
     let done = run(&fleet, &home, "ansible_user: ops").expect(0);
     assert_eq!(done.document().stat("gpu001", "changed"), 0, "{done}");
-    // No password in what is kept.
+    // No journal holds the password.
     for folder in std::fs::read_dir(home.runs()).expect("runs").flatten() {
         let journal = std::fs::read_to_string(folder.path().join("journal.jsonl")).expect("a journal");
         assert!(!journal.contains("not-this-one"), "{journal}");
     }
 }
 
-/// Passwords of the command line, by a file, a program, a setting and a question, stand in nothing that is kept or shown.
+/// No file or output holds a password of the command line, be it from a file, a program, a setting or a question.
 #[test]
 fn passwords_of_the_command_line_are_in_no_sink() {
     let fleet =
@@ -84,7 +84,7 @@ fn passwords_of_the_command_line_are_in_no_sink() {
         "{done}"
     );
     home.gpufleet(base).args(right).run().expect(0);
-    // Why a second program: passwords are asked on a terminal only.
+    // A second program, because passwords are asked for on a terminal only.
     let gpufleet = gpufleet_tests::binary("gpufleet");
     let line = format!("{} {} -K", gpufleet.display(), base.join(" "));
     let asks = "mkfifo in; exec 3<>in; script -qefc \"$LINE\" screen <in >/dev/null & \
@@ -114,7 +114,7 @@ fn passwords_of_the_command_line_are_in_no_sink() {
     assert!(files > 7, "each run has its files");
 }
 
-/// Without `become`, nothing is done as root, and what needs root says so.
+/// Without `become`, nothing is done as root, and what needs root fails with that reason.
 #[test]
 fn without_become_nobody_is_root() {
     let fleet =
@@ -145,7 +145,7 @@ fn without_become_nobody_is_root() {
     assert_eq!(done.stdout, "gpu001 | rc=0 >>\nroot\n");
 }
 
-/// OpenSSH's own client as the way to the node.
+/// OpenSSH's own client as the transport.
 #[test]
 fn openssh_itself_can_be_the_transport() {
     let fleet =

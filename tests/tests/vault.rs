@@ -1,4 +1,4 @@
-//! What ansible-vault or age encrypted reaches the node, and no screen and no file of a run.
+//! Secrets encrypted by ansible-vault or age reach the node, and no screen and no file of a run.
 
 use std::{
     path::Path,
@@ -11,7 +11,7 @@ use rustix::process::Signal;
 /// `db_password: planted-secret` and `port: 5432`, encrypted by ansible-vault of ansible-core 2.19 with `hunter2`.
 const ENCRYPTED: &str = include_str!("../../controller/language/src/vault/fixtures/default.vault");
 
-/// The same, encrypted by rage for the key below; once without its armour.
+/// The same two lines, encrypted by rage for the key below; once without armour.
 const AGE: &str = include_str!("../../controller/language/src/vault/fixtures/age/two.age");
 const AGE_BINARY: &[u8] = include_bytes!("../../controller/language/src/vault/fixtures/age/binary.age");
 const IDENTITY: &str = include_str!("../../controller/language/src/vault/fixtures/age/identity.txt");
@@ -37,7 +37,8 @@ const PLAY: &str = "
       ignore_errors: true
 ";
 
-/// All files below a folder that hold `needle`, but for those only their owner may read by intent.
+/// Returns all files below a folder that contain `needle`, except for those that only their owner may read on
+/// purpose.
 fn holding(folder: &Path, needle: &str) -> Vec<String> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder).expect("a folder").flatten() {
@@ -83,7 +84,7 @@ fn a_vault_value_is_in_no_sink() {
     assert_eq!(holding(&home.runs(), "planted-secret"), Vec::<String>::new());
 }
 
-/// The same with age: a file without armour, a string in an inventory, a file that is sent; and who has no key.
+/// The same for age: a file without armour, a string in an inventory, a copied file; and a user without a key.
 #[test]
 fn a_value_of_age_is_in_no_sink() {
     let fleet = Fleet::start(&FleetOptions { nodes: 1, gpus_per_node: 1, ..FleetOptions::default() });
@@ -153,7 +154,7 @@ fn files_are_encrypted_for_people_and_opened_by_them() {
         .run()
         .expect(1)
         .says(&["it is encrypted for others"]);
-    // By settings alone, both ways.
+    // By settings alone, in both directions.
     home.write("gpufleet.toml", "vault_identity = \"anne.key\"\nvault_recipients = \"people\"\n");
     home.gpufleet(["vault", "view", "secrets.yml"]).run().expect(0);
     home.gpufleet(["vault", "rekey", "secrets.yml"]).run().expect(0);
@@ -169,7 +170,7 @@ fn files_are_encrypted_for_people_and_opened_by_them() {
         .says(&["names nobody"]);
 }
 
-/// The program of the format's author, which `make test` installs, opens what we write, and we what it writes.
+/// The format's reference program, which `make test` installs, opens gpufleet's files, and gpufleet opens its files.
 #[test]
 fn files_are_exchanged_with_age_itself() {
     let home = Home::new();
@@ -184,7 +185,7 @@ fn files_are_exchanged_with_age_itself() {
         assert!(done.status.success(), "age {arguments:?}: {}", String::from_utf8_lossy(&done.stderr));
         done.stdout
     };
-    // Around the pieces of 64 KiB in which the format is written.
+    // Lengths around the chunk size of 64 KiB.
     for length in [0, 1, 65_535, 65_536, 65_537, 131_072] {
         let plain = "a".repeat(length);
         home.write("ours", &plain);

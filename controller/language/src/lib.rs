@@ -1,4 +1,4 @@
-//! The language apart from the fleet: Ansible's playbooks, inventories, templates and vaults as typed values.
+//! Ansible's language: playbooks, inventories, templates and vaults as typed values.
 //!
 //! | what a caller wants | where it is |
 //! |---|---|
@@ -6,13 +6,13 @@
 //! | a playbook as a typed program, checked as a whole | [`playbook::Program`], with [`playbook::Known`] |
 //! | files that tasks include, read before the run | [`playbook::Library`] |
 //! | a template or a condition with a node's variables | [`template::render`], [`template::condition`] |
-//! | what a template may ask of the world | [`template::Outside`], a trait of the caller |
+//! | what a template may ask of its surroundings | [`template::Outside`], a trait that the caller implements |
 //! | encrypted files and values | [`vault::Keyring`], [`vault::Envelope`] |
 //! | findings about a playbook | [`lint::check`], [`migration::survey`] |
 //! | what is wrong, with file, line, excerpt and suggestion | [`diagnostic::Diagnostics`] |
 //!
-//! It must not know connections, nodes at work, the rollout or the terminal; docs/ansible.md says which part of
-//! Ansible's language is in it.
+//! This crate must not know connections, nodes, the rollout or the terminal. docs/ansible.md says which part of
+//! Ansible's language it reads.
 
 pub mod diagnostic;
 pub mod inventory;

@@ -1,15 +1,15 @@
-//! Node names and numbers in short: `gpu[033,037-041]`.
+//! Short forms of node names and numbers: `gpu[033,037-041]`.
 //!
-//! Owns this form, which schedulers read too: how it is written, and how it is read where people paste it. Invariants:
-//! what is written stands for the same set of names when it is read; and it never looks like the positions in a group
-//! that Ansible's patterns have (`gpu[1-4]`), whatever groups there are.
+//! Owns how this form, which schedulers use too, is written and read. Invariants: what is written reads back as the
+//! same set of names, and never looks like the positions in a group that Ansible's patterns have (`gpu[1-4]`),
+//! whatever groups exist.
 
 use std::collections::{HashMap, HashSet};
 
-/// Folds names that differ in one number into ranges, groups in the order in which they first appear, with commas
-/// between them: one word that a host pattern reads as exactly these names.
+/// Folds names that differ in one number into ranges, joined by commas in the order in which they first appear.
+/// The result is one word that a host pattern reads as exactly these names.
 ///
-/// Leading zeros are kept: `n01` and `n1` are two names. Twice the same name counts once.
+/// Leading zeros are kept: `n01` and `n1` are two names. A repeated name counts once.
 pub fn fold_names<S: AsRef<str>>(names: impl IntoIterator<Item = S>) -> String {
     let mut seen = HashSet::new();
     let owned: Vec<S> = names.into_iter().collect();
@@ -20,11 +20,11 @@ pub fn fold_names<S: AsRef<str>>(names: impl IntoIterator<Item = S>) -> String {
     best.join(",")
 }
 
-/// What a name that is folded does not hold.
+/// Characters that keep a name from being folded.
 const SIGNS: [char; 10] = ['[', ']', ',', ' ', ':', '*', '?', '~', '!', '&'];
 
-/// Why: `gpu[1-4]` may be positions in a group `gpu`, or a set of characters; with a comma, or with leading zeros, it is
-/// neither.
+/// Rewrites ranges that could be read as positions in a group `gpu`, or as a set of characters (`gpu[1-4]`). With a
+/// comma or with leading zeros they cannot.
 fn no_positions(ranges: String) -> String {
     match ranges.split_once('-') {
         Some((from, to)) if !ranges.contains(',') && !padded(from) => {
@@ -36,12 +36,12 @@ fn no_positions(ranges: String) -> String {
     }
 }
 
-/// Whether a number has zeros in front.
+/// Whether a number has leading zeros.
 fn padded(digits: &str) -> bool {
     digits.len() > 1 && digits.starts_with('0')
 }
 
-/// Digit runs of a name as byte ranges.
+/// Returns the runs of digits in a name, as byte ranges.
 fn number_spans(name: &str) -> Vec<(usize, usize)> {
     let mut spans: Vec<(usize, usize)> = Vec::new();
     for (at, byte) in name.bytes().enumerate() {
@@ -56,7 +56,7 @@ fn number_spans(name: &str) -> Vec<(usize, usize)> {
     spans
 }
 
-/// Names around a number: text before it and after it, and the width that its zeros pad it to.
+/// The text before and after a number, and the width to which leading zeros pad it.
 type Frame<'a> = (&'a str, &'a str, Option<usize>);
 
 fn groups(names: &[&str], choose: impl Fn(&str) -> Option<(usize, usize)>) -> Vec<String> {
@@ -70,7 +70,7 @@ fn groups(names: &[&str], choose: impl Fn(&str) -> Option<(usize, usize)>) -> Ve
             let Some((start, end)) = choose(name) else { return Part::Literal(name) };
             let digits = &name[start..end];
             match digits.parse() {
-                // Why: a name with the signs of a pattern or of a folded list could not be told from one.
+                // A name with one of these signs could not be told from a pattern or from a folded list.
                 Ok(number) if !name.contains(SIGNS) => {
                     Part::Numbered(&name[..start], &name[end..], digits, number)
                 }
@@ -78,7 +78,7 @@ fn groups(names: &[&str], choose: impl Fn(&str) -> Option<(usize, usize)>) -> Ve
             }
         })
         .collect();
-    // Why: 10 belongs to 09 only where 09 is there too; alone it is a number without padding.
+    // 10 belongs to 09 only if 09 is among the names; alone it is a number without padding.
     let mut padded: HashSet<(&str, &str, usize)> = HashSet::new();
     for part in &parts {
         if let Part::Numbered(before, after, digits, _) = part
@@ -122,7 +122,7 @@ fn groups(names: &[&str], choose: impl Fn(&str) -> Option<(usize, usize)>) -> Ve
         .collect()
 }
 
-/// Sorted numbers as ranges, each end padded to `width`.
+/// Folds sorted numbers into ranges, each end padded to `width`.
 fn ranges(sorted: &[u64], width: usize) -> String {
     let mut runs: Vec<(u64, u64)> = Vec::new();
     for &number in sorted {
@@ -143,14 +143,14 @@ fn ranges(sorted: &[u64], width: usize) -> String {
     text.join(",")
 }
 
-/// Numbers such as GPU indexes as ranges: `0-3,7`.
+/// Folds numbers such as GPU indexes into ranges: `0-3,7`.
 pub fn fold_numbers(numbers: impl IntoIterator<Item = u32>) -> String {
     let mut list: Vec<u64> = numbers.into_iter().map(u64::from).collect();
     list.sort_unstable();
     ranges(&list, 0)
 }
 
-/// A word with one list of numbers in brackets, as [`fold_names`], schedulers and inventories write it.
+/// A word with a list of numbers in brackets, as [`fold_names`], schedulers and inventories write it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NameList<'a> {
     before: &'a str,
@@ -158,7 +158,7 @@ pub struct NameList<'a> {
     parts: Vec<Numbers>,
     /// Whether it may also be read as positions in a group or as a set of characters.
     pub doubtful: bool,
-    /// Whether it is written with `:`, as a range of an inventory and as Ansible's slice of a group are.
+    /// Whether it is written with `:`, as ranges in an inventory and Ansible's slices of a group are.
     pub colon: bool,
 }
 
@@ -170,10 +170,10 @@ struct Numbers {
 }
 
 impl<'a> NameList<'a> {
-    /// More names than this are a mistake.
+    /// The largest number of names; more are taken for a mistake.
     pub const MOST: u64 = 1_000_000;
 
-    /// `None` for a text of another form: without brackets, with a single number in them, with signs of a pattern.
+    /// Parses a word. `None` if it has no brackets, a single number in them, or signs of a pattern.
     pub fn parse(word: &'a str) -> Option<Self> {
         let (before, rest) = word.split_once('[')?;
         let (inside, after) = rest.split_once(']')?;
@@ -201,12 +201,12 @@ impl<'a> NameList<'a> {
             }
             parts.push(numbers);
         }
-        // Why: one number in brackets is a position, or a character.
+        // A single number in brackets is a position, or a set of characters.
         let list = inside.contains([',', '-', ':']);
         (list && Self::size(&parts) <= Self::MOST).then_some(Self { before, after, parts, doubtful, colon })
     }
 
-    /// Whether a name has one of the numbers, however many zeros stand before it.
+    /// Whether a name has one of the numbers, with any number of leading zeros.
     pub fn has_number_of(&self, name: &str) -> bool {
         let number = name.strip_prefix(self.before).and_then(|rest| rest.strip_suffix(self.after));
         let digits = number.filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
@@ -214,7 +214,7 @@ impl<'a> NameList<'a> {
         number.is_some_and(|number| self.parts.iter().any(|part| (part.from..=part.to).contains(&number)))
     }
 
-    /// How many names there are.
+    /// Returns the number of names.
     pub fn count(&self) -> u64 {
         Self::size(&self.parts)
     }
@@ -223,7 +223,7 @@ impl<'a> NameList<'a> {
         parts.iter().fold(0_u64, |sum, part| sum.saturating_add(part.to - part.from).saturating_add(1))
     }
 
-    /// The names, in the order in which they are written.
+    /// Returns the names, in the order in which they are written.
     pub fn names(&self) -> impl Iterator<Item = String> + '_ {
         let Self { before, after, .. } = self;
         self.parts.iter().flat_map(move |&Numbers { from, to, width }| {
@@ -232,7 +232,7 @@ impl<'a> NameList<'a> {
     }
 }
 
-/// Whether the inside of a pair of brackets is a list of numbers with commas, which separate nothing then.
+/// Whether the text inside a pair of brackets is a list of numbers, so that its commas separate no patterns.
 pub fn is_number_list(inside: &str) -> bool {
     inside.contains(',') && NameList::parse(&format!("[{inside}]")).is_some()
 }

@@ -1,14 +1,14 @@
-//! Text from outside, made fit to be seen and to be copied.
+//! Makes foreign text safe to show and to copy.
 //!
-//! Owns what must not reach a terminal or a page as it is: control characters, and the characters that are not seen or
-//! that change how others are (bidirectional marks, zero width). They become escapes of JSON (`\u001b`), so that a JSON
-//! document stays the same document. Everything that a node, a neighbour or a name says goes through here where it is
-//! shown; a writer to a terminal goes through [`guarded`] once more. Must not know what a text is about.
+//! Owns what must not reach a terminal or a page unchanged: control characters, and characters that are invisible or
+//! change how others look (bidirectional marks, zero width). They become JSON escapes (`\u001b`), so that a JSON
+//! document keeps its meaning. All text from nodes, other users or names goes through here where it is shown; a
+//! writer to a terminal applies [`guarded`] once more. Must not know what a text is about.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-/// Whether a character is a control character, is not seen, or changes how the others are seen.
+/// Whether a character is a control character, is invisible, or changes how other characters look.
 pub fn is_hidden(c: char) -> bool {
     c.is_control()
         || matches!(c,
@@ -41,14 +41,14 @@ fn escaped(text: &str, keep: impl Fn(char) -> bool) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// The text as one line in which every character is seen: also line breaks are escapes.
+/// Returns the text as one line of visible characters: line breaks are escaped too.
 pub fn visible(text: &str) -> Cow<'_, str> {
     escaped(text, |_| false)
 }
 
-/// The text in which every character is seen, with its line breaks and tabs.
+/// Returns the text with visible characters, line breaks and tabs only.
 ///
-/// Whoever shows it sees to it that no line of it looks like an own one.
+/// The caller must make sure that no line can be mistaken for one of gpufleet's own.
 pub fn visible_lines(text: &str) -> Cow<'_, str> {
     let keep = |c| matches!(c, '\n' | '\t');
     if text.contains("\r\n") {
@@ -57,15 +57,16 @@ pub fn visible_lines(text: &str) -> Cow<'_, str> {
     escaped(text, keep)
 }
 
-/// A JSON document in which every character is seen; it stays the same document.
+/// Returns a JSON document with visible characters only, and with the same meaning.
 pub fn visible_json(document: &str) -> Cow<'_, str> {
-    // Why: outside of its strings a document has no other control characters than these.
+    // Outside of strings, JSON has no other control characters than line breaks and tabs.
     visible_lines(document)
 }
 
-/// The last step before a terminal: nothing but text, line breaks, tabs and, where `color`, colours.
+/// Returns a text with nothing but visible characters, line breaks, tabs and, if `color`, colours.
 ///
-/// It knows no fields, so that it cannot tell our lines from others: that is for [`visible`].
+/// This is the last step before a terminal. It sees no fields, so it cannot tell gpufleet's lines from foreign ones:
+/// that is the task of [`visible`].
 pub fn guarded(text: &str, color: bool) -> Cow<'_, str> {
     let keep = |c| matches!(c, '\n' | '\t');
     if !color {
@@ -88,14 +89,14 @@ pub fn guarded(text: &str, color: bool) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Bytes of the colour that a text begins with: `ESC [ 1 ; 31 m`.
+/// Returns the length in bytes of the colour sequence that a text begins with: `ESC [ 1 ; 31 m`.
 fn color_length(text: &str) -> Option<usize> {
     let inside = text.strip_prefix("\u{1b}[")?;
     let end = inside.find(|c: char| !c.is_ascii_digit() && c != ';')?;
     inside.get(end..)?.starts_with('m').then_some(end + 3)
 }
 
-/// Text in which no colours are.
+/// Returns the text without colour sequences.
 pub fn without_colors(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -112,23 +113,23 @@ pub fn without_colors(text: &str) -> String {
     out
 }
 
-/// A command for a person to copy: a shell reads exactly these words, and does nothing else.
+/// Returns a command for a person to copy, quoted so that a shell reads exactly these words and does nothing else.
 pub fn command_line<S: AsRef<str>>(words: impl IntoIterator<Item = S>) -> String {
     let words: Vec<String> = words.into_iter().map(|word| command_word(word.as_ref())).collect();
     words.join(" ")
 }
 
-/// One word of [`command_line`].
+/// Returns one word of [`command_line`].
 pub fn command_word(word: &str) -> String {
     if !word.contains(is_hidden) {
-        // Why not left to the crate: to it these signs are plain, and an interactive bash makes several words or
-        // another command of them.
+        // `shell_words` leaves these signs unquoted, but an interactive bash expands them to several words or to
+        // another command.
         return match word.contains(['{', '}', '!', '^']) {
             true => format!("'{}'", word.replace('\'', r"'\''")),
             false => shell_words::quote(word).into_owned(),
         };
     }
-    // Why not in plain quotes: the characters would be pasted into a terminal as they are.
+    // In plain quotes, the hidden characters would be pasted into a terminal unchanged.
     let mut out = "$'".to_owned();
     for c in word.chars() {
         match c {
@@ -180,8 +181,8 @@ mod tests {
         );
     }
 
-    /// Commands with something in them that are no words of ours to quote: ids of runs, and names that Kubernetes or
-    /// Slurm has checked. None of them holds a character that a shell takes for more than itself.
+    /// Commands whose arguments need no quotes: ids of runs, and names that Kubernetes or Slurm has checked. None of
+    /// these can hold a character that is special to a shell.
     const CHECKED: [&str; 13] = [
         "gpufleet resume {",
         "gpufleet report {",

@@ -1,7 +1,7 @@
 //! Maintenance windows: when a run may take nodes out of service.
 //!
-//! Owns the text (`Sat 02:00-06:00 Europe/Berlin`) and when it opens. Knows no clock: every question comes with its
-//! time. The rules of time zones are those bundled with the program, so that a text means the same on every host.
+//! Owns the text (`Sat 02:00-06:00 Europe/Berlin`) and when it opens. Reads no clock: callers pass the time. Time
+//! zone rules are those bundled with the program, so that a text means the same on every host.
 //!
 //! Invariants: an opening is never empty, and openings that touch or overlap are one.
 
@@ -14,7 +14,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::diagnostic::suggest;
 
-/// Days that are looked at before and after a moment: a week, and one more should the clock skip the one opening.
+/// How many days are searched before and after a moment: a week, and one more in case the clock skips the only
+/// opening.
 const DAYS_BACK: i64 = 8;
 const DAYS_AHEAD: i64 = 15;
 
@@ -99,10 +100,10 @@ fn suggestion(known: &Option<String>) -> String {
 }
 
 impl Window {
-    /// Reads `Sat 02:00-06:00 Europe/Berlin`; several are joined by `, `, each with its own time zone.
+    /// Parses `Sat 02:00-06:00 Europe/Berlin`. Several windows are joined by `, `, each with its own time zone.
     ///
     /// # Errors
-    /// Text that is no window, with what to write instead.
+    /// If the text is no window. The error says what to write instead.
     pub fn parse(text: &str) -> Result<Self, WindowError> {
         if text.trim().is_empty() {
             return Err(WindowError::Empty);
@@ -111,23 +112,23 @@ impl Window {
         Ok(Self { text: text.trim().to_owned(), spans })
     }
 
-    /// The opening that contains `at`, or the next one.
+    /// Returns the opening that contains `at`, or the next one.
     pub fn now_or_next(&self, at: Timestamp) -> Opening {
         self.openings(at).into_iter().find(|opening| at < opening.closes).unwrap_or(Opening {
-            // Why: only the last days of the year 9999 get here.
+            // Only the last days of the year 9999 have no next opening.
             opens: Timestamp::MAX,
             closes: Timestamp::MAX,
         })
     }
 
-    /// How long the longest opening of a week without a change of clocks is.
+    /// Returns the length of the longest opening in a week without a change of clocks.
     pub fn longest(&self) -> SignedDuration {
-        // Why this day: no zone changes its clock in early January.
+        // No zone changes its clock in early January.
         let monday = Timestamp::constant(1_767_571_200, 0);
         self.openings(monday).iter().map(Opening::length).max().unwrap_or_default()
     }
 
-    /// Openings around a moment, in order, those that touch joined.
+    /// Returns the openings around a moment in order, with those that touch joined.
     fn openings(&self, around: Timestamp) -> Vec<Opening> {
         let mut single: Vec<Opening> = self.spans.iter().flat_map(|span| span.openings(around)).collect();
         single.sort_unstable();
@@ -168,7 +169,7 @@ impl Span {
             .collect()
     }
 
-    /// `None` where the clock skips the whole of it.
+    /// Returns the opening of a day; `None` if the clock skips all of it.
     fn opening_on(&self, date: Date) -> Option<Opening> {
         let last = if self.closes <= self.opens { date.tomorrow().ok()? } else { date };
         let (opens, closes) = (self.moment(date, self.opens)?, self.moment(last, self.closes)?);
@@ -182,7 +183,7 @@ impl Span {
             AmbiguousOffset::Unambiguous { offset } => reading(offset),
             AmbiguousOffset::Fold { before, .. } => reading(before),
             AmbiguousOffset::Gap { after, .. } => {
-                // Why `after`: read with the later offset, a skipped time lies before the jump.
+                // Read with the later offset, a skipped time lies before the jump.
                 self.zone.following(reading(after)?).next().map(|jump| jump.timestamp())
             }
         }

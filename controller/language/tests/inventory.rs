@@ -1,6 +1,6 @@
-//! Inventories against what ansible-core made of the same files (tests/inventory/expected.py wrote the results).
+//! Compares inventories with ansible-core's results for the same files (written by tests/inventory/expected.py).
 //!
-//! `GPUFLEET_INVENTORY_CASES=FOLDER` compares another folder of cases.
+//! `GPUFLEET_INVENTORY_CASES=FOLDER` uses the cases of another folder.
 
 use std::path::{Path, PathBuf};
 
@@ -45,7 +45,7 @@ impl Case {
         self.options.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
-    /// What differs from ansible, empty if nothing.
+    /// Returns the differences from Ansible; empty if there are none.
     fn differences(&self) -> Vec<String> {
         let folder = tempfile::tempdir().unwrap();
         for (name, content) in &self.files {
@@ -103,13 +103,13 @@ impl Case {
                 .ok()
                 .map(|hosts| hosts.iter().map(ToString::to_string).collect());
             let mut wanted: Option<Vec<String>> = serde_json::from_value(wanted.clone()).unwrap();
-            // Why: no host at all is an error with us, and `[]` with ansible.
+            // A pattern without hosts is an error here, and `[]` for Ansible.
             wanted = wanted.filter(|hosts| !hosts.is_empty());
             if loose {
                 ours.iter_mut().for_each(|hosts| hosts.sort());
                 wanted.iter_mut().for_each(|hosts| hosts.sort());
             }
-            // Why still compared: what no longer differs is no difference on purpose.
+            // Known differences are compared too, so that an entry that became equal is noticed.
             if differs.contains(&pattern.as_str()) == (ours == wanted) {
                 found.push(format!("pattern {pattern}: ours {ours:?}, theirs {wanted:?}"));
             }
@@ -118,7 +118,7 @@ impl Case {
     }
 }
 
-/// Text with sorted keys; also evens out how numbers are kept.
+/// Returns text with sorted keys, with numbers in one representation.
 fn sorted(value: &Value) -> String {
     match value {
         Value::Object(map) => {

@@ -1,7 +1,7 @@
-//! Which events become a line of their own, and which are only counted.
+//! Decides which events become a line of their own, and which are only counted.
 //!
-//! Invariants: a failure is said once, when it happens; nodes that fail for the same reason within a short time
-//! share a line; whatever goes wrong, the number of lines stays small next to the number of nodes.
+//! Invariants: a failure is reported once, when it happens; nodes that fail for the same reason within a short time
+//! share a line; in any case, the number of lines stays small compared with the number of nodes.
 
 use std::collections::{HashMap, HashSet};
 
@@ -13,16 +13,16 @@ use crate::{
     report::{ChangeGroup, RunModel, fold_changes, fold_gpus, fold_names, without_name},
 };
 
-/// Seconds for which further nodes with a known cause are collected.
+/// Seconds during which further nodes with the same cause are collected.
 const COLLECT_S: i64 = 2;
-/// Distinct causes that get a line as they happen; later ones are counted.
+/// Number of distinct causes that get a line at once; later ones are counted.
 const MOST_CAUSES: usize = 40;
 
-/// Turns events into lines.
+/// Converts events to lines.
 #[derive(Debug)]
 pub struct Announcer {
     style: Style,
-    /// Whether waves and reboots get lines, because no live display shows them.
+    /// Whether waves and reboots get lines, as there is no live display for them.
     steps: bool,
     causes: HashMap<Key, Collected>,
     /// Keys in the order in which they were first seen.
@@ -45,12 +45,12 @@ struct Collected {
 }
 
 impl Announcer {
-    /// `steps` gives waves and reboots a line each, for output without a live display.
+    /// Creates an announcer. `steps` gives each wave and reboot a line, for output without a live display.
     pub fn new(style: Style, steps: bool) -> Self {
         Self { style, steps, causes: HashMap::new(), order: Vec::new(), told: HashSet::new(), uncounted: 0 }
     }
 
-    /// Lines to print now; the model has taken the event already.
+    /// Returns the lines to print now. The model must have the event already.
     pub fn event(&mut self, model: &RunModel, event: &Event) -> Vec<String> {
         match &event.what {
             What::TaskFinished { host, report } => self.task(host, report, event.at),
@@ -94,12 +94,12 @@ impl Announcer {
         }
     }
 
-    /// Lines whose time has come.
+    /// Returns the lines that are due.
     pub fn tick(&mut self, now: Timestamp) -> Vec<String> {
         self.flush(|collected| now.as_second() - collected.since.as_second() >= COLLECT_S)
     }
 
-    /// Everything that still waits, at the end.
+    /// Returns all pending lines, at the end.
     pub fn finish(&mut self) -> Vec<String> {
         let mut lines = self.flush(|_| true);
         if self.uncounted > 0 {
@@ -160,7 +160,7 @@ impl Announcer {
         }
         let wanted = match report.status {
             TaskStatus::Changed => Verbosity::Changed,
-            // Why: whoever writes a message into a playbook wants it read.
+            // A `debug` message was written to be read.
             TaskStatus::Ok if report.kind == "debug" => Verbosity::Normal,
             _ if bad.is_some() => Verbosity::Changed,
             _ => Verbosity::All,
@@ -171,7 +171,7 @@ impl Announcer {
         vec![self.done(host, report)]
     }
 
-    /// One task in `-v` and `-vv`.
+    /// Returns the line of one task with `-v` and `-vv`.
     fn done(&self, host: &str, report: &TaskReport) -> String {
         let (role, word) = match report.status {
             TaskStatus::Changed => (Role::Changed, "changed"),

@@ -1,14 +1,14 @@
-//! The screen of `audit`: who is as declared, who is not, what to do.
+//! The screen of `audit`: which nodes are as declared, which are not, and what to do.
 
 use super::{Role, Style, count, figures::wrap, plan::cause_text};
 use crate::report::{
     NextAction, NodeModel, RunModel, Verdict, causes, fold_changes, fold_gpus, fold_names, reasons,
 };
 
-/// Groups shown of each verdict; the report has all.
+/// Number of groups shown for each verdict; the report has all.
 const MOST: usize = 20;
 
-/// The screen; the report has the details of every node.
+/// Returns the screen; the report has the details of every node.
 pub fn audit_screen(model: &RunModel, style: &Style) -> String {
     let verb = model.verb();
     let mut by_verdict: Vec<(Verdict, Vec<&NodeModel>)> =
@@ -31,7 +31,7 @@ pub fn audit_screen(model: &RunModel, style: &Style) -> String {
         }
     }
     let mut out = format!("{}, {}", count(total, "node"), parts.join(", "));
-    // Why: rounded down, so that 100 % means all of them.
+    // Rounded down, so that 100 % means all of them.
     if let Some(tenths) = (good * 1000).checked_div(total) {
         out.push_str(&format!("        {}.{} %", tenths / 10, tenths % 10));
     }
@@ -55,7 +55,7 @@ pub fn audit_screen(model: &RunModel, style: &Style) -> String {
 
 type Group<'a> = (String, NextAction, Vec<&'a str>);
 
-/// Nodes of one verdict by reason.
+/// Groups the nodes of one verdict by reason.
 fn group<'a>(verdict: Verdict, nodes: &[&'a NodeModel], model: &RunModel) -> Vec<Group<'a>> {
     let mut groups: Vec<Group<'a>> = Vec::new();
     for &node in nodes {
@@ -70,7 +70,7 @@ fn group<'a>(verdict: Verdict, nodes: &[&'a NodeModel], model: &RunModel) -> Vec
     groups
 }
 
-/// Why a node has its verdict, in one sentence that does not name it.
+/// Returns the reason for a node's verdict, in one sentence without its name.
 fn reason(verdict: Verdict, node: &NodeModel) -> String {
     if let Some(cause) = causes([node]).first() {
         return cause_text(cause);
@@ -84,7 +84,7 @@ fn reason(verdict: Verdict, node: &NodeModel) -> String {
         }
         Some(all.join(", "))
     };
-    // Why all: the verdict is that of any of them, and no one is the reason of another.
+    // All of them: any one leads to the verdict, and none causes another.
     let warning = || {
         let all = fold_gpus(node.tasks.iter().flat_map(|task| &task.warnings).map(String::as_str));
         (!all.is_empty()).then(|| all.join("; "))

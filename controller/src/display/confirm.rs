@@ -1,4 +1,4 @@
-//! What a person confirms before nodes are disturbed.
+//! The text that a person confirms before nodes are disturbed.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use gpufleet_protocol::Disruption;
 use super::{Role, Style, count};
 use crate::report::{RunModel, fold_names};
 
-/// The nodes that a forecast disturbs, by the worst that happens to each.
+/// Returns the nodes that a forecast disturbs, by the highest disruption of each.
 pub fn disrupted(model: &RunModel) -> BTreeMap<Disruption, Vec<String>> {
     let mut all: BTreeMap<Disruption, Vec<String>> = BTreeMap::new();
     for node in model.nodes() {
@@ -18,9 +18,9 @@ pub fn disrupted(model: &RunModel) -> BTreeMap<Disruption, Vec<String>> {
     all
 }
 
-/// `7 nodes will reboot: gpu[001-007].`, the worst first; `None` where nobody is disturbed.
+/// Returns `7 nodes will reboot: gpu[001-007].`, the highest disruption first; `None` if no node is disturbed.
 ///
-/// The question itself is the caller's.
+/// The caller adds the question.
 pub fn confirm_text(disrupted: &BTreeMap<Disruption, Vec<String>>, style: &Style) -> Option<String> {
     let mut lines = Vec::new();
     for (class, hosts) in
@@ -32,7 +32,7 @@ pub fn confirm_text(disrupted: &BTreeMap<Disruption, Vec<String>>, style: &Style
             Disruption::Clients | Disruption::Live => "will have clients of their GPUs stopped",
         };
         let nodes = count(hosts.len(), "node");
-        // Why never cut: this is what a person says yes to.
+        // Never cut, because a person agrees to this list.
         let names = fold_names(hosts);
         let nodes = style.paint(Role::Strong, nodes);
         lines.push(format!("{nodes} {}: {names}", style.disruption(*class, what)));

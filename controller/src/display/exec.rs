@@ -1,26 +1,26 @@
-//! Output of ad hoc commands, a node at a time or equal outputs together.
+//! Output of ad hoc commands, one node at a time or with equal outputs grouped.
 
 use super::{Role, Style, count, figures::clean_block};
 use crate::{report::fold_names, visible::visible_lines};
 
-/// What one node answered to `exec`.
+/// The answer of one node to `exec`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExecResult {
     pub host: String,
-    /// Exit code; `None` where the command did not run to its end.
+    /// Exit code; `None` if the command did not run to its end.
     pub rc: Option<i32>,
     pub stdout: String,
     pub stderr: String,
-    /// Why it did not run, for example that the node could not be reached.
+    /// Why it did not run, such as that the node could not be reached.
     pub error: Option<String>,
 }
 
-/// `host | rc=0 >>` and what it printed.
+/// Returns `host | rc=0 >>` and the output.
 pub fn exec_one(result: &ExecResult, style: &Style) -> String {
     block(&result.host, result, style)
 }
 
-/// Equal answers together, in the order of their first node, with the nodes folded.
+/// Returns the answers with equal ones grouped, in the order of their first node, with the nodes folded.
 pub fn exec_grouped(results: &[ExecResult], style: &Style) -> String {
     let mut groups: Vec<(&ExecResult, Vec<&str>)> = Vec::new();
     for result in results {
@@ -45,7 +45,7 @@ pub fn exec_grouped(results: &[ExecResult], style: &Style) -> String {
     groups.iter().map(text).collect()
 }
 
-/// Everything of one node in one line (`exec -o`).
+/// Returns the answer of one node in one line (`exec -o`).
 pub fn exec_line(result: &ExecResult, style: &Style) -> String {
     let escaped = |text: &str| visible_lines(text).trim_end().replace('\n', "\\n");
     let (role, text) = match (result.rc, &result.error) {
@@ -68,7 +68,7 @@ fn block(label: &str, result: &ExecResult, style: &Style) -> String {
         (Some(rc), None) => (Role::Bad, format!("{label} | rc={rc}")),
         (None, None) => (Role::Bad, format!("{label} | did not end")),
     };
-    // Why not always: the mark leads to what was printed, and an error may stand alone.
+    // The mark introduces output, and an error may have none.
     let printed =
         [&result.stdout, &result.stderr].into_iter().any(|text| !clean_block(text).trim_end().is_empty());
     let mark = if printed || result.rc.is_some() && result.error.is_none() { " >>" } else { "" };

@@ -1,18 +1,18 @@
-//! Hardware and driver facts as a table.
+//! A table of hardware and driver facts.
 
 use gpufleet_protocol::facts::{Facts, GpuFacts, GpuSystemState};
 
 use super::{Style, clean, count, figures::wrap, shared::Shared};
 use crate::report::{fold_gpus, fold_names, hardware_class};
 
-/// One node's facts, or why there are none.
+/// The facts of one node, or why there are none.
 #[derive(Clone, Copy, Debug)]
 pub struct FactsRow<'a> {
     pub host: &'a str,
     pub facts: Result<&'a Facts, &'a str>,
 }
 
-/// One node a line; with `fold`, nodes that look the same share a line.
+/// Returns one line for each node; with `fold`, nodes with equal facts share a line.
 pub fn facts_table(rows: &[FactsRow<'_>], fold: bool, style: &Style) -> String {
     let mut lines: Vec<(Vec<&str>, [String; 7])> = Vec::new();
     let mut notes: Shared<'_, String> = Shared::default();
@@ -58,18 +58,18 @@ pub fn facts_table(rows: &[FactsRow<'_>], fold: bool, style: &Style) -> String {
 
 /// Columns between two cells.
 const GAP: usize = 2;
-/// A longer label stands above its row.
+/// Longest label in a row; longer ones get a line above it.
 const LABEL: usize = 32;
-/// The fewest columns into which the product name is set.
+/// Least width of the product name.
 const PRODUCT: usize = 10;
 
-/// Place of the operating system among the cells of a row.
+/// Index of the operating system in the cells of a row.
 const OS: usize = 5;
 
-/// What one column shows, one below the other: places in a row's cells.
+/// The heading of a column, and the cells that it shows one below the other.
 type Column = (&'static str, &'static [usize]);
 
-/// From wide to narrow; the first that fits is taken, and the last one whether it fits or not.
+/// From wide to narrow. The first that fits is used, and the last in any case.
 const LAYOUTS: [&[Column]; 3] = [
     &[
         ("GPUS", &[0]),
@@ -84,7 +84,7 @@ const LAYOUTS: [&[Column]; 3] = [
     &[("GPUS, DRIVER", &[0, 1]), ("ECC", &[2]), ("MIG", &[3]), ("POWER", &[4])],
 ];
 
-/// Rows in columns that fit the screen. No word is broken: a version that is cut in two is hard to read and to copy.
+/// Writes rows in columns that fit the screen. No word is broken: a version in two parts is hard to read and to copy.
 fn table(lines: &[(String, [String; 7])], style: &Style, out: &mut String) {
     let above = |label: &str| style.width < Style::UNCUT && length(label) > LABEL;
     let beside = lines.iter().map(|(label, _)| label.as_str()).filter(|label| !above(label));
@@ -144,7 +144,7 @@ fn length(text: &str) -> usize {
     text.chars().count()
 }
 
-/// How wide the columns are, the first one narrowed to what there is room for, and whether they fit.
+/// Returns the widths of the columns, the first narrowed to the remaining room, and whether they fit.
 fn widths(columns: &[Column], lines: &[(String, [String; 7])], room: usize) -> (Vec<usize>, bool) {
     let cells = |place: usize| lines.iter().map(move |(_, cells)| cells[place].as_str());
     let mut widths: Vec<usize> = columns
@@ -157,7 +157,7 @@ fn widths(columns: &[Column], lines: &[(String, [String; 7])], room: usize) -> (
     let (Some(first), Some((head, places))) = (widths.first_mut(), columns.first()) else {
         return (widths, true);
     };
-    // Why that one: the name of a product is several words, of which none is broken.
+    // The name of a product consists of several words, so it can wrap.
     let words = cells(0).flat_map(str::split_whitespace).map(length);
     let others = places.iter().skip(1).flat_map(|place| cells(*place)).chain([*head]).map(length);
     let least = words.chain(others).max().unwrap_or(0).max(PRODUCT.min(*first));
@@ -166,7 +166,7 @@ fn widths(columns: &[Column], lines: &[(String, [String; 7])], room: usize) -> (
     (widths, less == over)
 }
 
-/// The value that all GPUs share, or that they differ.
+/// Returns the value that all GPUs share, or that they differ.
 fn shared(gpus: &[GpuFacts], read: impl Fn(&GpuFacts) -> Option<String>) -> String {
     let mut values: Vec<String> =
         gpus.iter().map(|gpu| read(gpu).unwrap_or_else(|| "n/a".to_owned())).collect();
@@ -186,7 +186,7 @@ fn pending(current: Option<bool>, next: Option<bool>) -> Option<String> {
     }
 }
 
-/// What stands where no GPU could be listed: none only where there is none.
+/// Returns the text for a node without a list of GPUs; "none" only if it has none.
 fn gpus_in_words(state: &GpuSystemState) -> &'static str {
     match state {
         GpuSystemState::NoGpu | GpuSystemState::Ok => "none",
@@ -213,7 +213,7 @@ fn cells(facts: &Facts) -> [String; 7] {
     .map(|cell| clean(&cell))
 }
 
-/// `2x 3g.40gb + 1g.10gb`.
+/// Returns `2x 3g.40gb + 1g.10gb`.
 fn layout(gpu: &GpuFacts) -> String {
     let mut counts: Vec<(&str, usize)> = Vec::new();
     for instance in &gpu.mig_layout {
@@ -229,7 +229,7 @@ fn layout(gpu: &GpuFacts) -> String {
     words.join(" + ")
 }
 
-/// Why the GPUs could not be read, or not all of them.
+/// Returns why the GPUs, or some of them, could not be read.
 fn trouble(facts: &Facts) -> Option<String> {
     let said = |what: &str, detail: &str| Some(format!("{what}: {}", clean(detail)));
     match &facts.gpu.state {

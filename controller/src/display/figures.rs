@@ -1,14 +1,14 @@
-//! Durations, counts and foreign text, made fit for one line.
+//! Formats durations, counts and foreign text for one line.
 
 use crate::visible::{visible, visible_lines};
 
-/// `7 nodes`, `1 node`.
+/// Returns `7 nodes`, `1 node`.
 pub fn count(number: usize, noun: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
     format!("{number} {noun}{plural}")
 }
 
-/// Seconds as `02:41` or `1:02:41`.
+/// Formats seconds as `02:41` or `1:02:41`.
 pub fn clock(seconds: u64) -> String {
     let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
     if hours > 0 {
@@ -18,7 +18,7 @@ pub fn clock(seconds: u64) -> String {
     }
 }
 
-/// Seconds as a person writes them: `45s`, `20m`, `2h 50m`, `1d 4h`.
+/// Formats seconds as `45s`, `20m`, `2h 50m`, `1d 4h`.
 pub fn length(seconds: u64) -> String {
     let units = [(86_400, "d"), (3600, "h"), (60, "m"), (1, "s")];
     let mut left = seconds;
@@ -32,7 +32,7 @@ pub fn length(seconds: u64) -> String {
     if parts.is_empty() { "0s".to_owned() } else { parts.join(" ") }
 }
 
-/// The text in at most `width` columns, `…` where something is missing.
+/// Cuts a text to `width` columns, with `…` if anything is missing.
 pub fn clip(text: &str, width: usize) -> String {
     if text.chars().count() <= width {
         return text.to_owned();
@@ -43,9 +43,9 @@ pub fn clip(text: &str, width: usize) -> String {
     out
 }
 
-/// One line of what a node said: line breaks become spaces, other characters that are not seen become escapes.
+/// Returns a node's text as one line: line breaks become spaces, other invisible characters escapes.
 ///
-/// A node's text must not be able to move the cursor of the admin's terminal, nor to begin a line there.
+/// A node's text must not move the cursor of the administrator's terminal, nor begin a line there.
 pub fn clean(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for part in text.split_whitespace() {
@@ -57,8 +57,8 @@ pub fn clean(text: &str) -> String {
     out
 }
 
-/// What a node printed, for a place where it is not indented: as it is, or, if a line of it could be taken for one of ours,
-/// all of it indented.
+/// Returns a node's output for a place without indentation. If one of its lines could be taken for gpufleet's own,
+/// all of it is indented.
 pub(super) fn clean_block(text: &str) -> String {
     let text = visible_lines(text);
     if !text.lines().any(looks_like_ours) {
@@ -67,7 +67,7 @@ pub(super) fn clean_block(text: &str) -> String {
     text.lines().map(|line| format!("    {line}\n")).collect()
 }
 
-/// Whether a line reads like the beginning of an answer, a result or a message of this program.
+/// Whether a line looks like the beginning of an answer, a result or a message of gpufleet.
 pub(super) fn looks_like_ours(line: &str) -> bool {
     const WORDS: [&str; 24] = [
         "ok:",
@@ -98,13 +98,13 @@ pub(super) fn looks_like_ours(line: &str) -> bool {
     if WORDS.iter().any(|word| line.starts_with(word)) || line.contains(" : ok=") {
         return true;
     }
-    // `gpu001 | rc=0 >>`, `gpu[001-003] (3 nodes) | rc=0 >>`
+    // Such as `gpu001 | rc=0 >>` and `gpu[001-003] (3 nodes) | rc=0 >>`.
     let Some((label, _)) = line.split_once(" | ") else { return false };
     let (name, count) = label.split_once(" (").map_or((label, ""), |(name, rest)| (name, rest));
     !name.is_empty() && !name.contains(char::is_whitespace) && (count.is_empty() || count.ends_with(')'))
 }
 
-/// Words set into lines of at most `width` columns; a longer word stays whole.
+/// Wraps words into lines of at most `width` columns; a longer word stays whole.
 pub(super) fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {

@@ -1,4 +1,4 @@
-//! The screen of a held node: a decision for a person, with all that the person needs.
+//! The screen of a held node, with all that a person needs to decide about it.
 
 use super::{Role, Style, clean, figures::wrap};
 use crate::{
@@ -7,7 +7,7 @@ use crate::{
     visible::command_word,
 };
 
-/// What holds the node, what was not done, and what to do next.
+/// Returns why the node is held, what was not done, and what to do next.
 pub fn held_screen(model: &RunModel, node: &NodeModel, style: &Style) -> String {
     let mut out = String::new();
     let why = node.message().unwrap_or("no reason was given");
@@ -55,7 +55,7 @@ pub fn held_screen(model: &RunModel, node: &NodeModel, style: &Style) -> String 
         (false, false) => "The node was rebooted by this run and is in service.",
         (false, true) => "The node was rebooted; this run took it out of service and left it there.",
     };
-    // Why the last step: what it was before somebody else took it does not count.
+    // The last step only: a drain of this run that ended before somebody else's does not count.
     let theirs = node
         .drains
         .last()

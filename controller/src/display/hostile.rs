@@ -1,4 +1,4 @@
-//! Whatever a node, a playbook or a name says, no screen lets it act on the terminal or speak in our words.
+//! No text of a node, a playbook or a name can act on the terminal or imitate gpufleet's lines on any screen.
 
 use gpufleet_protocol::facts::Facts;
 use jiff::{Timestamp, tz::TimeZone};
@@ -12,10 +12,10 @@ use crate::{
     visible::is_hidden,
 };
 
-/// Fields that hold what was checked before (names of hosts) or what no outsider writes.
+/// Fields with checked content (names of hosts), or that no outsider can set.
 const OURS: [&str; 5] = ["host", "hosts", "run_id", "op_id", "at"];
 
-/// The events with the text in every field that takes one; also how many fields these are.
+/// Returns the events with the text in every field that accepts one, and the number of these fields.
 fn infested(events: &[Event], text: &str) -> (Vec<Event>, usize) {
     let mut fields = 0;
     let events = events
@@ -34,7 +34,7 @@ fn infested(events: &[Event], text: &str) -> (Vec<Event>, usize) {
                         known = event;
                         fields += 1;
                     }
-                    // Why: a name of a state or a time takes no other text.
+                    // A field for a state or a time accepts no other text.
                     Err(_) => *json.pointer_mut(&path).unwrap() = before,
                 }
             }
@@ -60,7 +60,7 @@ fn strings(value: &Value, path: String, found: &mut Vec<String>) {
     }
 }
 
-/// Everything that a person may be shown of these events.
+/// Returns all screens that a person may see of these events.
 fn screens(events: &[Event]) -> Vec<(&'static str, String)> {
     let style = Style { verbosity: Verbosity::All, ..Style::default() };
     let now = Timestamp::from_second(1_800_000_000).unwrap();
@@ -113,7 +113,7 @@ fn screens(events: &[Event]) -> Vec<(&'static str, String)> {
     shown
 }
 
-/// What no screen has, and no line begins with.
+/// Returns what is wrong with a screen: a hidden character, or a line that begins like a planted one.
 fn wrong(screen: &str) -> Option<String> {
     screen
         .lines()
@@ -123,7 +123,7 @@ fn wrong(screen: &str) -> Option<String> {
         .map(|line| format!("{line:?}"))
 }
 
-/// Beginnings of lines that nobody but the planted text writes.
+/// Beginnings of lines that only the planted text has.
 const PLANTED: [&str; 5] = ["ok: [planted]", "planted | ", "✗ planted", "error: planted", "PLAY [planted]"];
 
 fn planted() -> impl Strategy<Value = String> {

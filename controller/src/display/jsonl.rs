@@ -1,4 +1,4 @@
-//! Events as lines of JSON, for programs that follow a run.
+//! Events as JSON Lines, for programs that follow a run.
 
 use std::io::{self, Write};
 
@@ -10,7 +10,7 @@ use crate::{
     visible::visible_json,
 };
 
-/// An [`Event`] with a number of its own.
+/// An [`Event`] with a number.
 #[derive(Serialize)]
 struct Line<'a> {
     seq: u64,
@@ -22,7 +22,7 @@ struct Line<'a> {
 #[derive(Debug)]
 pub struct JsonLines<W> {
     out: W,
-    /// Lines so far.
+    /// Number of lines so far.
     seq: u64,
 }
 
@@ -39,15 +39,16 @@ impl<W: Write> JsonLines<W> {
         String::from_utf8(self.out.into()).unwrap_or_default()
     }
 
-    /// Its number is that of the line: the journal's own counts what is kept there, which is less and more than this.
+    /// Writes an event with the number of its line. The journal numbers its own records, which are not the same as
+    /// the lines.
     ///
     /// # Errors
-    /// Those of the writer. The run goes on without this sink.
+    /// If the writer fails. The run goes on without this sink.
     pub fn event(&mut self, event: &Event) -> io::Result<()> {
         let Event { seq: _, at, what } = event;
         let line = Line { seq: self.seq, at, what };
         self.seq += 1;
-        // Why escapes: these lines may end on a terminal, and what a node says is in them.
+        // Escaped, because these lines hold text from nodes and may end up on a terminal.
         self.out.write_all(visible_json(&serde_json::to_string(&line)?).as_bytes())?;
         self.out.write_all(b"\n")?;
         self.out.flush()

@@ -1,4 +1,4 @@
-//! The live frame and the plain status line: counts, and the few nodes that take longest.
+//! The live frame and the plain status line: counts, and the few slowest nodes.
 
 use jiff::Timestamp;
 
@@ -8,14 +8,14 @@ use crate::{
     report::{NodeModel, RunModel, seconds_between},
 };
 
-/// Nodes that are named at once.
+/// Number of nodes that are named at once.
 const NAMED: usize = 8;
 /// Columns of the bar.
 const BAR: usize = 20;
-/// How much of what is in the way of a drain is in the plain status line, in characters.
+/// Number of characters about what blocks a drain in the plain status line.
 const BLOCKED: usize = 200;
 
-/// The lines of the live display.
+/// Returns the lines of the live display.
 pub fn progress_frame(model: &RunModel, now: Timestamp, style: &Style) -> Vec<String> {
     let mut lines = vec![
         fitting(style, |style| head(model, now, style)),
@@ -36,9 +36,9 @@ pub fn progress_frame(model: &RunModel, now: Timestamp, style: &Style) -> Vec<St
     lines
 }
 
-/// A line of a frame; where it is too long for the terminal it is cut, without colours.
+/// Returns a line of a frame, cut and without colours if it is too long for the terminal.
 ///
-/// Why: a terminal breaks a longer line into two, and the next frame is drawn over the wrong ones.
+/// A terminal would break it into two lines, and the next frame would overwrite the wrong ones.
 fn fitting(style: &Style, line: impl Fn(&Style) -> String) -> String {
     let plain = line(&Style { color: false, ..*style });
     if plain.chars().count() < style.width {
@@ -48,7 +48,7 @@ fn fitting(style: &Style, line: impl Fn(&Style) -> String) -> String {
     }
 }
 
-/// How much of the fleet is over: `[=====     ]`.
+/// Draws how much of the fleet is done: `[=====     ]`.
 fn bar(model: &RunModel) -> String {
     let total = model.nodes().len().max(1);
     let over = model.nodes().iter().filter(|node| node.state.is_final()).count();
@@ -56,7 +56,7 @@ fn bar(model: &RunModel) -> String {
     format!("[{}{}]", "=".repeat(filled), " ".repeat(BAR - filled))
 }
 
-/// What is left at the pace so far; nothing while too few nodes are over to tell.
+/// Estimates the remaining time at the current rate; `None` while too few nodes are done.
 fn estimate(model: &RunModel, now: Timestamp) -> Option<String> {
     let total = model.nodes().len();
     let over = model.nodes().iter().filter(|node| node.state.is_final()).count();
@@ -73,7 +73,7 @@ fn is_read(node: &NodeModel) -> bool {
     node.state == NodeState::Preflight && node.detail.as_deref() == Some(READ)
 }
 
-/// `196 of 197 read`, and for whom the others wait, while nothing but reading goes on.
+/// Returns `196 of 197 read` and the nodes that the others wait for, as long as nodes are only being read.
 fn reading(model: &RunModel) -> Option<String> {
     let nodes = model.nodes();
     let read = nodes.iter().filter(|node| is_read(node)).count();
@@ -88,7 +88,7 @@ fn reading(model: &RunModel) -> Option<String> {
     Some(format!("{read} read, waiting for {first}{more}, "))
 }
 
-/// One line for output that is not a terminal.
+/// Returns one line for output that is not a terminal.
 pub fn plain_status(model: &RunModel, now: Timestamp, style: &Style) -> String {
     let mut line = format!("{}  {}", head(model, now, style), counts(model, style));
     let active = active(model);
@@ -102,7 +102,7 @@ pub fn plain_status(model: &RunModel, now: Timestamp, style: &Style) -> String {
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
         line.push_str(&format!("  waiting for: {}{more}", waiting.join(", ")));
     }
-    // Why one: whose work is in the way is mostly the same for all, and the line is short.
+    // One is enough: usually the same work blocks all drains, and the line is short.
     let blocked = active.iter().find(|node| node.state == NodeState::Draining && node.detail.is_some());
     if let Some((node, detail)) = blocked.and_then(|node| Some((node, node.detail.as_deref()?))) {
         line.push_str(&format!("  {}: {}", node.name, style.cut(&clean(detail), BLOCKED)));
@@ -143,7 +143,7 @@ fn head(model: &RunModel, now: Timestamp, style: &Style) -> String {
     format!("{}  {clock}{left}", style.paint(Role::Strong, text))
 }
 
-/// `done 7  failed 0  applying 5`: what happened, then what is under way.
+/// Returns `done 7  failed 0  applying 5`: what has ended, then what is in progress.
 fn counts(model: &RunModel, style: &Style) -> String {
     let always = |state: NodeState| state == NodeState::Failed;
     let parts: Vec<String> = NodeState::ALL
@@ -157,9 +157,9 @@ fn counts(model: &RunModel, style: &Style) -> String {
     parts.join("  ")
 }
 
-/// Nodes at work, those that are longest at what they do first.
+/// Returns the nodes at work, those that take longest first.
 fn active(model: &RunModel) -> Vec<&NodeModel> {
-    // Why: who only waits for the budget is not slow, and is counted.
+    // A node that only waits for the budget is not slow, and is counted elsewhere.
     let idle =
         |state: NodeState| state.is_final() || matches!(state, NodeState::Pending | NodeState::Waiting);
     let mut nodes: Vec<&NodeModel> =

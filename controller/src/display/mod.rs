@@ -1,8 +1,8 @@
-//! What people see on a terminal: progress, plan, audit, recap, held nodes, facts, outputs.
+//! Terminal output: progress, plan, audit, recap, held nodes, facts, command outputs.
 //!
 //! Screens are functions from a [`RunModel`](crate::report::RunModel) to text; only [`Progress`] and [`JsonLines`]
-//! write, and only to what they are given. This module decides no outcome and knows no playbook. Meaning survives
-//! without colour, and every screen is bounded however many nodes there are.
+//! write, and only to a given writer. This module decides no outcome and must not know playbooks. No meaning is lost
+//! without colour, and every screen is bounded for any number of nodes.
 
 mod announce;
 mod ansible;

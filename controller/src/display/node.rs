@@ -9,7 +9,7 @@ use crate::{
     },
 };
 
-/// Everything that a plan or a run knows about one node.
+/// Returns everything that a plan or a run knows about one node.
 pub fn node_screen(node: &NodeModel, style: &Style) -> String {
     let mut out = style.paint(Role::Strong, &node.name);
     let facts = node.facts.as_deref();
@@ -27,7 +27,7 @@ pub fn node_screen(node: &NodeModel, style: &Style) -> String {
     }
     let mut task = None;
     let changes = fold_changes(node.changes().chain(node.changes_not_made()));
-    // Why those of GPUs first: they are what the node is for.
+    // Changes of GPUs first, as the most important ones.
     let (gpus, others): (Vec<_>, Vec<_>) = changes.into_iter().partition(|group| !group.gpus.is_empty());
     for group in gpus.into_iter().chain(others) {
         let this = (group.task.clone(), group.position.clone());
@@ -69,7 +69,7 @@ pub fn node_screen(node: &NodeModel, style: &Style) -> String {
     out
 }
 
-/// The MIG layout before and after, where both are known by place.
+/// Draws the MIG layout before and after, if the placements are known for both.
 fn draw(node: &NodeModel, group: &ChangeGroup, style: &Style, out: &mut String) {
     let Some(facts) = node.facts.as_deref().filter(|_| group.what.to_ascii_lowercase().contains("layout"))
     else {

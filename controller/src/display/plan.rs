@@ -1,4 +1,4 @@
-//! The screen of `plan`: what would happen, to whom, and how much it hurts.
+//! The screen of `plan`: what would happen, to which nodes, and with which disruption.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -16,21 +16,21 @@ use crate::{
 /// How much of the plan is shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PlanView {
-    /// Nodes by what happens to them.
+    /// Nodes grouped by what happens to them.
     #[default]
     Summary,
-    /// `--diff`: every change too, equal ones together.
+    /// `--diff`: every change too, with equal ones grouped.
     Diff,
 }
 
-/// Columns of the two left-hand cells.
+/// Width of the two left cells.
 pub(super) const LABEL: usize = 11;
 const NODES: usize = 10;
-/// Most columns of the names, and most lines of the reasons.
+/// Largest width of the names, and largest number of lines of the reasons.
 const NAMES: usize = 28;
 const REASON_LINES: usize = 3;
 
-/// Columns of what changes and of its values, and the same on a screen that is not wide.
+/// Width of a change and of its values, and the same for a narrow screen.
 const CELL: usize = 32;
 const NARROW_CELL: usize = 24;
 const WIDE: usize = 100;
@@ -89,7 +89,7 @@ fn head(model: &RunModel, style: &Style) -> String {
         let tenths = (to.as_millisecond() - from.as_millisecond()).max(0) / 100;
         parts.push(format!("read in {}.{} s", tenths / 10, tenths % 10));
     }
-    // Why indented below: no line of a text from outside begins where ours do.
+    // Indented, because no line of foreign text may begin where gpufleet's lines do.
     let lines =
         wrap(&format!("{what}: {}. Nothing was changed.", parts.join(", ")), style.width.saturating_sub(2))
             .join("\n  ");
@@ -115,7 +115,7 @@ impl Row {
     }
 }
 
-/// Rows in columns; what is too long for its column goes on below.
+/// Writes rows in columns; a text that is too long for its column continues below.
 fn lay_out(rows: &[Row], style: &Style, out: &mut String) {
     let names = rows.iter().map(|row| row.names.chars().count()).max().unwrap_or(0).min(NAMES);
     let left = 2 + LABEL + 1 + NODES;
@@ -181,7 +181,7 @@ fn groups(model: &RunModel, style: &Style, out: &mut String) {
     lay_out(&rows, style, out);
 }
 
-/// A cause with its task, and what it means for the result.
+/// Returns a cause with its task, and its consequence for the result.
 pub(super) fn cause_text(cause: &Cause) -> String {
     let text = clean(&cause.text);
     let text = match &cause.task {
@@ -194,7 +194,7 @@ pub(super) fn cause_text(cause: &Cause) -> String {
     }
 }
 
-/// A heading and its text, in lines that fit.
+/// Writes a label and its text, wrapped.
 pub(super) fn note(label: &str, text: &str, style: &Style, out: &mut String) {
     for (at, part) in wrap(&clean(text), style.width.saturating_sub(LABEL + 3)).into_iter().enumerate() {
         let label = if at == 0 { label } else { "" };
@@ -202,7 +202,7 @@ pub(super) fn note(label: &str, text: &str, style: &Style, out: &mut String) {
     }
 }
 
-/// What is told of nodes, each text once and with the nodes that share it.
+/// Returns each text about nodes once, with the nodes that share it.
 fn told(model: &RunModel, texts: impl Fn(&NodeModel) -> Vec<String>) -> Vec<String> {
     let mut all: Shared<'_, String> = Shared::default();
     for node in model.nodes() {
@@ -213,14 +213,14 @@ fn told(model: &RunModel, texts: impl Fn(&NodeModel) -> Vec<String>) -> Vec<Stri
     all.in_order().into_iter().map(|(text, hosts)| format!("{}: {text}", fold_names(&hosts))).collect()
 }
 
-/// What tasks warn of.
+/// Returns the warnings of tasks.
 pub(super) fn warnings(model: &RunModel) -> Vec<String> {
     told(model, |node| node.warnings().into_iter().map(clean).collect())
 }
 
-/// What only the run itself can tell, each task once.
+/// Returns what only the run itself can decide, each task once.
 fn not_sure(model: &RunModel) -> Vec<String> {
-    // Why shared: a loop's items and a handler that is notified twice are one task of one node.
+    // Items of a loop, and a handler that is notified twice, are one task of a node.
     let mut all: Shared<'_, String> = Shared::default();
     for node in model.nodes() {
         let possible = node.tasks.iter().filter(|task| {
@@ -243,7 +243,7 @@ fn not_sure(model: &RunModel) -> Vec<String> {
     all.in_order().into_iter().map(on).collect()
 }
 
-/// Every change of a run, equal ones together (`run --diff`); nothing where nothing changed.
+/// Returns every change of a run, with equal ones grouped (`run --diff`); empty if nothing changed.
 pub fn changes_screen(model: &RunModel, style: &Style) -> String {
     let mut changes = String::new();
     diff(model, style, &mut changes);
@@ -253,7 +253,7 @@ pub fn changes_screen(model: &RunModel, style: &Style) -> String {
     format!("{}\n{changes}", style.paint(Role::Strong, "CHANGES"))
 }
 
-/// Every change, with the nodes that share it.
+/// Writes every change with the nodes that share it.
 fn diff(model: &RunModel, style: &Style, out: &mut String) {
     let mut tasks: Vec<(String, Shared<'_, ChangeGroup>)> = Vec::new();
     let mut places: HashMap<String, usize> = HashMap::new();
@@ -268,7 +268,7 @@ fn diff(model: &RunModel, style: &Style, out: &mut String) {
         }
     }
     let tasks: Vec<_> = tasks.into_iter().map(|(task, changes)| (task, changes.in_order())).collect();
-    // Why those of GPUs first: they are what the nodes are for.
+    // Changes of GPUs first, as the most important ones.
     let (gpus, others): (Vec<_>, Vec<_>) =
         tasks.into_iter().partition(|(_, changes)| changes.iter().any(|(group, _)| !group.gpus.is_empty()));
     for (task, changes) in gpus.into_iter().chain(others) {
@@ -282,7 +282,7 @@ fn diff(model: &RunModel, style: &Style, out: &mut String) {
     }
 }
 
-/// One change, its note and its text difference.
+/// Writes one change, its note and its text difference.
 pub(super) fn change_lines(group: &ChangeGroup, indent: usize, style: &Style, out: &mut String) {
     let what = [group.gpu_label(), clean(&group.what())].join(" ");
     let what = what.trim();

@@ -3,12 +3,12 @@
 use super::{Role, Style, clean, count};
 use crate::report::Timing;
 
-/// Most columns of a task's name.
+/// Largest width of a task's name.
 const NAME: usize = 200;
-/// Tasks that are shown.
+/// Number of tasks that are shown.
 const SHOWN: usize = 20;
 
-/// The slowest tasks: the time of all nodes together, and the slowest node.
+/// Returns the slowest tasks: the time of all nodes together, and the slowest node.
 pub fn profile_screen(timing: &Timing, style: &Style) -> String {
     let tasks = timing.tasks();
     let timed: Vec<_> = tasks.iter().filter(|task| task.total_ms > 0).collect();

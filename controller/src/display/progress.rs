@@ -1,6 +1,6 @@
-//! Progress while a run goes on: a live display on a terminal, lines elsewhere.
+//! Progress of a run: a live display on a terminal, lines elsewhere.
 //!
-//! A sink that cannot write gives up silently: it never stops a run.
+//! A sink that cannot write gives up silently and never stops a run.
 
 use std::io::Write;
 
@@ -10,12 +10,12 @@ use jiff::Timestamp;
 use super::{Announcer, Style, Verbosity, plain_status, progress_frame};
 use crate::{event::Event, report::RunModel, visible::guarded};
 
-/// Milliseconds between two drawings of the live display.
+/// Milliseconds between two updates of the live display.
 const REDRAW_MS: i64 = 100;
 /// Seconds between two status lines of plain output.
 const STATUS_S: i64 = 10;
 
-/// Shows a run as it goes on.
+/// Shows the progress of a run.
 pub struct Progress {
     style: Style,
     announcer: Announcer,
@@ -36,9 +36,9 @@ impl std::fmt::Debug for Progress {
 }
 
 impl Progress {
-    /// A display that redraws itself on a terminal.
+    /// Creates a display that redraws itself on a terminal.
     ///
-    /// `columns` tells how wide it is now: people resize it.
+    /// `columns` returns the current width, as terminals are resized.
     pub fn live(target: ProgressDrawTarget, style: Style, columns: fn() -> usize) -> Self {
         let bar = ProgressBar::with_draw_target(None, target);
         bar.set_style(
@@ -48,13 +48,13 @@ impl Progress {
         Self { style, announcer, output: Output::Live(bar), drawn: None, columns: Some(columns) }
     }
 
-    /// Lines for a log: failures, holds and reboots as they happen, a status line every 10 s.
+    /// Creates lines for a log: failures, holds and reboots as they happen, and a status line every 10 s.
     pub fn plain(out: Box<dyn Write + Send>, style: Style) -> Self {
         let announcer = Announcer::new(style, true);
         Self { style, announcer, output: Output::Plain(out), drawn: None, columns: None }
     }
 
-    /// Takes an event that the model has taken already.
+    /// Handles an event. The model must have the event already.
     pub fn event(&mut self, model: &RunModel, event: &Event) {
         for line in self.announcer.event(model, event) {
             self.say(&line);
@@ -62,7 +62,7 @@ impl Progress {
         self.draw(model, event.at);
     }
 
-    /// Lets time pass: call it once a second or more often.
+    /// Updates timed output; call it at least once a second.
     pub fn tick(&mut self, model: &RunModel, now: Timestamp) {
         for line in self.announcer.tick(now) {
             self.say(&line);
@@ -70,7 +70,7 @@ impl Progress {
         self.draw(model, now);
     }
 
-    /// Says what still waits and takes the live display away.
+    /// Prints what is pending and removes the live display.
     pub fn finish(&mut self) {
         for line in self.announcer.finish() {
             self.say(&line);
@@ -92,7 +92,7 @@ impl Progress {
         }
     }
 
-    /// Runs something else that uses the terminal, such as a question.
+    /// Runs `act` while it may use the terminal, for example for a question.
     pub fn suspend<T>(&mut self, act: impl FnOnce() -> T) -> T {
         match &self.output {
             Output::Live(bar) => bar.suspend(act),
@@ -128,7 +128,7 @@ impl Progress {
                 let frame = progress_frame(model, now, &self.style).join("\n");
                 bar.set_message(guarded(&frame, self.style.color).into_owned());
             }
-            // Why: at the first event there is nothing to tell yet; it starts the clock.
+            // The first event only starts the clock; there is nothing to report yet.
             Output::Plain(_) if first => {}
             Output::Plain(_) => {
                 let line = plain_status(model, now, &self.style);

@@ -9,16 +9,16 @@ use crate::{
     visible::command_line,
 };
 
-/// With more nodes than this, those without trouble share lines.
+/// Number of nodes up to which each gets a line; in larger fleets, nodes without trouble share lines.
 const ALL_LINES: usize = 100;
-/// Lines of nodes in trouble that are shown when there are more nodes than [`ALL_LINES`].
+/// Number of lines for nodes in trouble if there are more nodes than [`ALL_LINES`].
 const TROUBLE_LINES: usize = 60;
-/// Most columns of the names; a longer one stays whole, and moves only its own line.
+/// Largest width of the names; a longer one stays whole, and shifts only its own line.
 const LABEL: usize = 60;
-/// Causes that the list of failures shows.
+/// Number of causes in the list of failures.
 const CAUSES: usize = 20;
 
-/// Held nodes of which a screen of their own tells; the report has them all.
+/// Number of held nodes with a screen of their own; the report has them all.
 const EXPLAINED: usize = 8;
 
 pub fn explained(model: &RunModel) -> impl Iterator<Item = &NodeModel> {
@@ -30,18 +30,18 @@ fn has_all_lines(model: &RunModel, style: &Style) -> bool {
     model.nodes().len() <= ALL_LINES || style.verbosity >= Verbosity::Changed
 }
 
-/// Nodes in trouble that get a line.
+/// Returns the nodes in trouble that get a line.
 fn with_a_line<'a>(model: &'a RunModel, style: &Style) -> impl Iterator<Item = &'a NodeModel> {
     let most = if has_all_lines(model, style) { usize::MAX } else { TROUBLE_LINES };
     model.nodes().iter().filter(|node| node.is_bad()).take(most)
 }
 
-/// Where the end of a run says why a node is in trouble: once, so that nobody reads the same three times.
+/// Where the end of a run explains why a node is in trouble, so that it is explained only once.
 #[derive(Clone, Debug)]
 enum Said {
-    /// In its line, since it is its own.
+    /// In its line, as no other node shares the cause.
     Line(String),
-    /// In the list of causes, since others share it or it has no line.
+    /// In the list of causes, as others share the cause or it has no line.
     Causes,
     /// On its own screen.
     Screen,
@@ -70,7 +70,7 @@ fn where_said(model: &RunModel, style: &Style) -> HashMap<String, Said> {
     all
 }
 
-/// `PLAY RECAP` and a line a node; in a large fleet, equal lines of nodes without trouble are folded.
+/// Returns `PLAY RECAP` and a line for each node; in a large fleet, equal lines of nodes without trouble are folded.
 pub fn recap(model: &RunModel, style: &Style) -> String {
     let all = has_all_lines(model, style);
     let named: HashSet<&str> = with_a_line(model, style).map(|node| node.name.as_str()).collect();
@@ -113,7 +113,8 @@ pub fn recap(model: &RunModel, style: &Style) -> String {
         style.width.saturating_sub(3 + counts_text(RecapCounts::default(), widths, &plain).chars().count());
     let fitting = |label: &str| label.chars().count() <= beside;
     let labels = lines.iter().map(|(label, _)| label.as_str()).filter(|label| fitting(label));
-    // Why bounded: a folded label may be as long as a log is wide, and the others are not set apart by that much.
+    // Limited, because a folded label may be as long as a log is wide, and would push the columns of all others
+    // aside.
     let names = labels.map(|label| label.chars().count()).max().unwrap_or(0).min(LABEL);
     let mut out = format!("{}\n", style.paint(Role::Strong, "PLAY RECAP"));
     for (label, node) in &lines {
@@ -174,7 +175,7 @@ fn counts_text(counts: RecapCounts, widths: [usize; 7], style: &Style) -> String
     cells.join(" ")
 }
 
-/// Why a node ended as it did, unless that is said below; for the others, what a person wants to know.
+/// Returns why a node ended as it did, unless that is explained below; for other nodes, useful details.
 fn remark(node: &NodeModel, said: Option<&Said>) -> String {
     match said {
         Some(Said::Line(text)) => return text.clone(),
@@ -195,7 +196,8 @@ fn remark(node: &NodeModel, said: Option<&Said>) -> String {
     }
 }
 
-/// Nodes in trouble by cause, most frequent first: `38 nodes: …`. Those of which the recap has said it are left out.
+/// Returns nodes in trouble by cause, most frequent first: `38 nodes: …`. Nodes that the recap has explained are left
+/// out.
 pub fn failures(model: &RunModel, style: &Style) -> String {
     let said = where_said(model, style);
     let open = |host: &String| matches!(said.get(host), Some(Said::Causes));
@@ -226,10 +228,11 @@ pub fn failures(model: &RunModel, style: &Style) -> String {
     out
 }
 
-/// Characters of names that a command line may hold; with more of them the whole command is shorter, and as safe.
+/// Number of characters of names in a command line; with more, the command for the whole run is used, which is just
+/// as safe.
 const NAMED: usize = 400;
 
-/// The command that takes up the nodes in trouble again; `None` where none is, or no command is known.
+/// Returns the command that retries the nodes in trouble; `None` if there is none, or no command is known.
 pub fn again(model: &RunModel) -> Option<String> {
     let run = model.run.as_ref()?;
     let bad: Vec<&str> =
@@ -237,7 +240,7 @@ pub fn again(model: &RunModel) -> Option<String> {
     if bad.is_empty() || run.command_line.is_empty() {
         return None;
     }
-    // Why: nodes that are as declared are left alone by any run.
+    // Every run leaves nodes alone that are as declared.
     let names = fold_names(bad);
     if names.chars().count() > NAMED {
         return Some(command_line(&run.command_line));
@@ -258,7 +261,7 @@ pub fn again(model: &RunModel) -> Option<String> {
     Some(command_line(words))
 }
 
-/// Said before everything else of a run that is not over; nothing of one that is.
+/// Returns the line at the top for a run that has not ended; empty otherwise.
 pub fn not_over(model: &RunModel, style: &Style) -> String {
     let standing = model.standing();
     if standing == Standing::Finished {
@@ -277,7 +280,7 @@ pub fn not_over(model: &RunModel, style: &Style) -> String {
     format!("{what}{as_of}: what follows is no result. Exit {NOT_OVER}; {next}.\n\n")
 }
 
-/// The last lines: how it went, where the report lies, what to do next.
+/// Returns the last lines: the outcome, the place of the report, what to do next.
 pub fn ending_lines(model: &RunModel, report: Option<&str>, style: &Style) -> String {
     let total = model.nodes().len();
     let open = model.not_judged().len();

@@ -5,23 +5,23 @@ use jiff::{Timestamp, tz::TimeZone};
 use super::{Role, Style, clean, clip};
 use crate::event::Verb;
 
-/// Columns that the playbooks may take.
+/// Width of the playbooks.
 const PLAYBOOKS: usize = 28;
 
-/// One run of the state directory.
+/// One run in the state directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunRow {
     pub run_id: String,
     pub verb: Verb,
-    /// What it carried out, by file; none for tasks of a command line.
+    /// Its playbook files; empty for tasks of a command line.
     pub playbooks: Vec<String>,
-    /// Whether `gpufleet resume` has something to go on with.
+    /// Whether `gpufleet resume` can continue it.
     pub resumable: bool,
     pub started: Option<Timestamp>,
-    /// `None` while it runs, or where it was cut off.
+    /// `None` while it runs, or if it was cut off.
     pub exit_code: Option<u8>,
     pub nodes: usize,
-    /// Its last sentence, or what is known of it.
+    /// Its last sentence, or what is known about it.
     pub summary: String,
 }
 
@@ -35,14 +35,14 @@ impl RunRow {
         }
     }
 
-    /// The playbooks without their folders.
+    /// Returns the playbooks without their folders.
     fn playbooks(&self) -> String {
         let name = |path: &String| path.rsplit('/').next().unwrap_or_default().to_owned();
         clip(&clean(&self.playbooks.iter().map(name).collect::<Vec<_>>().join(" ")), PLAYBOOKS)
     }
 }
 
-/// Runs, the newest first as given, one a line; times in `zone`.
+/// Returns one line for each run, in the given order (newest first); times in `zone`.
 pub fn runs_table(rows: &[RunRow], zone: &TimeZone, style: &Style) -> String {
     if rows.is_empty() {
         return "No runs yet.\n".to_owned();

@@ -1,4 +1,4 @@
-//! The part of a plan that says who goes when, what bounds that, and how long it may take.
+//! The part of a plan with the order of the nodes, the limits, and how long it may take.
 
 use std::collections::HashMap;
 
@@ -14,21 +14,21 @@ use crate::{
     report::{RunModel, fold_names},
 };
 
-/// Most rows of waves: a fleet in waves of one has as many waves as nodes.
+/// Largest number of rows: a fleet in waves of one has as many waves as nodes.
 const ROWS: usize = 12;
 
-/// Consecutive waves of the same label.
+/// Consecutive waves with the same label.
 struct Row<'a> {
     first: usize,
     last: usize,
     label: String,
     aside: bool,
-    /// Of one wave; the last one may have fewer.
+    /// Size of one wave; the last one may be smaller.
     size: usize,
     hosts: Vec<&'a str>,
 }
 
-/// `Waves`, `Drain`, `Time` and `Window` of one play.
+/// Writes `Waves`, `Drain`, `Time` and `Window` of one play.
 pub(super) fn schedule(play: &PlayStarted, model: &RunModel, style: &Style, out: &mut String) {
     if model.plays.len() > 1 {
         note("Play", &format!("\"{}\"", clean(&play.name)), style, out);
@@ -48,7 +48,7 @@ pub(super) fn schedule(play: &PlayStarted, model: &RunModel, style: &Style, out:
     }
 }
 
-/// A row for each wave; those alike are one.
+/// Writes a row for each wave; equal consecutive ones share a row.
 fn waves(play: &PlayStarted, style: &Style, out: &mut String) {
     let mut rows: Vec<Row<'_>> = Vec::new();
     for (at, WaveShape { label, hosts, aside }) in play.waves.iter().enumerate() {
@@ -101,7 +101,7 @@ fn waves(play: &PlayStarted, style: &Style, out: &mut String) {
     }
 }
 
-/// `at most 2 out at once, 1 of each rack; each wave is watched for 10m`.
+/// Returns `at most 2 out at once, 1 of each rack; each wave is watched for 10m`.
 fn bounds(play: &PlayStarted) -> String {
     let mut text = format!("at most {} out at once", play.max_unavailable);
     let Some(policy) = &play.policy else { return text };
@@ -131,12 +131,12 @@ fn drain(policy: &PolicyShape) -> String {
     }
 }
 
-/// What would be done to a node that takes it out of service.
+/// Returns the disruption for which a node would be taken out of service.
 fn class_of(model: &RunModel, host: &str) -> Option<Disruption> {
     model.node(host)?.disruption().filter(|class| *class > Disruption::Live)
 }
 
-/// How long one node and the whole play may take.
+/// Returns how long one node and the whole play may take.
 fn time(play: &PlayStarted, policy: &PolicyShape, model: &RunModel, worst: Disruption) -> String {
     let mut cases: Vec<String> = Vec::new();
     for case in policy.worst_case.iter().rev().filter(|case| case.class <= worst) {
@@ -148,7 +148,7 @@ fn time(play: &PlayStarted, policy: &PolicyShape, model: &RunModel, worst: Disru
     format!("a node is out for up to {}; all of them take up to {}", cases.join(", "), length(total))
 }
 
-/// Which parts of a time were measured, and on what.
+/// Returns which parts of a time were measured, and how often.
 fn learned(case: &WorstCase) -> String {
     let mut named: Vec<String> = Vec::new();
     let mut measured = None;
@@ -167,7 +167,7 @@ fn learned(case: &WorstCase) -> String {
     format!("{what} learned from {} of {}", count(nodes, "node"), count(runs, "run"))
 }
 
-/// Waves one after the other, each as many rounds as the budget and the fullest domain need.
+/// Returns the time of all waves in sequence, each with as many rounds as the budget and the fullest domain require.
 fn whole(play: &PlayStarted, policy: &PolicyShape, model: &RunModel) -> u64 {
     let mut domain_of: HashMap<&str, usize> = HashMap::new();
     for (at, domain) in policy.domains.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Screens at the width that most terminals have, and what they say while a run goes on and at its end.
+//! Screens at the usual width of a terminal, during a run and at its end.
 
 use gpufleet_protocol::{Change, Disruption, facts::Facts};
 use jiff::SignedDuration;
@@ -151,7 +151,7 @@ fn the_last_node_that_is_read_is_named() {
     s.started(Verb::Plan, &hosts);
     for host in &hosts {
         s.state(host, NodeState::Preflight, None);
-        // A play of files alone reads no facts.
+        // A play with file tasks only reads no facts.
         if host == "gpu017" {
             s.facts(host, Facts::default());
         }
@@ -294,13 +294,13 @@ fn a_node_that_warns_without_end_delays_nobody() {
     let model = RunModel::of(&s.events);
     let begin = std::time::Instant::now();
     let folded = crate::report::fold_changes(model.nodes()[0].changes());
-    // Each label comes twice for each GPU: the second time it is another change.
+    // Each label occurs twice for each GPU, the second time as another change.
     assert_eq!(folded.len(), 2 * many / 16);
     assert!(folded.iter().all(|group| group.gpus == [0, 1, 2, 3, 4, 5, 6, 7]));
     assert_eq!(model.nodes()[0].warnings().len(), many);
     let screen = plan_screen(&model, PlanView::Diff, &narrow());
     assert!(screen.contains("warning 19999"));
-    // Why so long: what grows with the square took minutes; a busy machine takes seconds.
+    // Quadratic growth took minutes; 20 s allow for a busy machine.
     assert!(begin.elapsed() < std::time::Duration::from_secs(20), "{:?}", begin.elapsed());
 }
 

@@ -1,8 +1,8 @@
-//! Equal things of many nodes, said once.
+//! Groups equal things of many nodes.
 
 use std::{collections::HashMap, hash::Hash};
 
-/// Things with the nodes that share them, in the order in which they first appear.
+/// Things with the nodes that share them, in the order of their first occurrence.
 pub(super) struct Shared<'a, T>(HashMap<T, (usize, Vec<&'a str>)>);
 
 impl<T> Default for Shared<'_, T> {
@@ -15,7 +15,7 @@ impl<'a, T: Eq + Hash> Shared<'a, T> {
     pub(super) fn add(&mut self, thing: T, host: &'a str) {
         let next = self.0.len();
         let (_, hosts) = self.0.entry(thing).or_insert((next, Vec::new()));
-        // Why: what one node says twice is one node's.
+        // The same thing twice from one node counts once.
         if hosts.last() != Some(&host) {
             hosts.push(host);
         }

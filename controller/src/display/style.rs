@@ -1,4 +1,4 @@
-//! How text may look: colour or not, how wide, how much.
+//! The style of text: colour, width, verbosity.
 
 use std::fmt::Display;
 
@@ -10,11 +10,11 @@ use crate::{
     report::{Verdict, short},
 };
 
-/// What the caller found out about the terminal and the wishes of its user.
+/// Properties of the terminal, and the user's choices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Style {
     pub color: bool,
-    /// Columns; [`Style::UNCUT`] where nobody reads on a terminal.
+    /// Width in columns; [`Style::UNCUT`] if the output is no terminal.
     pub width: usize,
     pub verbosity: Verbosity,
 }
@@ -25,7 +25,7 @@ impl Default for Style {
     }
 }
 
-/// How much is said.
+/// How much is printed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verbosity {
     /// `-q`: failures and the result.
@@ -38,7 +38,7 @@ pub enum Verbosity {
     All,
 }
 
-/// What a piece of text means.
+/// The meaning of a piece of text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     Good,
@@ -51,20 +51,20 @@ pub enum Role {
 }
 
 impl Style {
-    /// The width of a file or a pipe: nothing is cut or set into lines for it.
+    /// The width of a file or a pipe: nothing is cut or wrapped for it.
     pub const UNCUT: usize = 1_000_000;
 
-    /// The text in at most so many columns, and whole where no terminal bounds it.
+    /// Cuts a text to `columns`; unchanged without a terminal.
     pub(super) fn cut(&self, text: &str, columns: usize) -> String {
         if self.width >= Self::UNCUT { text.to_owned() } else { clip(text, columns) }
     }
 
-    /// The text with its digests shortened, and whole where no terminal bounds it.
+    /// Shortens the digests in a text; unchanged without a terminal.
     pub(super) fn without_digests(&self, text: &str) -> String {
         if self.width >= Self::UNCUT { text.to_owned() } else { short(text, &mut Vec::new()) }
     }
 
-    /// The text, coloured by its meaning where colour is wanted.
+    /// Colours a text by its meaning, if colour is on.
     pub fn paint(&self, role: Role, text: impl Display) -> String {
         if !self.color {
             return text.to_string();

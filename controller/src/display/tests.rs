@@ -1,4 +1,4 @@
-//! Every screen, as people see it.
+//! Every screen, as snapshots.
 
 use std::{
     io::{self, Write},
@@ -61,7 +61,7 @@ fn a_task_that_comes_twice_on_a_node_is_unsure_on_one_node() {
     assert!(screen.contains("may be notified; on 1 node\n"), "{screen}");
 }
 
-/// The plan of the sample with this policy.
+/// Returns the plan of the sample with this policy.
 fn planned(policy: PolicyShape) -> String {
     let mut events = sample::plan();
     for event in &mut events {
@@ -493,7 +493,7 @@ fn the_status_names_what_is_in_the_way_of_a_drain() {
     insta::assert_snapshot!(line, @"0 of 2 nodes  00:00  failed 0  draining 1  applying 1  waiting for: gpu001 (applying 0 s), gpu002 (draining 0 s)  gpu002: waits for pod a/web-1 (PodDisruptionBudget web needs 2 healthy pods and has 2 currently)");
 }
 
-/// A writer that a test can read while a sink holds it.
+/// A writer that a test reads while a sink holds it.
 #[derive(Clone, Default)]
 struct Shared(Arc<Mutex<Vec<u8>>>);
 
@@ -594,7 +594,7 @@ fn events_as_lines() {
     assert_eq!(back, events);
 }
 
-/// CPU time of this thread: other work on the machine must not decide a test.
+/// CPU time of this thread, so that other work on the machine does not decide a test.
 fn cpu_us() -> u128 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     u128::try_from(time.tv_sec).unwrap() * 1_000_000 + u128::try_from(time.tv_nsec).unwrap() / 1000
@@ -649,7 +649,7 @@ fn a_thousand_nodes_stay_readable_and_cheap() {
     sink.finish();
     live.finish();
     let each = (cpu_us() - before) / s.events.len() as u128;
-    // Why two limits: a build without optimisation is several times slower, and says nothing about the program.
+    // A build without optimisation is several times slower.
     let limit = if cfg!(debug_assertions) { 150 } else { 20 };
     assert!(each < limit, "{each} us an event");
     let log = out.text();

@@ -1,8 +1,8 @@
-//! Who may be taken out of service next, and who never.
+//! Decides which node may be taken out of service next, and which never.
 //!
-//! Invariant: whoever is queued at the end of a step waits for a node of ours that will come back, for a survey that
-//! was asked for or will be at the next alarm, or for the window to open. Nobody is denied because of outages that only
-//! surveys report before they were reported for the policy's patience, and right now.
+//! Invariants: each host that is queued at the end of a step waits for a node of this run that will come back, for a
+//! survey that is requested now or at the next alarm, or for the window to open. No host is denied because of outages
+//! that only surveys report, unless they were reported for the policy's patience and still are.
 
 use gpufleet_protocol::Disruption;
 use jiff::{SignedDuration, Timestamp};
@@ -13,18 +13,18 @@ enum Decision {
     Claim,
     Deny(Denial),
     Wait,
-    /// It depends on who else is out, and what is known of that is too old.
+    /// Depends on which other nodes are out, and that information is too old.
     Ask,
-    /// Others' outages stand against it, which may be over at the next survey, then.
+    /// Prevented by others' outages, which may be over at the next survey, at `until`.
     Hope {
-        /// Whose limit they take up; the fleet's if none.
+        /// The domain whose limit they fill; `None` for the fleet's.
         domain: Option<usize>,
         until: Timestamp,
     },
 }
 
 impl Rollout {
-    /// Gives places in the budget to those who wait, first come first served among those that fit.
+    /// Gives places in the budget to waiting hosts, first come first served among those that fit.
     pub(super) fn serve_queue(&mut self, actions: &mut Vec<Action>) {
         self.again = None;
         if self.places.fleet_tally().gone < self.policy.budget {
@@ -63,7 +63,7 @@ impl Rollout {
                     self.patience.begin(domain, self.now);
                     self.again = Some(self.again.map_or(until, |again| again.min(until)));
                 }
-                // Why nobody after it: who came later needs a survey that is no older.
+                // Later hosts need a survey that is at least as recent.
                 Decision::Ask => {
                     ask = true;
                     break;
@@ -111,7 +111,7 @@ impl Rollout {
             let about = in_domain.then_some(domain);
             let wished = ticket.map_or(self.now, |ticket| ticket.at);
             let over = self.patience_ends(self.patience.since(about, self.now).max(wished));
-            // Why not without surveys: nobody would say that it is over.
+            // Without surveys, nothing would report the end of the outages.
             if self.policy.surveys && self.now < over {
                 let until = self.surveys.again().min(over);
                 return if self.now < until {
@@ -128,7 +128,7 @@ impl Rollout {
         if fleet.out >= budget || own.out >= limit { Decision::Wait } else { Decision::Claim }
     }
 
-    /// Takes a place, if it has none yet, and begins what leads to a permit.
+    /// Takes a place, unless the host has one, and begins the steps to a permit.
     pub(super) fn claim(&mut self, host: usize, class: Disruption, actions: &mut Vec<Action>) {
         self.mark(host, |marks| marks.ours = true);
         if self.policy.drains {
@@ -141,7 +141,7 @@ impl Rollout {
         }
     }
 
-    /// Until when a drain that begins now may wait: what follows it must fit into the window.
+    /// Returns until when a drain that begins now may wait, so that the steps after it fit into the window.
     fn drained_by(&self, class: Disruption) -> Timestamp {
         let needs = self.policy.needs.of(class);
         let Some(opening) = self.opening else { return self.after(needs) };
@@ -149,7 +149,7 @@ impl Rollout {
         earlier(opening.closes, rest).max(self.now)
     }
 
-    /// Refuses a host that has no place.
+    /// Denies a host that has no place.
     pub(super) fn deny(&mut self, host: usize, why: Denial, actions: &mut Vec<Action>) {
         self.queue.remove(host);
         self.unannounced.remove(&host);
@@ -157,7 +157,7 @@ impl Rollout {
         actions.push(Action::Deny { host, why });
     }
 
-    /// Refuses a host that has a place; one that is drained keeps it until it is given back.
+    /// Denies a host that has a place; a drained one keeps it until it is given back.
     pub(super) fn refuse(&mut self, host: usize, why: Denial, actions: &mut Vec<Action>) {
         if self.policy.drains {
             self.set(host, Host::HOLDING);
@@ -168,7 +168,7 @@ impl Rollout {
         actions.push(Action::Deny { host, why });
     }
 
-    /// Why a host that claimed in time may not be disturbed now.
+    /// Returns why a host that claimed in time may not be disturbed now.
     pub(super) fn refusal(&self, class: Disruption) -> Option<Denial> {
         if let Some(reason) = self.stop.clone() {
             return Some(Denial::Stopped { reason });
@@ -177,7 +177,7 @@ impl Rollout {
         Some(Denial::WindowTooShort { needs_s: self.policy.needs.of(class), closes: opening.closes })
     }
 
-    /// Why this class may not be claimed now, whoever is out.
+    /// Returns why this class may not be claimed now, whatever is out.
     pub(super) fn refusal_to_claim(&self, class: Disruption) -> Option<Denial> {
         self.refusal(class).or_else(|| {
             let needs_s = self.policy.needs.of(class);
@@ -186,7 +186,7 @@ impl Rollout {
         })
     }
 
-    /// Brings the queue up to date with a host whose marks changed.
+    /// Updates the queue for a host whose marks changed.
     pub(super) fn settle(&mut self, host: usize) {
         let marks = self.places.marks(host);
         self.queue.recount(host, marks.absent || marks.surveyed);
@@ -198,7 +198,7 @@ impl Rollout {
         }
     }
 
-    /// Denies those whose class stopped fitting since the last step.
+    /// Denies the hosts whose class stopped fitting into the window since the last step.
     fn deny_latecomers(&mut self, actions: &mut Vec<Action>) {
         const CLASSES: [Disruption; 4] =
             [Disruption::Live, Disruption::Clients, Disruption::GpuReset, Disruption::Reboot];
@@ -219,7 +219,7 @@ impl Rollout {
         }
     }
 
-    /// Denies everybody at once where nodes that are gone for good take up the whole budget.
+    /// Denies all queued hosts if nodes that are gone for good fill the whole budget.
     fn deny_where_all_is_spent(&mut self, actions: &mut Vec<Action>) {
         if self.places.fleet_tally().known_gone < self.policy.budget {
             return;
@@ -240,7 +240,7 @@ impl Rollout {
         }
     }
 
-    /// Whether so many seconds are left of the window; always without one.
+    /// Whether this many seconds are left in the window; always true without one.
     pub(super) fn fits(&self, seconds: u64) -> bool {
         self.opening.is_none_or(|opening| opening.contains(self.now) && self.after(seconds) <= opening.closes)
     }

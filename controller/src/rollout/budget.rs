@@ -1,4 +1,4 @@
-//! Amounts of nodes: a number, or a share of the fleet.
+//! Amounts of nodes: a number, or a percentage of the fleet.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "snake_case")]
 pub enum Amount {
     Count(usize),
-    /// Percent, above 0 and at most 100.
+    /// Percentage, above 0 and at most 100.
     Percent(f64),
 }
 
@@ -23,7 +23,7 @@ pub enum BudgetError {
 }
 
 impl Amount {
-    /// Reads `4` or `10%`.
+    /// Parses `4` or `10%`.
     pub fn parse(text: &str) -> Option<Self> {
         let text = text.trim();
         match text.strip_suffix('%') {
@@ -34,10 +34,10 @@ impl Amount {
         }
     }
 
-    /// Nodes out at once that `hosts` nodes may afford. Shares round down.
+    /// Returns how many of `hosts` nodes may be out at once. Percentages round down.
     ///
     /// # Errors
-    /// An amount that is no node at all.
+    /// If the amount rounds to no node.
     pub fn budget(self, hosts: usize) -> Result<usize, BudgetError> {
         match self {
             Self::Count(0) => Err(BudgetError::Zero),
@@ -49,7 +49,7 @@ impl Amount {
         }
     }
 
-    /// Size of a batch out of `hosts` nodes: shares round down, but a batch has one node at least, as in Ansible.
+    /// Returns the size of a batch out of `hosts` nodes: percentages round down to at least one node, as in Ansible.
     pub fn batch(self, hosts: usize) -> usize {
         match self {
             Self::Count(count) => count.max(1),
@@ -59,7 +59,7 @@ impl Amount {
 }
 
 fn share(percent: f64, hosts: usize) -> usize {
-    // Why the small addend: 29% of 100 is 28.999… in binary.
+    // The small addend, because 29% of 100 is 28.999… in binary.
     (percent * hosts as f64 / 100.0 + 1e-9).floor() as usize
 }
 

@@ -1,5 +1,5 @@
-//! The state machine: what a rollout is made of, and what each input does to it. Who may go next is in `admission`,
-//! what time and ends of waves bring in `progress`.
+//! The state machine of a rollout: its state, and the effect of each input. `admission` decides who may go next,
+//! `progress` handles time and the ends of waves.
 
 use std::collections::BTreeSet;
 
@@ -35,9 +35,9 @@ pub struct SoFar {
     pub out_elsewhere: usize,
 }
 
-/// One play over one set of hosts.
+/// The rollout of one play over one set of hosts.
 ///
-/// The same inputs at the same times give the same rollout, so that a journal of them is all that has to be kept.
+/// The same inputs at the same times give the same rollout, so a journal of the inputs is enough to restore it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rollout {
     pub(super) waves: Vec<Wave>,
@@ -45,7 +45,7 @@ pub struct Rollout {
     pub(super) hosts: Vec<Host>,
     pub(super) places: Places,
     pub(super) queue: Queue,
-    /// Queued hosts that nobody was told about yet.
+    /// Queued hosts whose waiting was not announced yet.
     pub(super) unannounced: BTreeSet<usize>,
     pub(super) draining: BTreeSet<usize>,
     pub(super) surveys: Surveys,
@@ -53,16 +53,16 @@ pub struct Rollout {
     pub(super) stage: Stage,
     pub(super) current: Option<usize>,
     pub(super) unfinished: usize,
-    /// Hosts whose gates were not heard of at the end of the soak.
+    /// Hosts whose gates were not answered at the end of the soak.
     pub(super) unchecked: BTreeSet<usize>,
     pub(super) failed_in_wave: usize,
     /// The wave that each host is in.
     pub(super) wave_of: Vec<usize>,
     pub(super) lost: Lost,
-    /// Those of them that earlier plays lost.
+    /// Hosts of `lost` that earlier plays lost.
     pub(super) lost_before: Lost,
     pub(super) stop: Option<StopReason>,
-    /// The play ends with the current wave.
+    /// Whether the play ends with the current wave.
     pub(super) last_wave: bool,
     pub(super) now: Timestamp,
     /// The one opening of the window that this run uses.
@@ -70,14 +70,14 @@ pub struct Rollout {
     pub(super) closed: bool,
     /// Classes that do not fit into the rest of the window.
     pub(super) too_late: BTreeSet<Disruption>,
-    /// When to ask again who else is out, if somebody waits for that.
+    /// When to survey again, if a host waits for that.
     pub(super) again: Option<Timestamp>,
     pub(super) wake: Option<Timestamp>,
 }
 
 impl Rollout {
-    /// A rollout that has not begun. `waves` divides those of `0..hosts` that take part; `so_far` counts those of earlier
-    /// plays.
+    /// Creates a rollout that has not begun. `waves` divides those of `0..hosts` that take part; `so_far` counts
+    /// hosts lost by earlier plays.
     pub fn new(hosts: usize, waves: Vec<Wave>, policy: Policy, so_far: Lost) -> Self {
         let mut wave_of = vec![usize::MAX; hosts];
         for (index, wave) in waves.iter().enumerate() {
@@ -116,61 +116,61 @@ impl Rollout {
         }
     }
 
-    /// Counts nodes out of service that are not in this play against its budget, beyond those that surveys report.
+    /// Counts nodes out of service outside of this play against its budget, in addition to those that surveys report.
     #[must_use]
     pub fn with_out_elsewhere(mut self, nodes: usize) -> Self {
         self.places.set_elsewhere(nodes);
         self
     }
 
-    /// Nodes out of service now, whoever took them out.
+    /// Returns the nodes that are out of service, for any reason.
     pub fn out(&self) -> Vec<usize> {
         self.places.all_out()
     }
 
-    /// Nodes that this run took out of service or is about to, and did not bring back.
+    /// Returns the nodes that this run took out of service, or is about to, and has not brought back.
     pub fn ours(&self) -> Vec<usize> {
         self.places.all_out().into_iter().filter(|host| self.places.marks(*host).ours).collect()
     }
 
-    /// Nodes that were started and did not end: those whose tasks have to run.
+    /// Returns the nodes that were started and have not ended, whose tasks have to run.
     pub fn in_flight(&self) -> Vec<usize> {
         let hosts = self.hosts.iter().enumerate();
         hosts.filter(|(_, host)| host.is_in_flight()).map(|(index, _)| index).collect()
     }
 
-    /// Whether the node is in line for a place that only nodes which are out now can make free.
+    /// Whether the node waits for a place that only nodes that are out now can free.
     pub fn waits_for_a_place(&self, host: usize) -> bool {
         matches!(self.hosts.get(host), Some(Host::Queued { .. })) && self.is_full_for(host)
     }
 
-    /// Whether the node was started and ended.
+    /// Whether the node was started and has ended.
     pub fn has_ended(&self, host: usize) -> bool {
         matches!(self.hosts.get(host), Some(Host::Ended { .. }))
     }
 
-    /// Nodes that the run lost, in this play and in earlier ones.
+    /// Returns the nodes that the run lost, in this play and in earlier ones.
     pub fn lost(&self) -> Lost {
         self.lost
     }
 
-    /// The wave that is under way, or was last.
+    /// Returns the current wave, or the last one.
     pub fn current_wave(&self) -> Option<usize> {
         self.current
     }
 
-    /// Hosts of a wave.
+    /// Returns the hosts of a wave.
     pub fn wave(&self, wave: usize) -> &[usize] {
         self.waves.get(wave).map_or(&[], |wave| &wave.hosts)
     }
 
-    /// Whether the play began without this node, because an earlier one had lost it.
+    /// Whether the play began without this node, because an earlier play had lost it.
     pub fn is_in_no_wave(&self, host: usize) -> bool {
         self.wave_of.get(host) == Some(&usize::MAX)
     }
 
-    /// What it has to be told of other plays, when a new controller takes it up; nothing where all is as it knows it. `out`
-    /// are nodes of it that other plays have out of service, or that do not answer.
+    /// Returns the input with what other plays changed, when a new controller takes the play up; `None` if nothing
+    /// changed. `out` are nodes of this play that other plays have out of service, or that do not answer.
     pub fn news(&self, so_far: SoFar, out: &BTreeSet<usize>) -> Option<Input> {
         let known = SoFar { lost: self.lost_before, out_elsewhere: self.places.elsewhere() };
         let rest = self.at_rest();
@@ -180,7 +180,7 @@ impl Rollout {
         (known != so_far || !rest.iter().all(same)).then_some(Input::Beside { so_far, out })
     }
 
-    /// Why nothing new starts, if so.
+    /// Returns why nothing new starts, if so.
     pub fn stopped(&self) -> Option<&StopReason> {
         self.stop.as_ref()
     }
@@ -189,13 +189,13 @@ impl Rollout {
         self.stage == Stage::Over
     }
 
-    /// Takes what happened and tells what to do, in this order. Time that goes back stands still.
+    /// Handles an input and returns what to do, in this order. A time before the last one counts as the last one.
     ///
     /// # Errors
-    /// An input that is impossible in the host's state; nothing changed then.
+    /// If the input is impossible in the host's state; the rollout is then unchanged.
     pub fn step(&mut self, now: Timestamp, input: Input) -> Result<Vec<Action>, RolloutError> {
         let mut actions = Vec::new();
-        // Why nothing follows: these come before the resume, and what time has brought meanwhile is its business.
+        // Nothing follows: these come before `Resume`, which handles the time that has passed.
         if matches!(input, Input::Reopen { .. } | Input::Returned { .. } | Input::Beside { .. }) {
             self.take(input, &mut actions)?;
             return Ok(actions);
@@ -214,7 +214,7 @@ impl Rollout {
         Ok(actions)
     }
 
-    /// Everything that can be refused is refused before anything changes.
+    /// Checks everything that can be refused before anything changes.
     fn take(&mut self, input: Input, actions: &mut Vec<Action>) -> Result<(), RolloutError> {
         match input {
             Input::Begin => self.begin(actions),
@@ -281,7 +281,7 @@ impl Rollout {
             }
             Input::Idle { host } => match self.state(host)? {
                 Host::Proving { class, was_out } => match self.refusal(class) {
-                    // Why not when it is out: it has to reach a safe point.
+                    // A node that is out already is not denied: it has to reach a safe point.
                     Some(why) if !was_out => self.refuse(host, why, actions),
                     _ => {
                         self.set(host, Host::Out);
@@ -360,14 +360,14 @@ impl Rollout {
         actions: &mut Vec<Action>,
     ) -> Result<(), RolloutError> {
         match self.state(host)? {
-            // A node that is out already may need a higher class: its place in the budget is taken, but whether it is
-            // idle has to be proven anew.
+            // A node that is out may need a higher class. It has its place in the budget, but its idleness must be
+            // proven again.
             Host::Out => {
                 self.set(host, Host::Proving { class, was_out: true });
                 actions.push(Action::ProveIdle { host });
             }
             Host::Running { holds: true } => match self.refusal_to_claim(class) {
-                // Why it does not wait for the window: it would be drained all that time.
+                // It does not wait for the window, as it would stay drained all that time.
                 Some(why) => actions.push(Action::Deny { host, why }),
                 None => self.claim(host, class, actions),
             },
@@ -388,7 +388,7 @@ impl Rollout {
 
     fn end(&mut self, host: usize, end: End, actions: &mut Vec<Action>) -> Result<(), RolloutError> {
         let state = self.state(host)?;
-        // Why: a node that failed while it was out is in nobody knows what state; its place stays taken.
+        // A node that failed while it was out is in an unknown state, so its place stays taken.
         let is_out = match state {
             Host::Pending | Host::Ended { .. } => return Err(impossible(host, state, "an end")),
             Host::Running { holds } => holds,
@@ -407,14 +407,14 @@ impl Rollout {
         self.set(host, Host::Ended { end, still_out });
         self.unfinished = self.unfinished.saturating_sub(1);
         self.lost.unreachable += usize::from(end == End::Unreachable);
-        // Why held nodes do not count: nobody touched them, and nothing went wrong.
+        // Held nodes do not count: they were not changed, and nothing failed.
         if matches!(end, End::Failed | End::Unreachable) {
             self.count_failure(host, actions);
         }
         Ok(())
     }
 
-    /// Whether it counts for the wave that is on; one that takes part again may be of an earlier one.
+    /// Whether the host is in the current wave; one that takes part again may be in an earlier one.
     pub(super) fn is_of_this_wave(&self, host: usize) -> bool {
         self.current.is_some_and(|current| self.wave_of.get(host) == Some(&current))
     }

@@ -1,4 +1,4 @@
-//! Where a node stands in its play.
+//! The state of a node in its play.
 
 use gpufleet_protocol::Disruption;
 
@@ -8,18 +8,18 @@ use super::{End, RolloutError};
 pub(super) enum Host {
     Pending,
     Running {
-        /// Its scheduler may still have it drained for us: it keeps its place.
+        /// Whether its scheduler may still hold a drain of this run, so that it keeps its place.
         holds: bool,
     },
     /// Wants a permit and waits for room in the budget.
     Queued {
         class: Disruption,
     },
-    /// Takes a place in the budget while its scheduler lets go of it.
+    /// Has a place in the budget while it is being drained.
     Draining {
         class: Disruption,
     },
-    /// Takes a place in the budget while its idleness is being proven; it may be out already, for a lower class.
+    /// Has a place in the budget while its idleness is being proven; it may be out already, for a lower class.
     Proving {
         class: Disruption,
         was_out: bool,
@@ -33,7 +33,7 @@ pub(super) enum Host {
 
 impl Host {
     pub(super) const RUNNING: Self = Self::Running { holds: false };
-    /// What a node is after a refusal that leaves it drained.
+    /// The state after a denial that leaves the node drained.
     pub(super) const HOLDING: Self = Self::Running { holds: true };
 
     const fn name(self) -> &'static str {
@@ -52,7 +52,7 @@ impl Host {
         !matches!(self, Self::Pending | Self::Ended { .. })
     }
 
-    /// What a new controller finds it as, which knows only that its task is gone.
+    /// Returns the state from which a new controller continues, which knows only that the node's task is gone.
     pub(super) const fn resumed(self, drains: bool) -> Self {
         match self {
             Self::Queued { .. } => Self::RUNNING,

@@ -1,15 +1,15 @@
-//! The fleet's side of a play: waves, the budgets of nodes out of service, windows, drains, thresholds, permits.
+//! The rollout of a play: waves, budgets of nodes out of service, windows, drains, thresholds, permits.
 //!
-//! A pure core: [`Rollout::step`] takes the time and what happened, and answers what to do. It sees neither YAML nor
-//! variables nor sockets nor a clock, so that a hundred thousand nodes can be simulated in a test, and so that the
-//! journal of its inputs is all that a new controller needs.
+//! A pure core: [`Rollout::step`] takes the time and an input, and returns actions. It uses neither YAML nor
+//! variables nor sockets nor a clock, so that a test can simulate a hundred thousand nodes, and a new controller
+//! needs no more than the journal of its inputs.
 //!
 //! Invariants (each one a property test in `tests`):
-//! * at no claim more nodes out than the budget and the limit of each failure domain allow, whoever took them out;
-//! * nobody is refused because of outages that only surveys report before they stood for the policy's patience;
-//! * no permit without a proof of idleness right before it, and without a drain where nodes are drained;
-//! * outside the window no claim, and inside only one that can finish;
-//! * past a threshold, or after an interrupt, nothing new starts, and who is still being drained is given back;
+//! * at no claim are more nodes out than the budget and the limit of each failure domain allow, for any reason;
+//! * no host is denied because of outages that only surveys report, unless they lasted for the policy's patience;
+//! * no permit without a proof of idleness right before it, and without a drain if nodes are drained;
+//! * no claim outside the window, and inside only one that can finish;
+//! * past a threshold, or after an interrupt, nothing new starts, and nodes that are being drained are given back;
 //! * no wave before every canary is done and the soak is over;
 //! * every node that was started ends, and every request for a permit is answered;
 //! * the same inputs give the same state.

@@ -1,37 +1,37 @@
-//! Who is out of service, counted for the fleet and for each failure domain.
+//! Counts the nodes that are out of service, for the fleet and for each failure domain.
 //!
-//! Invariant: the counts are those of the marks; each change costs the logarithm of the fleet.
+//! Invariant: the counts always match the marks. A change costs logarithmic time in the size of the fleet.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Domains;
 
-/// Nodes named to a person who waits for them.
+/// Number of nodes that a message names as being waited for.
 const NAMED: usize = 16;
 
-/// Why a host counts as out of service; several may hold at once.
+/// Why a host counts as out of service; several marks may be set at once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Marks {
-    /// Takes a place of ours: draining, proving, out, or ended while out.
+    /// Has a place of this run: draining, proving, out, or ended while out.
     pub(super) ours: bool,
-    /// Ours, and it will not come back in this play.
+    /// Has a place of this run, and will not come back in this play.
     pub(super) ended: bool,
-    /// Not heard of yet: out as far as anybody knows, and that will end.
+    /// Has not answered yet: counts as out, but will not stay so.
     pub(super) late: bool,
-    /// Out through others until we are told otherwise.
+    /// Out for a reason outside of this play, until an input says otherwise.
     pub(super) absent: bool,
-    /// Out through others by the last survey.
+    /// Out for a reason outside of this run, by the last survey.
     pub(super) surveyed: bool,
 }
 
-/// One domain's numbers, or the fleet's.
+/// The numbers of one domain, or of the fleet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Tally {
-    /// Out, whoever took it out.
+    /// Hosts that are out, for any reason.
     pub(super) out: usize,
-    /// Out, and no wait of ours brings it back.
+    /// Hosts that are out, and that this run will not bring back.
     pub(super) gone: usize,
-    /// The same two without what only a survey says.
+    /// The same two without outages that only a survey reports.
     pub(super) known_out: usize,
     pub(super) known_gone: usize,
 }
@@ -71,7 +71,7 @@ impl Tally {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Places {
     marks: Vec<Marks>,
-    /// The last one is for hosts without a domain.
+    /// The last entry is for hosts without a domain.
     domains: Vec<Tally>,
     of: Vec<usize>,
     names: Vec<String>,
@@ -81,7 +81,7 @@ pub(super) struct Places {
     out: BTreeSet<(usize, usize)>,
     elsewhere: usize,
     surveyed_elsewhere: usize,
-    /// Of these, how many are in which domain.
+    /// How many of these are in which domain.
     domains_elsewhere: BTreeMap<usize, usize>,
 }
 
@@ -133,7 +133,7 @@ impl Places {
         }
     }
 
-    /// Hosts whose word in this survey differs from the last one's.
+    /// Stores a survey and returns the hosts that changed since the last one.
     pub(super) fn survey(
         &mut self,
         out: &BTreeSet<usize>,
@@ -164,7 +164,7 @@ impl Places {
         self.names.get(domain).cloned().unwrap_or_default()
     }
 
-    /// Nodes of this domain that may be out.
+    /// Returns how many nodes of this domain may be out.
     pub(super) fn limit(&self, domain: usize) -> usize {
         if domain < self.names.len() { self.limit } else { usize::MAX }
     }
@@ -177,7 +177,7 @@ impl Places {
         tally
     }
 
-    /// Of the whole fleet, nodes that are not in the play included.
+    /// Returns the numbers of the whole fleet, including nodes outside of the play.
     pub(super) fn fleet_tally(&self) -> Tally {
         let mut tally = self.fleet;
         let surveyed = self.surveyed_elsewhere;
@@ -190,7 +190,7 @@ impl Places {
         tally
     }
 
-    /// What one host adds to both.
+    /// Returns what one host adds to the numbers of its domain and of the fleet.
     pub(super) fn share(&self, host: usize) -> Tally {
         self.marks(host).tally()
     }
@@ -201,7 +201,7 @@ impl Places {
         out
     }
 
-    /// Some of those out, for a person; those of one domain first to last.
+    /// Returns some of the nodes that are out, for messages; those of a domain in order.
     pub(super) fn named(&self, domain: Option<usize>, asking: usize) -> Vec<usize> {
         let first = domain.unwrap_or(0);
         let mut out: Vec<usize> = self

@@ -1,32 +1,32 @@
-//! What a rollout is allowed to do.
+//! The rules of a rollout.
 
 use gpufleet_protocol::Disruption;
 use serde::{Deserialize, Serialize};
 
 use super::Window;
 
-/// The rules of one play. The default is a budget of one node and nothing else.
+/// The rules of one play. By default a budget of one node, and nothing else.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Policy {
-    /// Nodes that may be out of service at once, whoever took them out.
+    /// How many nodes may be out of service at once, for any reason.
     pub budget: usize,
-    /// The same for each rack, partition or NVLink domain.
+    /// The same limit for each rack, partition or NVLink domain.
     pub domains: Option<Domains>,
     pub thresholds: Thresholds,
-    /// Seconds between the end of a wave and the check that lets the next one start; 0 is neither wait nor check.
+    /// Seconds between the end of a wave and the check before the next one; 0 means neither wait nor check.
     pub soak_s: u64,
     /// When nodes may be taken out of service.
     pub window: Option<Window>,
     pub needs: Needs,
-    /// How much of that the drain is expected to take: a longer one has to leave time for the rest.
+    /// The expected time of the drain as part of `needs`; a longer drain must leave time for the rest.
     #[serde(default)]
     pub drain_needs: Needs,
-    /// Whether every claim is decided on fresh word of who else is out.
+    /// Whether every claim requires a recent survey of other nodes that are out.
     pub surveys: bool,
-    /// Seconds that a node waits for others' outages that only surveys report, before they refuse it.
+    /// Seconds that a node waits for outages that only surveys report, before it is denied.
     #[serde(default = "Policy::default_patience_s")]
     pub patience_s: u64,
-    /// Whether a scheduler has to let go of a node before anything else.
+    /// Whether a node must be drained before anything else.
     pub drains: bool,
 }
 
@@ -53,16 +53,16 @@ impl Default for Policy {
     }
 }
 
-/// Which failure domain each host is in, and how many of one may be out at once.
+/// The failure domain of each host, and how many of one domain may be out at once.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Domains {
-    /// Index into `names` for each host; a host without one is in no domain.
+    /// Index into `names` for each host; hosts without a domain have an index past the end.
     pub of: Vec<usize>,
     pub names: Vec<String>,
     pub limit: usize,
 }
 
-/// Seconds that the worst case of each class takes, drain and verification included.
+/// Seconds that each class takes in the worst case, drain and verification included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Needs {
     pub live: u64,
@@ -72,7 +72,7 @@ pub struct Needs {
 }
 
 impl Needs {
-    /// Seconds that this class takes at worst.
+    /// Returns the seconds that this class takes in the worst case.
     pub const fn of(&self, class: Disruption) -> u64 {
         match class {
             Disruption::Live => self.live,
@@ -82,16 +82,16 @@ impl Needs {
         }
     }
 
-    /// Seconds below which nothing at all fits.
+    /// Returns the smallest of these, below which nothing fits.
     pub fn least(&self) -> u64 {
         self.live.min(self.clients).min(self.gpu_reset).min(self.reboot)
     }
 }
 
-/// When a play stops taking new nodes. The first bound reached stops.
+/// When a play stops starting nodes; the first threshold that is reached stops it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Thresholds {
-    /// Ansible's: the play stops when more than this share of a wave failed, in percent.
+    /// Ansible's: the play stops if more than this percentage of a wave failed.
     pub max_fail_percentage: Option<f64>,
     /// The run stops when more nodes than this failed, unreachable ones included.
     pub max_failures: Option<usize>,

@@ -1,4 +1,4 @@
-//! Waves one after the other, the soak between them, the window's end, and when the run stops.
+//! The sequence of waves, the soaks between them, the end of the window, and when the run stops.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::{Action, End, Rollout, SoFar, StopReason, Wave, host::Host};
 
-/// How far the play is.
+/// How far the play has come.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Stage {
     New,
@@ -16,7 +16,7 @@ pub(super) enum Stage {
     Soaking {
         until: Timestamp,
     },
-    /// The gates of the wave's nodes are being asked.
+    /// The gates of the wave's nodes are being checked.
     Checking,
     Over,
 }
@@ -29,7 +29,7 @@ impl Rollout {
         }
     }
 
-    /// Moves on as far as nothing has to be waited for.
+    /// Moves on until something has to be waited for.
     pub(super) fn progress(&mut self, actions: &mut Vec<Action>) {
         loop {
             let stopped = self.stop.is_some();
@@ -143,14 +143,14 @@ impl Rollout {
         if bounds.any_errors_fatal {
             return Some(StopReason::AnyError);
         }
-        // Why the count: one of an earlier wave that takes part again is no canary of this one.
+        // Counted by wave: a node of an earlier wave that takes part again is no canary of this one.
         if wave.canary && failed > 0 {
             return Some(StopReason::Canary { failed: self.failed_of(wave) });
         }
         if let Some(reason) = self.too_many_lost() {
             return Some(reason);
         }
-        // Why: nodes that were broken before are few and alone in their wave, and a share of that says nothing.
+        // In a wave of nodes that were broken before, a percentage of the few nodes would mean nothing.
         let of = match wave.aside {
             true => self.waves.iter().map(|wave| wave.hosts.len()).sum(),
             false => wave.hosts.len(),
@@ -171,7 +171,7 @@ impl Rollout {
         wave.hosts.iter().copied().filter(failed).collect()
     }
 
-    /// What the whole run may lose, and has lost more of.
+    /// Returns the reason to stop if the whole run has lost more nodes than it may.
     fn too_many_lost(&self) -> Option<StopReason> {
         let (lost, bounds) = (self.lost, &self.policy.thresholds);
         let failures = bounds.max_failures.filter(|allowed| lost.failed > *allowed);
@@ -182,7 +182,7 @@ impl Rollout {
         })
     }
 
-    /// Lets nothing new start, and gives back who is still being drained.
+    /// Stops starting nodes, and gives back those that are still being drained.
     pub(super) fn halt(&mut self, reason: StopReason, actions: &mut Vec<Action>) {
         if self.stop.is_some() || self.stage == Stage::Over {
             return;
@@ -198,7 +198,7 @@ impl Rollout {
         self.too_late.clear();
     }
 
-    /// Notices that the window closed, or that what looked like its end is not.
+    /// Handles the end of the window, unless another opening has begun.
     pub(super) fn follow_window(&mut self) {
         let (Some(opening), Some(window), false) = (self.opening, &self.policy.window, self.closed) else {
             return;
@@ -214,7 +214,7 @@ impl Rollout {
         }
     }
 
-    /// Stops where the window closed on somebody who waits for a place, is being drained or was not started.
+    /// Stops if the window closed while a host waits for a place, is being drained or was not started.
     pub(super) fn close_window(&mut self, actions: &mut Vec<Action>) {
         let Some(opening) = self.opening.filter(|_| self.closed) else { return };
         if self.has_next_wave() || !self.queue.is_empty() || !self.draining.is_empty() {
@@ -222,7 +222,7 @@ impl Rollout {
         }
     }
 
-    /// Says when time alone will change something.
+    /// Requests an alarm for when time alone changes something.
     pub(super) fn set_alarm(&mut self, actions: &mut Vec<Action>) {
         let next = self.next_alarm();
         if next != self.wake {
@@ -244,7 +244,7 @@ impl Rollout {
             if !self.queue.is_empty() {
                 for class in [Disruption::Live, Disruption::Clients, Disruption::GpuReset, Disruption::Reboot]
                 {
-                    // Why a millisecond: at its last moment a class still fits.
+                    // Less a millisecond, because a class still fits at its last moment.
                     let needs_ms = self.policy.needs.of(class).saturating_mul(1000).saturating_sub(1);
                     let needs = SignedDuration::from_millis(i64::try_from(needs_ms).unwrap_or(i64::MAX));
                     moments.extend(opening.closes.checked_sub(needs).ok());
@@ -254,8 +254,8 @@ impl Rollout {
         moments.into_iter().filter(|at| *at > self.now).min()
     }
 
-    /// Goes on where a controller left: what it had asked for is forgotten, who is out stays out. A person's stop and
-    /// that of a window are over, a threshold's is not.
+    /// Continues after a controller's end: its requests are dropped, nodes that are out stay out. A stop by a person
+    /// or by the window is lifted, one by a threshold is not.
     pub(super) fn resume(&mut self, actions: &mut Vec<Action>) {
         let goes_on = self.stop.as_ref().is_some_and(|reason| !reason.is_lasting());
         if self.stage == Stage::Over && goes_on {
@@ -298,18 +298,18 @@ impl Rollout {
         }
     }
 
-    /// Nodes that this play does nothing with now, and has not left out of service.
+    /// Returns the nodes that this play is not working on, and has not left out of service.
     pub(super) fn at_rest(&self) -> Vec<usize> {
         let rests = |(index, host): &(usize, &Host)| !host.is_in_flight() && !self.places.marks(*index).ours;
         self.hosts.iter().enumerate().filter(rests).map(|(index, _)| index).collect()
     }
 
-    /// Whether the play itself found it not to answer.
+    /// Whether the play itself found that the node does not answer.
     pub(super) fn is_lost(&self, host: usize) -> bool {
         matches!(self.hosts.get(host), Some(Host::Ended { end: End::Unreachable, .. }))
     }
 
-    /// Takes over what other plays left behind meanwhile. Who failed there since counts here.
+    /// Takes over what other plays changed meanwhile. Nodes that failed there since count here.
     pub(super) fn look_beside(&mut self, so_far: SoFar, out: &BTreeSet<usize>, actions: &mut Vec<Action>) {
         let before = std::mem::replace(&mut self.lost_before, so_far.lost);
         let now = |all: usize, before: usize, now: usize| (all + now).saturating_sub(before);
@@ -326,7 +326,7 @@ impl Rollout {
         }
     }
 
-    /// Takes a node into the last wave, which starts it if it is under way or over.
+    /// Adds a node to the last wave, and starts it if that wave has begun.
     pub(super) fn enlist(&mut self, host: usize) {
         if self.waves.is_empty() {
             self.waves.push(Wave { label: "all".to_owned(), ..Wave::default() });
@@ -342,12 +342,12 @@ impl Rollout {
             self.unfinished += 1;
             self.stage = Stage::Wave;
         } else if self.stage == Stage::Over {
-            // Why: a play that was over, all of whose hosts were lost, has its one wave before it now.
+            // A play that ended because all its hosts were lost still has its one wave before it.
             self.stage = Stage::AwaitsWindow;
         }
     }
 
-    /// Lets a node that ended without a decision take part again; its wave is not over until it ends.
+    /// Lets a node that ended held, unreachable or stopped take part again; its wave then ends only after it.
     pub(super) fn reopen(&mut self, host: usize, end: End, still_out: bool) {
         if end == End::Unreachable {
             self.lost.unreachable = self.lost.unreachable.saturating_sub(1);

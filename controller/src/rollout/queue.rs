@@ -1,7 +1,7 @@
-//! Who waits for a place: first come first served, in one line for each failure domain.
+//! The queue of hosts for a place: first come first served, in one line for each failure domain.
 //!
-//! Invariant: a domain is `open` exactly when somebody waits in it and it is not blocked, so that a full domain costs
-//! those of other domains nothing. Hosts that are out through others wait in a line of their own: they need no new
+//! Invariant: a domain is in `open` exactly if a host waits in it and it is not blocked, so that a full domain does
+//! not slow down the others. Hosts that are out for other reasons wait in a line of their own, as they need no new
 //! place.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,9 +11,9 @@ use jiff::Timestamp;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ticket {
     pub(super) number: u64,
-    /// Surveys asked for before the wish.
+    /// Number of surveys requested before the ticket.
     pub(super) surveys: u64,
-    /// When it was wished.
+    /// When the ticket was taken.
     pub(super) at: Timestamp,
     domain: usize,
     counted: bool,
@@ -24,10 +24,10 @@ pub(super) struct Queue {
     next: u64,
     tickets: BTreeMap<usize, Ticket>,
     lines: BTreeMap<usize, BTreeSet<(u64, usize)>>,
-    /// Number of the first ticket of each domain that is not blocked.
+    /// The first ticket number of each domain that is not blocked.
     open: BTreeSet<(u64, usize)>,
     blocked: BTreeSet<usize>,
-    /// Those that are out already, through others.
+    /// Tickets of hosts that are out already, for other reasons.
     counted: BTreeSet<(u64, usize)>,
 }
 
@@ -59,7 +59,7 @@ impl Queue {
         self.leave_line(host, ticket);
     }
 
-    /// Whether the host is out through others changed.
+    /// Moves a host between the lines after a change of whether it is out for other reasons.
     pub(super) fn recount(&mut self, host: usize, counted: bool) {
         let Some(ticket) = self.tickets.get(&host).copied().filter(|ticket| ticket.counted != counted) else {
             return;
@@ -70,7 +70,7 @@ impl Queue {
         self.line_up(host, ticket);
     }
 
-    /// Whether the domain is full of nodes that will come back.
+    /// Sets whether the domain is full of nodes that will come back.
     pub(super) fn block(&mut self, domain: usize, blocked: bool) {
         let changed = if blocked { self.blocked.insert(domain) } else { self.blocked.remove(&domain) };
         if let Some((number, _)) = self.lines.get(&domain).and_then(BTreeSet::first).copied()
@@ -84,8 +84,8 @@ impl Queue {
         }
     }
 
-    /// The first host at or after a ticket number that may get a place, and its number. `new` also looks at hosts that
-    /// need one.
+    /// Returns the first host from a ticket number on that may get a place, and its number. `new` includes hosts that
+    /// need a place.
     pub(super) fn candidate(&self, from: u64, new: bool) -> Option<(u64, usize)> {
         let counted = self.counted.range((from, 0)..).next().copied();
         let open = self.open.range((from, 0)..).next().filter(|_| new);

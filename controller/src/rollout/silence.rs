@@ -1,13 +1,13 @@
-//! Silence, and what it says: of the node itself, of the way that it shares with others, or nothing.
+//! Decides what a node's silence means: that the node is down, that the way it shares with others is, or neither.
 //!
-//! Pure, as all of this module: told times and what was found out, and sees no node and no clock.
+//! Pure, like all of this module: it gets times and findings, and uses no node and no clock.
 //!
 //! Invariants (each one a property test in `tests`):
-//! * no node counts as dead without proof that the way to it works at that time, or the word of its BMC;
-//! * a way that does not answer is never the death of a node, nor is one behind which several others fell silent too,
-//!   however many still answer: a switch takes some of them and leaves the rest;
-//! * nobody is disturbed from when most of the fleet fell silent at once until one of those answers again;
-//! * no more power cycles in any hour than the policy allows.
+//! * no node counts as dead without proof that the way to it works at that time, or its BMC's report;
+//! * a way that does not answer never proves the death of a node, and neither does one behind which several others
+//!   fell silent too, however many still answer: a broken switch may cut off only some of them;
+//! * from when most of the fleet falls silent at once until one of these hosts answers again, no node is disturbed;
+//! * at most as many power cycles in any hour as the policy allows.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -15,61 +15,62 @@ use jiff::{SignedDuration, Timestamp};
 
 /// Time in which many losses count as one event.
 ///
-/// Why not less: SSH's keepalives find a dead connection within a minute, each at its own time.
+/// SSH's keepalives find a dead connection within a minute, each at its own time, so it cannot be less.
 const AT_ONCE: Duration = Duration::from_secs(120);
-/// Losses that are no coincidence any more.
+/// Smallest number of losses that is taken for more than a coincidence.
 const MANY: usize = 3;
-/// Others that fell silent since the node was heard last, and are no coincidence any more.
+/// Smallest number of other hosts, silent since the node last answered, that is taken for more than a coincidence.
 ///
-/// Why not one: in a large fleet some other node dies within the time of a reboot every few days.
+/// More than one, because in a large fleet another node dies during some reboot every few days.
 const SEVERAL: usize = 2;
 const HOUR: SignedDuration = SignedDuration::from_hours(1);
 
-/// What the way to a node says when it is asked.
+/// What a check of the way to a node has found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WayWord {
-    /// There is nothing on it that could be asked.
+    /// There is nothing on the way that can be checked.
     #[default]
     Nothing,
-    /// Its last station before the node let us in and opened a channel.
+    /// The last jump host before the node accepts logins and opens channels.
     Works,
     Silent,
 }
 
-/// What was found out about a silent node and the way to it, all at about the same time.
+/// Findings about a silent node and the way to it, all from about the same time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Evidence {
     pub way: WayWord,
-    /// Its address refuses connections: packets get there and back.
+    /// Whether its address refuses connections, so that packets get there and back.
     pub refuses: bool,
-    /// Others behind the same way that answer.
+    /// Number of other hosts behind the same way that answer.
     pub others_answer: usize,
-    /// Others behind the same way that fell silent since the node was heard last, although nothing was done to them.
+    /// Number of other hosts behind the same way that fell silent since the node last answered, although nothing was
+    /// done to them.
     pub others_silent: usize,
-    /// Its BMC says that it is hung.
+    /// Whether its BMC reports that it is hung.
     pub hung: bool,
 }
 
-/// Whose silence it is.
+/// What a silence is attributed to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Silence {
-    /// The node's own.
+    /// The node itself.
     Own,
-    /// That of the way to it.
+    /// The way to the node.
     Way,
-    /// Nobody can tell.
+    /// It cannot be told.
     Unknown,
 }
 
 impl Evidence {
-    /// Whose silence it is.
+    /// Returns what the silence is attributed to.
     pub const fn judge(&self) -> Silence {
         let shared = self.others_silent >= SEVERAL;
         match self.way {
             _ if self.hung => Silence::Own,
             _ if !shared && self.others_answer > self.others_silent => Silence::Own,
             _ if self.others_silent > 0 => Silence::Way,
-            // Why behind the others: a firewall may refuse connections to a whole rack.
+            // After the check of others, because a firewall may refuse connections to a whole rack.
             _ if self.refuses => Silence::Own,
             WayWord::Silent => Silence::Way,
             WayWord::Works => Silence::Own,
@@ -78,66 +79,67 @@ impl Evidence {
     }
 }
 
-/// How a host was heard last.
+/// The last contact with a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Voice {
-    /// By an earlier process of the run.
+    /// It answered an earlier process of the run.
     HeardBefore,
     Heard,
-    /// It was told to go away.
+    /// It was told to reboot.
     Expected(Duration),
     Lost(Duration),
 }
 
-/// What a host can tell of a way that it shares with one that is silent; those that can tell most come first.
+/// The evidence that a host gives about a way that it shares with a silent one, strongest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Witness {
-    /// It fell silent since the other one was heard last.
+    /// It fell silent since the other one last answered.
     Lost,
-    /// It was heard before: its silence counts as its answer does.
+    /// It answered earlier, so its silence is evidence as much as an answer.
     Heard,
-    /// Nobody knows whether it lives: its answer counts, its silence does not.
+    /// Whether it is alive is unknown, so an answer is evidence, but silence is not.
     Stranger,
 }
 
-/// Who was heard in a run, and who fell silent when. Hosts are places in the caller's list, times are since its begin.
+/// Which hosts answered in a run, and when others fell silent. Hosts are indexes of the caller's list, times are
+/// since the run's begin.
 #[derive(Clone, Debug, Default)]
 pub struct Voices {
     hosts: BTreeMap<usize, Voice>,
-    /// Most of them fell silent at once, and none of those has answered since.
+    /// Whether most of them fell silent at once, and none of these has answered since.
     storm: bool,
 }
 
 impl Voices {
-    /// An earlier process of the run heard the host, and did not tell it to go away.
+    /// Records that an earlier process of the run reached the host, and did not tell it to reboot.
     pub fn heard_before(&mut self, host: usize) {
         self.hosts.entry(host).or_insert(Voice::HeardBefore);
     }
 
-    /// The host answers.
+    /// Records that the host answers.
     pub fn heard(&mut self, host: usize) {
         let before = self.hosts.insert(host, Voice::Heard);
-        // Why the others stay lost: an end for one of them is none for a part of the fleet whose switch is still dead.
+        // The others stay lost: one that is back says nothing of those behind a switch that is still dead.
         if matches!(before, Some(Voice::Lost(_))) {
             self.storm = false;
         }
     }
 
-    /// The host was told to reboot.
+    /// Records that the host was told to reboot.
     pub fn expects(&mut self, host: usize, now: Duration) {
         self.hosts.insert(host, Voice::Expected(now));
         let goes_on = self.lost_since(Duration::ZERO).next().is_some();
         self.storm &= goes_on;
     }
 
-    /// The host was asked, and did not answer.
+    /// Records that the host did not answer a connection.
     pub fn silent(&mut self, host: usize, now: Duration) {
         if let Some(voice @ (Voice::Heard | Voice::HeardBefore)) = self.hosts.get_mut(&host) {
             *voice = Voice::Lost(now);
         }
     }
 
-    /// The connection to a host was lost.
+    /// Records that the connection to a host was lost.
     pub fn lost(&mut self, host: usize, now: Duration) {
         if let Some(voice @ Voice::Heard) = self.hosts.get_mut(&host) {
             *voice = Voice::Lost(now);
@@ -153,24 +155,24 @@ impl Voices {
         lost.map(|(host, _)| *host)
     }
 
-    /// Those who fell silent at once, as long as that goes on; empty otherwise.
+    /// Returns the hosts that fell silent at once, while that lasts; empty otherwise.
     pub fn storm(&self) -> Vec<usize> {
         if self.storm { self.lost_since(Duration::ZERO).collect() } else { Vec::new() }
     }
 
-    /// Whether the host was heard in this run; one that was told to reboot is not missed.
+    /// Whether the host answered in this run, and was not told to reboot.
     pub fn is_missed(&self, host: usize) -> bool {
         matches!(self.hosts.get(&host), Some(Voice::Heard | Voice::Lost(_)))
     }
 
-    /// Whether the host fell silent since then, and was not heard again.
+    /// Whether the host fell silent since then and has not answered again.
     pub fn is_lost(&self, host: usize, since: Duration) -> bool {
         matches!(self.hosts.get(&host), Some(Voice::Lost(at)) if *at >= since)
     }
 
-    /// What a host can tell of the way to another one that is silent; nothing where it was told to go away itself.
+    /// Returns the evidence of a host about the way to a silent one; `None` if it was told to reboot itself.
     pub fn witness(&self, host: usize, of: usize) -> Option<Witness> {
-        // Why the margin: each connection is found dead at its own time.
+        // With a margin, because each connection is found dead at its own time.
         let since = match self.hosts.get(&of) {
             Some(Voice::Expected(at) | Voice::Lost(at)) => at.saturating_sub(AT_ONCE),
             Some(Voice::Heard | Voice::HeardBefore) | None => Duration::ZERO,
@@ -184,7 +186,7 @@ impl Voices {
     }
 }
 
-/// The power cycles of a run, whoever of its processes made them.
+/// The power cycles of a run, by all of its processes.
 #[derive(Clone, Debug, Default)]
 pub struct Cycles(Vec<Timestamp>);
 
@@ -193,13 +195,13 @@ impl Cycles {
         Self(made)
     }
 
-    /// Takes one, unless the last hour has so many; the error is how many it has.
+    /// Counts a power cycle, unless the last hour has `an_hour` already.
     ///
     /// # Errors
     /// The number of power cycles in the last hour.
     pub fn take(&mut self, now: Timestamp, an_hour: u32) -> Result<(), usize> {
         let since = now.checked_sub(HOUR).unwrap_or(Timestamp::MIN);
-        // Why not only up to now: a clock that was set back makes no room.
+        // Including later times: setting a clock back must not allow more.
         let recent = self.0.iter().filter(|at| **at > since).count();
         if recent >= an_hour as usize {
             return Err(recent);

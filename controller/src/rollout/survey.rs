@@ -1,12 +1,12 @@
-//! How fresh the word of who else is out is, and since when it stands against everybody.
+//! Surveys of nodes that are out for other reasons: their age, and since when they fill a limit.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 
-/// Age after which a survey decides nothing any more.
+/// Age after which a survey decides nothing.
 const FRESH: SignedDuration = SignedDuration::from_secs(1);
-/// From an answer that stands against somebody to the next survey.
+/// Time from an answer that delays a host to the next survey.
 const AGAIN: SignedDuration = SignedDuration::from_secs(10);
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -14,7 +14,7 @@ pub(super) struct Surveys {
     asked: u64,
     in_flight: Option<Timestamp>,
     last: Option<Answer>,
-    /// Hosts that turned out to be others' since the survey was asked for: it may have missed them.
+    /// Hosts found to be others' since the survey was requested, which may lack them.
     refused: BTreeSet<usize>,
 }
 
@@ -26,12 +26,12 @@ struct Answer {
 }
 
 impl Surveys {
-    /// Surveys asked for so far.
+    /// Returns the number of surveys requested so far.
     pub(super) fn asked(&self) -> u64 {
         self.asked
     }
 
-    /// Whether a new survey has to be asked for; none while one is under way.
+    /// Whether a new survey must be requested; false while one is pending.
     pub(super) fn ask(&mut self, now: Timestamp) -> bool {
         if self.in_flight.is_some() {
             return false;
@@ -42,21 +42,21 @@ impl Surveys {
         true
     }
 
-    /// Everybody who is out by it.
+    /// Stores an answer and returns the hosts that are out by it.
     pub(super) fn answered(&mut self, out: Vec<usize>, now: Timestamp) -> BTreeSet<usize> {
-        // Why unasked ones do not count as fresh: nobody knows when they were made.
+        // An answer without a request is not recent, as its age is unknown.
         if let Some(asked_at) = self.in_flight.take() {
             self.last = Some(Answer { number: self.asked, asked_at, answered_at: now });
         }
         out.into_iter().chain(std::mem::take(&mut self.refused)).collect()
     }
 
-    /// Whether there was one to fail.
+    /// Drops a failed survey. Returns whether there was one.
     pub(super) fn failed(&mut self) -> bool {
         self.in_flight.take().is_some()
     }
 
-    /// Nobody will answer any more.
+    /// Drops a survey that will not be answered any more.
     pub(super) fn forget(&mut self) {
         self.in_flight = None;
     }
@@ -67,26 +67,26 @@ impl Surveys {
         }
     }
 
-    /// When to ask again, where the last answer stands against somebody.
+    /// Returns when to survey again, if the last answer delays a host.
     pub(super) fn again(&self) -> Timestamp {
         let again = self.last.and_then(|last| last.answered_at.checked_add(AGAIN).ok());
         again.unwrap_or(Timestamp::MIN)
     }
 
-    /// Whether the one under way was asked for so soon after the last answer that both tell of the same outages.
+    /// Whether the pending survey was requested so soon after the last answer that both report the same outages.
     pub(super) fn goes_on(&self) -> bool {
         let soon =
             |(asked_at, last): (Timestamp, Answer)| asked_at.duration_since(last.answered_at) <= AGAIN * 3;
         self.in_flight.zip(self.last).is_none_or(soon)
     }
 
-    /// Whether the last one may decide anything now.
+    /// Whether the last one is recent enough to decide.
     pub(super) fn is_fresh(&self, now: Timestamp) -> bool {
         self.last.is_some_and(|last| now.duration_since(last.answered_at) <= FRESH)
     }
 
-    /// Whether it may decide on a wish that was made after so many surveys were asked for: it was made after the wish,
-    /// or is a second old at most.
+    /// Whether it may decide on a ticket taken after `asked_before` requests: it was requested after the ticket, or
+    /// is at most a second old.
     pub(super) fn decides(&self, asked_before: u64, now: Timestamp) -> bool {
         self.is_fresh(now)
             && self
@@ -95,8 +95,8 @@ impl Surveys {
     }
 }
 
-/// Since when nothing but outages that surveys report takes up the fleet's budget, or a domain's limit. They may be over
-/// in a moment, such as a scheduler that lost all its nodes for one: who wants a place waits for that for a while.
+/// Since when outages that only surveys report fill the fleet's budget or a domain's limit. They may be short, such
+/// as when a scheduler loses all its nodes for a moment, so hosts wait for a while before they are denied.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Patience {
     fleet: Option<Timestamp>,
@@ -104,7 +104,7 @@ pub(super) struct Patience {
 }
 
 impl Patience {
-    /// Since when, for the fleet where `domain` is none; not at all is since now.
+    /// Returns since when, for the fleet if `domain` is `None`; `now` if they do not.
     pub(super) fn since(&self, domain: Option<usize>, now: Timestamp) -> Timestamp {
         let since = match domain {
             None => self.fleet,
@@ -120,7 +120,7 @@ impl Patience {
         };
     }
 
-    /// Domains that are waited for.
+    /// Returns the domains that are waited for.
     pub(super) fn domains(&self) -> Vec<usize> {
         self.domains.keys().copied().collect()
     }

@@ -1,4 +1,4 @@
-//! Which nodes go in which wave.
+//! Divides nodes into waves.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,21 +24,21 @@ impl std::fmt::Display for Batch {
     }
 }
 
-/// What the division into waves needs to know of a node.
+/// The properties of a node that decide its wave.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WaveHost {
-    /// Hardware class; none where it could not be read, or the node does not look well: its driver does not answer, or
+    /// Hardware class; `None` if it could not be read, or the node is not healthy: its driver does not answer, or
     /// does not show all GPUs.
     pub class: Option<String>,
-    /// GPUs that were counted.
+    /// Number of GPUs found.
     pub gpus: usize,
-    /// Readings of its GPUs that failed.
+    /// Number of its GPUs' readings that failed.
     pub flaws: usize,
-    /// Whether the node answers: one that does not proves nothing.
+    /// Whether the node answers; one that does not is no canary.
     pub reachable: bool,
-    /// Whether it has not answered yet: whoever is late goes last.
+    /// Whether it has not answered yet; such nodes go last.
     pub late: bool,
-    /// Whether an earlier play lost it: it takes no part in this one.
+    /// Whether an earlier play lost it, so that it takes no part in this one.
     pub gone: bool,
 }
 
@@ -52,19 +52,19 @@ impl WaveHost {
 /// One wave: indexes into the play's hosts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wave {
-    /// As written.
+    /// The label as written.
     pub label: String,
     pub hosts: Vec<usize>,
     pub canary: bool,
-    /// Nodes that nobody could judge, led past those that the canaries stand for.
+    /// Whether its nodes have an unknown class, so that no canary stands for them.
     #[serde(default)]
     pub aside: bool,
 }
 
-/// Divides the hosts that take part, in their order, into waves. No batches is one wave of all.
+/// Divides the hosts that take part into waves, in their order. Without batches, all are one wave.
 ///
-/// Where canaries are asked for, nodes of unknown class are none, and go after all others: what is broken already says
-/// nothing of the change. Only where no node at all is known, the first that answers is the canary.
+/// With canaries, nodes of unknown class are no canaries and go last: what is broken already proves nothing about the
+/// change. Only if the class of no node is known, the first that answers is the canary.
 pub fn plan_waves(batches: &[Batch], hosts: &[WaveHost]) -> Vec<Wave> {
     let get = |host: &usize| hosts.get(*host);
     let mut left: Vec<usize> =
@@ -82,7 +82,7 @@ pub fn plan_waves(batches: &[Batch], hosts: &[WaveHost]) -> Vec<Wave> {
         let alike = left.iter().copied().filter(|host| is_aside(host) == aside);
         let batch = match entries.next() {
             Some(batch) => Some(*batch),
-            // Why: when only `canary` is written, everybody else follows in one wave.
+            // If only `canary` is written, all others follow in one wave.
             None => last.filter(|batch| *batch != Batch::Canary),
         };
         last = batch.or(last);
@@ -103,8 +103,8 @@ pub fn plan_waves(batches: &[Batch], hosts: &[WaveHost]) -> Vec<Wave> {
     waves
 }
 
-/// One node of each known class: with as many GPUs as most of the class have, so that one which lost some stands for
-/// nobody, and the fewest failed readings. The first such one.
+/// Returns one node of each known class: the first of those with as many GPUs as most of the class, as one that lost
+/// some represents no other, and with the fewest failed readings.
 fn canaries(left: &[usize], hosts: &[WaveHost]) -> Vec<usize> {
     let here = || left.iter().filter_map(|host| Some((*host, hosts.get(*host)?)));
     let mut classes: BTreeMap<&str, Vec<(usize, &WaveHost)>> = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! What the rollout is told and what it answers. Every input can be journalled and replayed.
+//! The inputs and actions of a rollout. Every input can be journalled and replayed.
 
 use std::collections::BTreeMap;
 
@@ -14,50 +14,50 @@ use super::SoFar;
 pub enum Input {
     /// The play begins.
     Begin,
-    /// The node's next act needs a permit of this class.
+    /// The node's next operation needs a permit of this class.
     WantsPermit {
         host: usize,
         class: Disruption,
     },
-    /// The scheduler has let go of the node, as [`Action::Drain`] asked.
+    /// The node is drained, as [`Action::Drain`] requested.
     Drained {
         host: usize,
     },
-    /// Somebody else holds the node out of service: it is theirs.
+    /// The drain was refused, because somebody else holds the node out of service.
     DrainRefused {
         host: usize,
         by: String,
     },
-    /// The scheduler did not let go in time, or [`Action::StopDraining`] was obeyed.
+    /// The drain did not end in time, or was stopped by [`Action::StopDraining`].
     DrainFailed {
         host: usize,
         why: String,
-        /// The node could not be given back, or nobody knows: it keeps its place.
+        /// Whether the node is, or may be, still drained, so that it keeps its place.
         still_out: bool,
     },
-    /// The answer to [`Action::Survey`]: who is out through somebody else, in the play and elsewhere.
+    /// The answer to [`Action::Survey`]: nodes that others have out of service, in the play and elsewhere.
     Surveyed {
         out: Vec<usize>,
-        /// Nodes elsewhere that take up the budget.
+        /// Number of nodes elsewhere that fill the budget.
         elsewhere: usize,
-        /// Nodes elsewhere that are in these failure domains of the play.
+        /// Number of nodes elsewhere in each failure domain of the play.
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         domains: BTreeMap<usize, usize>,
     },
-    /// The survey gave no answer: who waits for it is denied.
+    /// The survey failed; hosts that wait for it are denied.
     SurveyFailed {
         why: String,
     },
-    /// The proof asked for by [`Action::ProveIdle`]: nothing works on the node.
+    /// The answer to [`Action::ProveIdle`]: nothing runs on the node.
     Idle {
         host: usize,
     },
-    /// The same, with another answer; not knowing is being busy.
+    /// The other answer to [`Action::ProveIdle`]: something runs there, or it is not known.
     Busy {
         host: usize,
         reason: String,
     },
-    /// The node is back in service: its disruptive section is over and verified, or its drain was undone.
+    /// The node is back in service: its disruptive section is verified and over, or its drain was undone.
     Released {
         host: usize,
     },
@@ -71,42 +71,42 @@ pub enum Input {
         ok: bool,
         why: String,
     },
-    /// The node was drained by a run whose records are lost, and is ours now; told before [`Input::Begin`].
+    /// The node was drained by a run whose records are lost, and this run takes it over; comes before
+    /// [`Input::Begin`].
     Adopted {
         host: usize,
     },
-    /// The node has not answered yet: it counts as out until [`Input::OthersOut`] says more; told before
+    /// The node has not answered yet: it counts as out until [`Input::OthersOut`] says otherwise; comes before
     /// [`Input::Begin`].
     Late {
         host: usize,
     },
-    /// Something that is not ours took the node out of service, or it came back.
+    /// Something outside of this play took the node out of service, or it came back.
     OthersOut {
         host: usize,
         out: bool,
     },
-    /// A failed task says that one failure stops the play.
+    /// A task failed whose failure stops the play.
     Fatal,
-    /// A task ends the play for everybody (`meta: end_play`): no further wave starts, and that is no fault.
+    /// A task ends the play for all hosts (`meta: end_play`): no further wave starts, which is no failure.
     EndPlay,
-    /// A person or a signal asks the run to stop.
+    /// A person or a signal stops the run.
     Interrupt,
-    /// Time passed, as [`Action::WakeAt`] asked.
+    /// Time has passed, as [`Action::WakeAt`] requested.
     Tick,
-    /// A new controller goes on after a crash: nothing that was asked for will be answered. It starts anew the tasks
-    /// of [`super::Rollout::in_flight`], asked before this input: the input itself may start further ones.
+    /// A new controller continues after a crash: no pending request will be answered. It restarts the tasks of
+    /// [`super::Rollout::in_flight`], read before this input, as the input itself may start further ones.
     Resume,
-    /// A node that ended held, unreachable or stopped takes part again; told before [`Input::Resume`].
+    /// A node that ended held, unreachable or stopped takes part again; comes before [`Input::Resume`].
     Reopen {
         host: usize,
     },
-    /// A node that an earlier play had lost is there again, and takes part in the last wave; told before
-    /// [`Input::Resume`].
+    /// A node that an earlier play had lost is back, and takes part in the last wave; comes before [`Input::Resume`].
     Returned {
         host: usize,
     },
-    /// What other plays of the run have left behind by now, where that is not what it was; told before
-    /// [`Input::Resume`], and after the two above.
+    /// What other plays of the run changed since; comes before [`Input::Resume`], and after [`Input::Reopen`] and
+    /// [`Input::Returned`].
     Beside {
         so_far: SoFar,
         /// Nodes of this play that other plays have out of service, or that do not answer.
@@ -114,7 +114,7 @@ pub enum Input {
     },
 }
 
-/// How a node's part ended.
+/// How a node ended the play.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum End {
@@ -134,35 +134,34 @@ pub enum Action {
     Start {
         host: usize,
     },
-    /// Find out who else is out of service; [`Input::Surveyed`] answers.
+    /// Find out which other nodes are out of service; answered by [`Input::Surveyed`].
     Survey,
-    /// Take the node from its scheduler; [`Input::Drained`], [`Input::DrainRefused`] or [`Input::DrainFailed`]
-    /// answers.
+    /// Drain the node; answered by [`Input::Drained`], [`Input::DrainRefused`] or [`Input::DrainFailed`].
     Drain {
         host: usize,
-        /// When waiting for it ends.
+        /// When to stop waiting for it.
         deadline: Timestamp,
     },
-    /// Give the node back to its scheduler; [`Input::DrainFailed`] answers.
+    /// Undo the drain; answered by [`Input::DrainFailed`].
     StopDraining {
         host: usize,
     },
-    /// Find out, now, whether anything works on the node.
+    /// Find out now whether anything runs on the node.
     ProveIdle {
         host: usize,
     },
     Grant {
         host: usize,
         class: Disruption,
-        /// When the window closes; none without a window, and for a node that is out past the end of it.
+        /// When the window closes; `None` without a window, and for a node that is out past its end.
         deadline: Option<Timestamp>,
     },
-    /// With drains, a node that was drained keeps its place until [`Input::Released`] says that it was given back.
+    /// With drains, a drained node keeps its place until [`Input::Released`] says that it was given back.
     Deny {
         host: usize,
         why: Denial,
     },
-    /// The node waits for these to come back (16 of them at most). Said once for each wish.
+    /// The node waits for these to come back (at most 16 are named). Sent once for each request.
     Waits {
         host: usize,
         out: Vec<usize>,
@@ -179,33 +178,33 @@ pub enum Action {
         wave: usize,
         until: Timestamp,
     },
-    /// Ask the health gates of these; [`Input::SoakChecked`] answers for each.
+    /// Check the health gates of these; answered by [`Input::SoakChecked`] for each.
     CheckSoak {
         wave: usize,
         hosts: Vec<usize>,
     },
-    /// Say [`Input::Tick`] then; replaces every earlier one.
+    /// Send [`Input::Tick`] at this time; replaces every earlier alarm.
     WakeAt {
         at: Timestamp,
     },
-    /// Nothing new starts from here on.
+    /// No further node starts.
     Stop {
         reason: StopReason,
     },
-    /// The play is over; these were never started.
+    /// The play is over; these nodes were never started.
     Finish {
         never_started: Vec<usize>,
     },
 }
 
-/// Why a permit is refused. The node is held, untouched.
+/// Why a permit is denied. The node is held, unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Denial {
     Busy {
         reason: String,
     },
-    /// So many nodes are out for good that none may follow; names 16 of them at most.
+    /// So many nodes are out for good that no other may follow; names at most 16 of them.
     BudgetSpent {
         out: Vec<usize>,
         budget: usize,
@@ -220,15 +219,15 @@ pub enum Denial {
     HeldByOthers {
         by: String,
     },
-    /// Its scheduler did not let go of it.
+    /// The node was not drained.
     NotDrained {
         why: String,
     },
-    /// Nobody could say who else is out.
+    /// The survey failed.
     NotSurveyed {
         why: String,
     },
-    /// What it needs takes longer than the window stays open.
+    /// The operation takes longer than the window stays open.
     WindowTooShort {
         needs_s: u64,
         closes: Timestamp,
@@ -244,7 +243,7 @@ pub enum StopReason {
     FailPercentage {
         wave: usize,
         failed: usize,
-        /// Nodes of the wave; of the play, in a wave of nodes that were led aside.
+        /// Number of nodes in the wave; of the whole play, for a wave of nodes of unknown class.
         of: usize,
     },
     Failures {
@@ -259,7 +258,7 @@ pub enum StopReason {
     Canary {
         failed: Vec<usize>,
     },
-    /// No canary failed, but these are not done: they prove nothing.
+    /// No canary failed, but these did not finish, so they prove nothing.
     CanaryHeld {
         held: Vec<usize>,
     },
@@ -274,7 +273,7 @@ pub enum StopReason {
 }
 
 impl StopReason {
-    /// The canaries that stopped the run, and whether they failed; nobody where it was something else.
+    /// Returns the canaries that stopped the run, and whether they failed; empty if something else did.
     pub fn canaries(&self) -> (&[usize], bool) {
         match self {
             Self::Canary { failed } => (failed, true),
@@ -283,13 +282,13 @@ impl StopReason {
         }
     }
 
-    /// Whether a bound was reached: who resumes the run takes back a stop by a person or a window, and no other.
+    /// Whether a threshold was reached. A resume lifts a stop by a person or a window, and no other.
     pub const fn is_lasting(&self) -> bool {
         !matches!(self, Self::Interrupted | Self::WindowClosed { .. })
     }
 }
 
-/// An event that cannot be in the state the node is in: a fault of the caller, never a panic.
+/// An input that is impossible in the node's state: a fault of the caller, never a panic.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RolloutError {
     #[error("no host {0} in this play")]

@@ -1,6 +1,7 @@
-//! The two tasks of a session: one reads and hands replies out, one writes and keeps the heartbeat.
+//! The two tasks of a session: one reads frames and delivers replies, the other writes frames and keeps the
+//! heartbeat.
 //!
-//! The reader never waits for a caller, so a slow one cannot hold up the others or the keepalives below.
+//! The reader never waits for a caller, so that a slow caller delays neither other calls nor the keepalives of SSH.
 
 use std::{
     any::Any,
@@ -33,22 +34,22 @@ use super::{
 };
 use crate::transport::{ChannelEvent, ChannelReader, ChannelWriter, ExitStatus, printable};
 
-/// Frames that wait for the writer; a data frame is at most [`super::handle::PIECE`].
+/// Number of frames that wait for the writer; a data frame is at most [`super::handle::PIECE`].
 const QUEUE: usize = 2;
-/// Progress texts of one call that wait for their reader; more are dropped.
+/// Number of progress texts of one call that wait for their reader; more are dropped.
 const PROGRESS: usize = 8;
-/// Contents that one call may have asked for and not got.
+/// Number of content requests of one call that may be unanswered.
 const NEEDS: usize = 256;
 const KEPT: usize = 2048;
-/// Characters of a progress text and of an error that are kept.
+/// Number of characters of a progress text and of an error that are kept.
 const PROGRESS_TEXT: usize = 400;
 const ERROR_TEXT: usize = 4000;
-/// The longest that a digest is written, in bytes.
+/// Longest text of a digest, in bytes.
 const DIGEST: usize = 128;
-/// A frame above this many bytes is decoded on a thread that may block.
+/// Frames with more bytes are decoded on a blocking thread.
 const SLOW: usize = 256 * 1024;
 
-/// What a call hears.
+/// What a call receives.
 #[derive(Debug)]
 pub(super) enum Heard {
     Progress(String),
@@ -59,24 +60,24 @@ pub(super) enum Heard {
 struct Waiting {
     sender: mpsc::UnboundedSender<Heard>,
     queued: Arc<AtomicUsize>,
-    /// An operation ends with an outcome or an error, and `Done` is a word in between.
+    /// Whether an outcome or an error ends it, so that `Done` is an interim reply.
     operation: bool,
-    /// Its answer came.
+    /// Whether its answer has arrived.
     answered: bool,
 }
 
 #[derive(Default)]
 struct Calls {
     waiting: HashMap<u64, Waiting>,
-    /// Those that were given up before their answer came: it may still come, once.
+    /// Calls that were given up before their answer, which may still arrive once.
     given_up: HashSet<u64>,
 }
 
-/// Why a session is over.
+/// Why a session has ended.
 #[derive(Clone, Debug)]
 pub(super) struct Ended {
     pub(super) reason: Arc<str>,
-    /// The helper's process ended, and the connection lived to tell.
+    /// Whether the helper's process ended while the connection was still up.
     pub(super) helper: bool,
 }
 
@@ -86,7 +87,7 @@ impl Ended {
     }
 }
 
-/// What calls and tasks share.
+/// State that calls and both tasks share.
 pub(super) struct Shared {
     next_id: AtomicU64,
     calls: Mutex<Calls>,
@@ -95,7 +96,7 @@ pub(super) struct Shared {
     pub(super) stop: CancellationToken,
 }
 
-/// A call's end of the line; forgotten when dropped.
+/// The receiving end of a call; dropping it removes the call.
 pub(super) struct Line {
     pub(super) id: u64,
     shared: Arc<Shared>,
@@ -104,14 +105,14 @@ pub(super) struct Line {
 }
 
 impl Line {
-    /// The next thing heard; `None` when the session ended.
+    /// Returns the next reply; `None` if the session has ended.
     pub(super) async fn next(&mut self) -> Option<Heard> {
         let heard = self.receiver.recv().await;
         self.queued.fetch_sub(usize::from(heard.is_some()), Ordering::Relaxed);
         heard
     }
 
-    /// Sends without waiting, for those who cannot wait.
+    /// Queues a frame without waiting, for callers that cannot wait.
     pub(super) fn send_later(&self, bytes: Bytes) {
         if let (Err(mpsc::error::TrySendError::Full(bytes)), Ok(runtime)) =
             (self.shared.outgoing.try_send(bytes), tokio::runtime::Handle::try_current())
@@ -141,7 +142,7 @@ impl Shared {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A line for one request; `operation` where its answer is an outcome.
+    /// Opens a line for one request; `operation` says that its answer is an outcome.
     pub(super) fn line(self: &Arc<Self>, operation: bool) -> Line {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let (sender, receiver) = mpsc::unbounded_channel();
@@ -153,7 +154,7 @@ impl Shared {
         Line { id, shared: Arc::clone(self), receiver, queued }
     }
 
-    /// Why the session ended, waiting for it.
+    /// Waits for the end of the session and returns why it ended.
     pub(super) async fn ended(&self) -> Ended {
         let mut watching = self.ended.subscribe();
         match watching.wait_for(Option::is_some).await {
@@ -176,7 +177,7 @@ impl Shared {
         self.stop.cancel();
     }
 
-    /// Hands a reply to its call.
+    /// Delivers a reply to its call.
     fn deliver(&self, id: u64, reply: Reply) -> Result<Delivered, String> {
         if let (0, Reply::Error { message }) = (id, &reply) {
             let reason = format!("the helper cannot go on: {}", printable(message.as_bytes(), ERROR_TEXT));
@@ -188,7 +189,7 @@ impl Shared {
         let Some(waiting) = waiting.get_mut(&id) else {
             return match reply {
                 Reply::Progress { .. } | Reply::NeedBlob { .. } | Reply::Done => Ok(Delivered::Chatter),
-                // Why no error: the call gave up, and its reply crossed with that.
+                // The call was given up while its reply was on the way.
                 _ if given_up.remove(&id) => Ok(Delivered::Chatter),
                 _ => Err("it answers what nobody asked, or twice".to_owned()),
             };
@@ -208,7 +209,7 @@ impl Shared {
                 return Err("it asks for content by what is no digest".to_owned());
             }
             Reply::NeedBlob { stream, blob } => Heard::Need { stream, blob },
-            // Why dropped: a helper may acknowledge content under the operation's id.
+            // A helper may acknowledge content under the operation's id.
             Reply::Done if waiting.operation => return Ok(Delivered::Chatter),
             _ if waiting.answered => return Err("it answers twice".to_owned()),
             Reply::Error { message } => {
@@ -226,11 +227,11 @@ impl Shared {
     }
 }
 
-/// What became of a reply.
+/// What happened to a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Delivered {
     Answer,
-    /// It moved nothing on; too much of that ends the session.
+    /// It was no progress; too much of it ends the session.
     Chatter,
 }
 
@@ -274,13 +275,14 @@ pub(super) fn frame(id: u64, request: Request) -> Result<Bytes, String> {
     encoded.map(Bytes::from).map_err(|error| error.to_string())
 }
 
-/// A large frame that is on its way.
+/// A large frame that is being received.
 struct Arriving {
-    /// Its length, in bytes.
+    /// Its length in bytes.
     bytes: usize,
-    /// When it must be whole.
+    /// The time by which it must be complete.
     until: Instant,
-    /// What is held for it. Nothing until so much of it came that a few words of a helper cannot keep others waiting.
+    /// The memory reserved for it. `None` until enough of it has arrived: a helper must not keep others waiting with
+    /// a few bytes.
     room: Option<Room>,
 }
 
@@ -363,7 +365,7 @@ async fn read(mut reader: ChannelReader, mut decoder: Decoder, shared: Arc<Share
     if !words.is_empty() {
         reason = format!("{reason}; its last words: {words}");
     }
-    // Why not 255: so ends OpenSSH's client when the connection is lost.
+    // OpenSSH's client exits with 255 if the connection is lost.
     let helper = exit.is_some_and(|exit| exit != ExitStatus::Code(255));
     shared.over(Ended { reason: Arc::from(reason), helper });
 }
@@ -387,7 +389,7 @@ async fn dispatch(
     Ok(())
 }
 
-/// Who is answered, and how; read without building anything of the rest.
+/// Id and kind of a reply, parsed without building its content.
 #[derive(Deserialize)]
 struct Head<'a> {
     id: u64,
@@ -401,7 +403,7 @@ struct Kind<'a> {
     reply: Cow<'a, str>,
 }
 
-/// Reads a reply, unless that would take more memory than one may.
+/// Parses a reply, unless it needs more memory than allowed.
 async fn take_in(json: Vec<u8>, budget: &ResultBudget) -> Result<(u64, Reply), String> {
     let weight = weight(&json);
     if weight > SMALL {
@@ -419,7 +421,7 @@ async fn take_in(json: Vec<u8>, budget: &ResultBudget) -> Result<(u64, Reply), S
     let room = budget.take_in(weight).await?;
     let decode = move || serde_json::from_slice::<Envelope<Reply>>(&json).map_err(|error| error.to_string());
     let Envelope { id, mut body } = match weight > SLOW as u64 {
-        // Why elsewhere: other nodes are not to wait for it.
+        // On another thread, so that other nodes need not wait.
         true => tokio::task::spawn_blocking(decode).await.map_err(|error| error.to_string())??,
         false => decode()?,
     };
@@ -434,7 +436,7 @@ async fn take_in(json: Vec<u8>, budget: &ResultBudget) -> Result<(u64, Reply), S
     Ok((id, body))
 }
 
-/// What a task ends with whose result is not taken in.
+/// Returns the outcome of a task whose result is too large.
 fn too_large(weight: u64, most: u64) -> OpOutcome {
     OpOutcome::failed(
         FailureKind::Io,
@@ -473,7 +475,7 @@ async fn write(
         };
         match written {
             Ok(Ok(())) => {}
-            // Why not the error itself: the reader learns the real reason a moment later.
+            // The reader learns the real reason a moment later.
             Ok(Err(_)) => {
                 let patience = timeout(Duration::from_secs(2), shared.stop.cancelled());
                 if patience.await.is_err() {

@@ -1,11 +1,11 @@
-//! Content that helpers ask for while they carry an operation out.
+//! Content that helpers request during an operation.
 
 use std::{collections::HashMap, path::PathBuf};
 
 use tokio::io::AsyncRead;
 use tokio_util::bytes::Bytes;
 
-/// Where content comes from.
+/// A source of content.
 pub enum BlobContent {
     Bytes(Bytes),
     File(PathBuf),
@@ -24,11 +24,11 @@ impl std::fmt::Debug for BlobContent {
 
 /// Finds content by its digest.
 pub trait BlobSource: Send + Sync {
-    /// `None` when there is no content with this digest.
+    /// Returns the content with this digest; `None` if there is none.
     fn open(&self, sha256: &str) -> Option<BlobContent>;
 }
 
-/// For operations that need no content.
+/// A source for operations that need no content.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoBlobs;
 

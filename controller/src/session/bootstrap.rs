@@ -1,13 +1,15 @@
-//! The one command that starts the helper on a node, and what it says before the helper speaks.
+//! The command that starts the helper on a node, and its output until the helper takes over.
 //!
-//! Pure. The command must reach `sh` unharmed through bash, dash, zsh, csh, tcsh and fish, so it is one line in
+//! Pure. The command must reach `sh` unchanged through bash, dash, zsh, csh, tcsh and fish, so it is one line in
 //! single quotes without quotes, backslashes and exclamation marks.
 //!
-//! A file that is there already is run only when the node's own `sha256sum`, `openssl` or `shasum` has given its digest,
-//! since what it says of itself once it runs proves nothing; where the node has none of them it is sent anew each time.
-//! Owner and size are looked at first, so that only a file that may be ours is read. Once its digest was right, inode,
-//! owner, mode, size and the kernel's times stand for it, in a record that only its owner can write: hashing the whole
-//! file at every start would cost each node tens of milliseconds. A record that differs in any of them is worth nothing.
+//! An existing file is run only if the node's own `sha256sum`, `openssl` or `shasum` has confirmed its digest,
+//! because a running program's own word proves nothing. A node with none of these tools gets the file anew each time.
+//!
+//! Owner and size are checked first, so that only a file that may be gpufleet's is read. After a correct digest,
+//! inode, owner, mode, size and the kernel's times are kept in a record that only its owner can write: hashing the
+//! whole file at every start would cost each node tens of milliseconds. If any of them differs, the record is
+//! ignored.
 
 use std::fmt::Write as _;
 
@@ -17,23 +19,23 @@ use crate::transport::Become;
 const BOOTSTRAP: &str = include_str!("bootstrap.sh");
 const BECOME: &str = include_str!("become.sh");
 
-/// A script as one line.
+/// Joins a script into one line.
 fn one_line(script: &str) -> String {
     let lines = script.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
     lines.collect::<Vec<_>>().join(" ")
 }
 
-/// A fresh word that marks our lines among the noise of login shells.
+/// Returns a new word that marks gpufleet's lines in the output of login shells.
 pub(super) fn fresh_tag() -> String {
     format!("gpufleet-{}", uuid::Uuid::new_v4().simple())
 }
 
-/// What sudo asks with, when it asks for us.
+/// Returns the prompt that sudo uses.
 pub(super) fn password_prompt(tag: &str) -> String {
     format!("{tag}-password:")
 }
 
-/// The command for the login shell.
+/// Returns the command for the login shell.
 pub(super) fn command(
     tag: &str,
     files: &NodeFiles,
@@ -57,12 +59,12 @@ pub(super) fn command(
     }
 }
 
-/// What a helper on this machine is told: the host that it stands for.
+/// Returns the arguments of a helper on the controller: the host that it acts for.
 pub(super) fn local_words(name: &str) -> String {
     format!("--local {}", percent(name))
 }
 
-/// A text as one word that no shell changes; the helper reads it back.
+/// Encodes a text as one word that no shell changes; the helper decodes it.
 fn percent(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
@@ -75,7 +77,7 @@ fn percent(text: &str) -> String {
     out
 }
 
-/// Whether a name can be given to sudo through any shell.
+/// Whether a user's name can be passed to sudo through any shell.
 pub(super) fn is_plain_user(name: &str) -> bool {
     !name.is_empty()
         && !name.starts_with('-')
@@ -88,9 +90,9 @@ pub(super) fn is_plain_user(name: &str) -> bool {
 pub(super) enum Word {
     /// uid of the login user, before sudo.
     Login(u32),
-    /// A file that was there before is being run.
+    /// An existing file is being run.
     Run,
-    /// The file for this architecture is to be sent now, as gzip packs it where the node can unpack that.
+    /// The file for this architecture must be sent, packed with gzip if the node can unpack it.
     Need {
         architecture: String,
         packed: bool,
@@ -101,7 +103,7 @@ pub(super) enum Word {
     },
 }
 
-/// Finds our lines in what a login shell prints, however it is cut.
+/// Finds gpufleet's lines in the output of a login shell, in whatever pieces it arrives.
 #[derive(Debug)]
 pub(super) struct Words {
     tag: String,
@@ -113,7 +115,7 @@ impl Words {
         Self { tag: tag.to_owned(), scanned: 0 }
     }
 
-    /// Complete lines that were not seen before; `noise` is all that came so far.
+    /// Returns complete lines that were not returned before; `noise` is all output so far.
     pub(super) fn scan(&mut self, noise: &[u8]) -> Vec<Word> {
         let mut words = Vec::new();
         while let Some(rest) = noise.get(self.scanned..) {

@@ -1,7 +1,7 @@
-//! How much memory what nodes say may take at once.
+//! Limits on the memory that answers of nodes take at once.
 //!
-//! Owns the bounds of one answer and of all that are on their way in this run. Invariants: nobody who waits for room holds
-//! room that another one needs to give his own back, and nobody waits longer than [`PATIENCE`].
+//! Owns the limits for one answer, and for all answers in flight in this run. Invariants: a waiter never holds memory
+//! that another one needs in order to release its own; nobody waits longer than [`PATIENCE`].
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,32 +10,32 @@ use tokio::{
     time::timeout,
 };
 
-/// The most that one answer may take once it is a tree, in bytes.
+/// Largest size of a task's result once parsed, in bytes.
 pub const LARGEST_RESULT: u64 = 16 << 20;
-/// The same for an answer that is no result of a task, such as facts.
+/// Largest size of any other answer once parsed, such as facts, in bytes.
 pub const LARGEST_ANSWER: u64 = 2 << 20;
-/// What all answers of a run together may take that wait to be read, in bytes. Small ones do not count.
+/// Memory for all answers of a run that are being received, in bytes. Small ones do not count.
 const ARRIVING: u64 = 64 << 20;
-/// The same for what was read and is being taken in.
+/// Memory for all answers of a run that are being parsed, in bytes.
 const TAKEN_IN: u64 = 32 << 20;
-/// What is no larger than this needs no room, in bytes.
+/// Answers up to this size in bytes need no reservation.
 pub(super) const SMALL: u64 = 256 << 10;
-/// How long an answer waits for room: as long as fifty nodes need that take all the time for theirs.
+/// How long an answer waits for memory: as long as fifty nodes may take for their answers one after the other.
 const PATIENCE: Duration = Duration::from_secs(1200);
-/// The slowest that a large answer may come, in bytes a second, and what it has beside that. What is small has all the time
-/// of its task.
+/// Slowest rate of a large answer in bytes a second, and the time it has in addition. A small one has as long as its
+/// task.
 const SLOWEST: u64 = 512 << 10;
 const HEAD_START: Duration = Duration::from_secs(10);
 const KIB: u64 = 1024;
 
-/// The memory of one run for what its nodes say; shared by all its sessions.
+/// The memory of one run for answers of nodes; shared by all its sessions.
 #[derive(Clone, Debug)]
 pub struct ResultBudget {
     arriving: Arc<Semaphore>,
     taken_in: Arc<Semaphore>,
 }
 
-/// Room that is held, as long as this lives.
+/// A reservation, which lasts as long as this value.
 pub(super) type Room = Option<OwnedSemaphorePermit>;
 
 impl Default for ResultBudget {
@@ -46,19 +46,19 @@ impl Default for ResultBudget {
 }
 
 impl ResultBudget {
-    /// Room for a frame of so many bytes that is on its way.
+    /// Reserves memory for a frame of `bytes` bytes that is being received.
     ///
     /// # Errors
-    /// There was none for long.
+    /// If none became free in time.
     pub(super) async fn arrive(&self, bytes: u64) -> Result<Room, String> {
-        // Why twice: while it is read, it is there as bytes and as a copy of them.
+        // Twice: while it is read, there is a copy of the bytes.
         room(&self.arriving, bytes * 2).await
     }
 
-    /// Room for an answer of this weight.
+    /// Reserves memory for an answer of this weight.
     ///
     /// # Errors
-    /// There was none for long.
+    /// If none became free in time.
     pub(super) async fn take_in(&self, weight: u64) -> Result<Room, String> {
         room(&self.taken_in, weight).await
     }
@@ -80,12 +80,13 @@ async fn room(pool: &Arc<Semaphore>, bytes: u64) -> Result<Room, String> {
     }
 }
 
-/// How long a frame of so many bytes may take to come.
+/// Returns how long a frame of `bytes` bytes may take to arrive.
 pub(super) fn time_for(bytes: u64) -> Duration {
     HEAD_START + Duration::from_secs(bytes / SLOWEST)
 }
 
-/// Words between answers: a helper that never stops talking is cut off. Nothing of it is kept, so this is about time alone.
+/// Counts frames between answers, so that a helper that never stops sending is cut off. Nothing of them is kept, so
+/// this limits time and not memory.
 #[derive(Debug)]
 pub(super) struct Chatter {
     messages: f64,
@@ -94,17 +95,19 @@ pub(super) struct Chatter {
 }
 
 impl Chatter {
-    /// What may be said at once: messages, and bytes.
+    /// Largest burst: messages and bytes.
     const MOST: (f64, f64) = (20_000.0, (16 << 20) as f64);
-    /// What is forgiven each second.
+    /// What is credited each second: messages and bytes.
     const FORGIVEN: (f64, f64) = (200.0, (256 << 10) as f64);
 
     pub(super) fn new() -> Self {
         Self { messages: 0.0, bytes: 0.0, since: tokio::time::Instant::now() }
     }
 
+    /// Counts one frame.
+    ///
     /// # Errors
-    /// It was too much.
+    /// If it was too much.
     pub(super) fn hear(&mut self, bytes: usize) -> Result<(), String> {
         let now = tokio::time::Instant::now();
         let seconds = (now - self.since).as_secs_f64();

@@ -1,4 +1,4 @@
-//! Why a session did not start, ended, or could not carry an operation out.
+//! Why a session did not start, ended, or could not carry out an operation.
 
 use std::time::Duration;
 
@@ -15,12 +15,12 @@ pub enum SessionError {
     /// The connection ended.
     #[error("{node}: the connection was lost during {phase}: {cause}")]
     Lost { node: String, phase: Phase, cause: String },
-    /// The helper's process ended in the middle of it, and the connection lived to tell how.
+    /// The helper's process ended, and the connection was still up to report how.
     #[error("{node}: during {phase} {cause}")]
     HelperEnded { node: String, phase: Phase, cause: String },
     #[error("{node}: {phase} took longer than {} s, and stopping it had no effect", after.as_secs())]
     Timeout { node: String, phase: Phase, after: Duration },
-    /// The helper could not understand or carry out a request at all.
+    /// The helper could not understand a request, or could not begin it.
     #[error("{node}: the helper refuses: {message}")]
     Refused { node: String, message: String },
     #[error("{node}: the helper broke the protocol: {reason}; this is a bug in gpufleet")]
@@ -33,8 +33,8 @@ pub enum SessionError {
 }
 
 impl SessionError {
-    /// Whether it says that the node gives no sign of life. A login that is refused, a jump host that is down and what is
-    /// wrong on this machine say nothing of the kind.
+    /// Whether the node shows no sign of life. A refused login, a jump host that is down and a fault of the
+    /// controller are no such error.
     pub const fn is_silence(&self) -> bool {
         match self {
             Self::Connect(error) => matches!(
@@ -50,14 +50,14 @@ impl SessionError {
         }
     }
 
-    /// Whether the node's address refuses the connection: the way there works, and nobody listens.
+    /// Whether the node's address refuses the connection: the way there works, but no server listens.
     pub const fn is_refusal(&self) -> bool {
         matches!(self, Self::Connect(ConnectError::Refused { .. }))
     }
 }
 
 impl StartError {
-    /// Whether the node answered, and lacks what is needed: asking again changes nothing.
+    /// Whether the node answered but lacks what is needed, so that a retry changes nothing.
     pub const fn is_unfit(&self) -> bool {
         matches!(
             self,
@@ -72,7 +72,7 @@ impl StartError {
     }
 }
 
-/// Why the helper did not start, in words for people.
+/// Why the helper did not start.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StartError {
     #[error("no helper for its architecture {found}, only for {known}")]

@@ -1,4 +1,4 @@
-//! The handle through which the rest of the program talks to one node.
+//! The handle with which the rest of the program talks to one node.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -24,23 +24,23 @@ use super::{
 };
 use crate::transport::{ByteChannel, Connector, Phase, Target};
 
-/// Content goes out in pieces of so many bytes: small, because a piece is what a busy session buffers.
+/// Size in bytes of the pieces in which content is sent. It is small, because a busy session buffers one piece.
 pub(super) const PIECE: usize = 64 * 1024;
 
-/// How often an operation may ask for a content for each file that has it, and for what it does not have.
+/// How often an operation may request a content for each file with it, and a content that it does not have.
 const SAME_CONTENT: u32 = 4;
 const UNKNOWN_CONTENT: u32 = 16;
 
-/// How long the parts of a session may take.
+/// Time limits for the parts of a session.
 #[derive(Clone, Copy, Debug)]
 pub struct SessionDeadlines {
-    /// From the channel to the helper's hello, sending the file not counted.
+    /// From the channel to the helper's hello, without the time to send the file.
     pub start: Duration,
-    /// How long the node may take no byte at all.
+    /// How long the node may accept no byte.
     pub stall: Duration,
     /// For requests other than operations.
     pub reply: Duration,
-    /// Added to an operation's own timeout, and granted once more to cancel it.
+    /// Added to an operation's own timeout, and once more for its cancellation.
     pub grace: Duration,
     pub heartbeat: Duration,
 }
@@ -60,7 +60,7 @@ impl Default for SessionDeadlines {
 #[derive(Clone, Debug)]
 pub struct SessionOptions {
     pub node_files: Arc<NodeFiles>,
-    /// Memory for what nodes say, shared by all sessions of a run.
+    /// Memory for answers of nodes, shared by all sessions of a run.
     pub budget: ResultBudget,
     pub deadlines: SessionDeadlines,
 }
@@ -71,14 +71,14 @@ impl SessionOptions {
     }
 }
 
-/// Whether the node's lock is ours.
+/// Whether this session got the node's lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LockOutcome {
     Opened(Opened),
     Locked(Locked),
 }
 
-/// A running helper on a node. Cheap to clone; the last clone that goes ends the helper.
+/// A running helper on a node. Cheap to clone; dropping the last clone ends the helper.
 #[derive(Clone)]
 pub struct NodeSession {
     inner: Arc<Inner>,
@@ -101,10 +101,10 @@ impl std::fmt::Debug for NodeSession {
 }
 
 impl NodeSession {
-    /// Connects to a node and starts its helper, sending the file when the node lacks it.
+    /// Connects to a node and starts its helper, and sends the file if the node lacks it.
     ///
     /// # Errors
-    /// Why the node cannot be reached or the helper does not start.
+    /// If the node cannot be reached, or the helper does not start.
     pub async fn open(
         connector: &Connector,
         target: &Target,
@@ -113,7 +113,7 @@ impl NodeSession {
         Self::open_with(connector, target, options, &|_| {}).await
     }
 
-    /// [`Self::open`], telling what is under way.
+    /// Opens a session like [`Self::open`], and reports its stages.
     ///
     /// # Errors
     /// As [`Self::open`].
@@ -127,10 +127,10 @@ impl NodeSession {
         Ok(Self::start(&target.name, opening, options))
     }
 
-    /// A session over a channel that exists already, for simulated nodes: the helper is expected to speak on it.
+    /// Opens a session over an existing channel with a helper, for simulated nodes.
     ///
     /// # Errors
-    /// The helper does not say hello.
+    /// If the helper does not say hello.
     pub async fn over(
         node: &str,
         channel: ByteChannel,
@@ -163,12 +163,12 @@ impl NodeSession {
         &self.inner.node
     }
 
-    /// What the helper said of itself.
+    /// Returns the helper's hello.
     pub fn hello(&self) -> &Hello {
         &self.inner.hello
     }
 
-    /// The user that the connection was made as, before `become`.
+    /// Returns the id of the login user, before `become`.
     pub fn login_uid(&self) -> u32 {
         self.inner.login_uid
     }
@@ -178,10 +178,10 @@ impl NodeSession {
         self.inner.pushed
     }
 
-    /// Takes the node's lock; the first request of a session.
+    /// Takes the node's lock; this is the first request of a session.
     ///
     /// # Errors
-    /// The session is lost, or the helper cannot do it. A lock that others hold is no error.
+    /// If the session is lost, or the helper cannot do it. A lock that is held by others is no error.
     pub async fn open_lock(&self, open: Open) -> Result<LockOutcome, SessionError> {
         match self.request(Request::Open(open), Phase::Lock).await? {
             Reply::Opened(opened) => Ok(LockOutcome::Opened(opened)),
@@ -190,18 +190,18 @@ impl NodeSession {
         }
     }
 
-    /// Sends any request that is answered at once.
+    /// Sends a request that is answered at once.
     ///
     /// # Errors
-    /// The session is lost, or the helper answers with an error.
+    /// If the session is lost, or the helper answers with an error.
     pub async fn simple(&self, request: Request) -> Result<Reply, SessionError> {
         self.request(request, Phase::Operation).await
     }
 
-    /// Carries an operation out. Several may be under way. Dropping the future cancels the operation.
+    /// Carries out an operation. Several may run at once. Dropping the future cancels the operation.
     ///
     /// # Errors
-    /// The session is lost, or the operation did not even stop in time. Failures of the operation are an outcome.
+    /// If the session is lost, or the operation could not be stopped in time. A failed operation is an outcome.
     pub async fn call(
         &self,
         request: OpRequest,
@@ -252,7 +252,7 @@ impl NodeSession {
                     call.finished = true;
                     return Ok(*outcome);
                 }
-                // Why: a helper may acknowledge content under the operation's id.
+                // A helper may acknowledge content under the operation's id.
                 Some(Heard::Reply(Reply::Done)) => {}
                 Some(Heard::Reply(Reply::Error { message })) => {
                     call.finished = true;
@@ -299,7 +299,7 @@ impl NodeSession {
         }
     }
 
-    /// Sends content, or says that there is none.
+    /// Sends content, or that there is none.
     async fn send_blob(
         &self,
         id: u64,
@@ -326,7 +326,7 @@ impl NodeSession {
     ) -> Result<(), SessionError> {
         self.send(id, Request::Blob { stream, sha256: blob.sha256.clone() }, Phase::Operation).await?;
         loop {
-            // Why an early end of the stream on an error: the helper then finds size and digest wrong and says so.
+            // A read error ends the stream early; the helper then reports that size and digest are wrong.
             let piece = reader.piece().await.unwrap_or_default();
             let last = piece.is_empty();
             let encoded = Frame::Data { stream, bytes: piece }.encode();
@@ -376,12 +376,12 @@ impl NodeSession {
         }
     }
 
-    /// Waits until the connection ends and tells why.
+    /// Waits until the connection ends and returns why.
     pub async fn closed(&self) -> Arc<str> {
         self.inner.shared.ended().await.reason
     }
 
-    /// Gives the lock back and ends the helper, waiting for it a moment.
+    /// Releases the lock and ends the helper, and waits for it a moment.
     pub async fn close(&self) {
         let limit = Duration::from_secs(5).min(self.inner.deadlines.reply);
         let good_bye = async {
@@ -416,7 +416,7 @@ impl NodeSession {
     }
 }
 
-/// An operation under way; cancelled when it is dropped unfinished.
+/// A running operation; dropping it unfinished cancels it.
 struct Call {
     line: Line,
     finished: bool,
@@ -452,7 +452,7 @@ impl BlobContent {
 }
 
 impl Reader {
-    /// The next piece, empty at the end.
+    /// Returns the next piece, which is empty at the end.
     async fn piece(&mut self) -> std::io::Result<Vec<u8>> {
         match self {
             Self::Bytes(bytes) => Ok(bytes.split_to(PIECE.min(bytes.len())).to_vec()),

@@ -1,13 +1,13 @@
-//! How long the lists of an outcome may be: everything that shows or compares them is fit for as many.
+//! Limits the lengths of an outcome's lists to what all code that shows or compares them can handle.
 
 use std::cmp::Reverse;
 
 use gpufleet_protocol::{Awaiting, Blocker, Change, Disruption, OpOutcome};
 
-/// Entries of a list that are taken in; the last one tells of those that are not.
+/// Largest number of entries of a list; the last one counts those that were dropped.
 const MOST: usize = 1000;
 
-/// Shortens the lists of an outcome and of its members; what disturbs most stays.
+/// Shortens the lists of an outcome and of its members, and keeps the most disruptive entries.
 pub(super) fn shorten(outcome: &mut OpOutcome) {
     shorten_to(MOST, outcome);
 }
@@ -33,7 +33,8 @@ fn shorten_to(most: usize, outcome: &mut OpOutcome) {
     let equal = |_: &String| Disruption::Live;
     cut(most, warnings, equal, |more, _| format!("and {more} more warnings"));
     if let Some(idle) = idle {
-        // Why no word of the rest: who holds a GPU is a reason too, and the verdict stands by itself.
+        // Dropped clients are not counted: the reasons name who holds a GPU too, and the verdict does not depend on
+        // the list.
         idle.clients.truncate(most);
         cut(most, &mut idle.reasons, equal, |more, _| format!("and {more} more reasons"));
     }
@@ -42,7 +43,7 @@ fn shorten_to(most: usize, outcome: &mut OpOutcome) {
     }
 }
 
-/// Leaves the first entries of the highest class, and in place of the others one that counts them.
+/// Keeps the first entries of the highest class, and adds one that counts the others.
 fn cut<T>(
     most: usize,
     list: &mut Vec<T>,
@@ -52,7 +53,7 @@ fn cut<T>(
     if list.len() <= most {
         return;
     }
-    // Why sorted: what is decided by the class of the whole list must not change.
+    // Sorted, so that the highest class of the list stays the same.
     list.sort_by_key(|one| Reverse(class(one)));
     let left_out = list.split_off(most.saturating_sub(1));
     let highest = left_out.iter().map(&class).max().unwrap_or_default();

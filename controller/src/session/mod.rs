@@ -1,7 +1,7 @@
-//! One node's session: the helper that runs there, and the frames to and from it.
+//! The session with one node: the helper that runs there, and the frames to and from it.
 //!
-//! Owns the bootstrap, the heartbeat and the pairing of requests with replies. It knows neither playbooks nor what an
-//! operation means. Invariants: one connection and one helper process a node for the whole run; a result is complete
+//! Owns the bootstrap, the heartbeat and the pairing of requests with replies. Must not know playbooks or the meaning
+//! of operations. Invariants: one connection and one helper process per node for the whole run; a result is complete
 //! only when its reply frame arrived, never because the channel ended; every wait has a deadline.
 
 mod actor;

@@ -1,4 +1,4 @@
-//! The helper's file, named by its content.
+//! The helper's file, identified by its content.
 
 use std::io::{Read as _, Write as _};
 
@@ -10,13 +10,13 @@ use tokio_util::bytes::Bytes;
 /// The helper for one architecture.
 #[derive(Clone, Debug)]
 pub struct NodeFile {
-    /// As `uname -m` says it.
+    /// As `uname -m` prints it.
     pub architecture: String,
-    /// What is sent: the file as gzip packs it.
+    /// What is sent: the file, packed with gzip.
     pub packed: Bytes,
-    /// Of the file itself, in bytes.
+    /// Size of the unpacked file in bytes.
     pub size: usize,
-    /// Of the file itself, lower-case hexadecimal.
+    /// SHA-256 of the unpacked file, in lower-case hexadecimal.
     pub sha256: String,
 }
 
@@ -25,7 +25,7 @@ impl NodeFile {
     pub fn new(architecture: impl Into<String>, bytes: &[u8]) -> Self {
         let sha256 = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
         let mut packer = GzEncoder::new(Vec::new(), Compression::default());
-        // Why no error: memory takes everything that is written to it.
+        // Writing to memory cannot fail.
         let _ = packer.write_all(bytes);
         let packed = Bytes::from(packer.finish().unwrap_or_default());
         Self { architecture: architecture.into(), packed, size: bytes.len(), sha256 }
@@ -40,16 +40,16 @@ impl NodeFile {
         })
     }
 
-    /// The file itself, for a node that cannot unpack it.
+    /// Returns the unpacked file, for a node that cannot unpack it.
     pub(super) fn plain(&self) -> Bytes {
         let mut bytes = Vec::with_capacity(self.size);
-        // Why no error: this build packed it, and the node compares the digest.
+        // Packed by this build, and the node compares the digest.
         let _ = GzDecoder::new(&*self.packed).read_to_end(&mut bytes);
         Bytes::from(bytes)
     }
 }
 
-/// The helper for every architecture that this build knows.
+/// The helper for every architecture that this build supports.
 #[derive(Clone, Debug)]
 pub struct NodeFiles(Vec<NodeFile>);
 
@@ -58,7 +58,7 @@ impl NodeFiles {
         Self(files)
     }
 
-    /// What this build carries.
+    /// Returns the files that this build contains.
     pub fn embedded() -> Self {
         let carried = [("x86_64", &gpufleet_payload::NODE), ("aarch64", &gpufleet_payload::NODE_AARCH64)];
         Self(carried.into_iter().filter_map(|(name, file)| NodeFile::carried(name, file)).collect())
@@ -88,9 +88,9 @@ impl NodeFiles {
 mod tests {
     use super::*;
 
-    /// What a node gets at first contact, in bytes.
+    /// Limit on what a node is sent at first contact, in bytes.
     ///
-    /// Why a bound: a hundred nodes behind one line wait for a hundred times as much.
+    /// A hundred nodes behind one line wait for a hundred times as much.
     const WIRE: usize = 2_500_000;
 
     #[test]

@@ -1,6 +1,6 @@
-//! From a channel to a helper that said hello.
+//! From a channel to a helper that has said hello.
 //!
-//! Drives the bootstrap: drops noise, answers sudo's prompt, sends the node file when it is asked for.
+//! Runs the bootstrap: skips noise, answers sudo's prompt, and sends the node file when asked.
 
 use gpufleet_protocol::{
     Envelope, PROTOCOL_VERSION, Reply,
@@ -20,23 +20,23 @@ use crate::transport::{
     Become, ByteChannel, ChannelEvent, Connection, Connector, ExitStatus, Phase, Target, Transport,
 };
 
-/// The longest hello, in bytes.
+/// Longest hello, in bytes.
 const HELLO: usize = 16 * 1024;
 const KEPT: usize = 4096;
 const CHUNK: usize = 64 * 1024;
 
-/// What is under way while a session opens, for the screen.
+/// The stage of a session that is being opened, for the screen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     Connecting,
     Starting,
-    /// Bytes of the node file to send.
+    /// The node file is being sent; its size in bytes.
     Sending {
         bytes: usize,
     },
 }
 
-/// A helper that said hello.
+/// A helper that has said hello.
 pub(super) struct Opening {
     pub(super) channel: ByteChannel,
     pub(super) decoder: Decoder,
@@ -51,7 +51,7 @@ impl std::fmt::Debug for Opening {
     }
 }
 
-/// Why one attempt failed, and whether sending the file anew may help.
+/// Why one attempt failed, and whether sending the file again may help.
 enum Failure {
     Final(SessionError),
     Stale(SessionError),
@@ -73,7 +73,7 @@ pub(super) async fn open(
     match attempt(connector, target, options, stage, false).await {
         Ok(opening) => Ok(opening),
         Err(Failure::Final(error)) => Err(error),
-        // Why once more: a file that was there before turned out damaged, or its folder became noexec.
+        // Once more: an existing file was damaged, or its folder became noexec.
         Err(Failure::Stale(_)) => match attempt(connector, target, options, stage, true).await {
             Ok(opening) => Ok(opening),
             Err(Failure::Final(error) | Failure::Stale(error)) => Err(error),
@@ -100,7 +100,7 @@ async fn attempt(
     Driver::new(target, options, stage, channel, &tag).drive().await
 }
 
-/// Waits for the hello of a helper that somebody else started.
+/// Waits for the hello of a helper that was started elsewhere.
 pub(super) async fn over(
     target: &Target,
     channel: ByteChannel,
@@ -129,14 +129,14 @@ struct Driver<'a> {
     failed: Option<StartError>,
 }
 
-/// What an event meant.
+/// What a channel event leads to.
 enum Step {
     Nothing,
     Send {
         architecture: String,
         packed: bool,
     },
-    /// The helper speaks; these are its first bytes.
+    /// The helper has taken over; these are its first bytes.
     Speaking(Vec<u8>),
 }
 
@@ -231,7 +231,7 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Sends the password at sudo's prompt, and only there.
+    /// Sends the password at sudo's prompt, and nowhere else.
     async fn answer_prompt(&mut self) -> Result<(), Failure> {
         let prompt = self.prompt.as_bytes();
         let Some(at) = self.stderr.windows(prompt.len()).position(|window| window == prompt) else {
@@ -252,7 +252,7 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Sends the node file, in pieces that must each move on.
+    /// Sends the node file in pieces, each with a deadline.
     async fn push(&mut self, architecture: &str, packed: bool) -> Result<(), Failure> {
         let Some(file) = self.options.node_files.get(architecture) else {
             return Err(self.finally(StartError::Architecture {
@@ -268,7 +268,7 @@ impl<'a> Driver<'a> {
             let piece = rest.split_to(CHUNK.min(rest.len()));
             match timeout(stall, self.channel.writer.write(piece)).await {
                 Ok(Ok(())) => {}
-                // Why not an error yet: the bootstrap said why before it ended, and that is still to be read.
+                // No error yet: the bootstrap printed a reason before it ended, which is still to be read.
                 Ok(Err(_)) => return Ok(()),
                 Err(_) => return Err(self.finally(StartError::PushStalled { after: stall })),
             }
@@ -279,7 +279,7 @@ impl<'a> Driver<'a> {
     async fn greet(mut self, rest: Vec<u8>, until: Instant) -> Result<Opening, Failure> {
         let node = self.target.name.clone();
         let broken = |reason: String| Failure::Final(SessionError::Protocol { node: node.clone(), reason });
-        // Why so small: nobody has been believed yet, and a hello is short.
+        // A small limit: the peer is not verified yet, and a hello is short.
         let mut decoder = Decoder::limited(HELLO);
         decoder.feed(&rest);
         let frame = loop {
@@ -323,7 +323,7 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// What the login shell and sudo printed, for messages.
+    /// Returns what the login shell and sudo printed, for messages.
     fn said(&self) -> String {
         let mut text = crate::transport::printable(&self.stderr, 300);
         let noise = self.preamble.noise();
@@ -352,7 +352,7 @@ impl<'a> Driver<'a> {
         self.target.privilege.as_ref().map_or_else(|| "root".to_owned(), |privilege| privilege.user.clone())
     }
 
-    /// The channel ended before the helper spoke.
+    /// Returns the failure for a channel that ended before the helper took over.
     fn ended(mut self) -> Failure {
         if let Some(kind) = self.failed.take() {
             return self.finally(kind);
@@ -379,7 +379,7 @@ impl<'a> Driver<'a> {
     }
 }
 
-/// Reads sudo's words; it was started with `LC_ALL=C`.
+/// Recognises sudo's messages; it runs with `LC_ALL=C`.
 fn sudo_failure(stderr: &str, login: &str, privilege: &Become) -> Option<StartError> {
     let login = login.to_owned();
     let lower = stderr.to_lowercase();

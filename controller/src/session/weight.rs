@@ -1,20 +1,20 @@
-//! How much memory a JSON text takes once it is a tree.
+//! Estimates the memory that a JSON text takes once parsed.
 //!
-//! Pure. One pass over the bytes, nothing is built: a text of many tiny values takes sixty times its length, and whoever
-//! sends it need not be trusted to be small.
+//! Pure. One pass over the bytes builds nothing: a text of many tiny values takes sixty times its length once parsed,
+//! and its sender is not trusted.
 
 use serde_json::Value;
 
-/// What any value takes where it stands.
+/// Memory for any value.
 const VALUE: u64 = size_of::<Value>() as u64;
-/// What a text takes beside its bytes: the allocator's share.
+/// Memory for a text beside its bytes: the allocator's overhead.
 const TEXT: u64 = 16;
-/// What a list or mapping may have room for and does not use: it begins with four.
+/// Unused capacity of a list or mapping, which begins with room for four.
 const SPARE: u64 = 3 * VALUE;
-/// What an entry of a mapping takes beside key and value: its key's string, its hash and its place in the index.
+/// Memory for an entry of a mapping beside key and value: the key's string, its hash and its index slot.
 const ENTRY: u64 = 48;
 
-/// The memory that the text's values take, in bytes; a text that is no JSON weighs something as well.
+/// Returns the memory that the values of a text take, in bytes. Invalid JSON has a weight too.
 pub(crate) fn weight(json: &[u8]) -> u64 {
     let mut sum = 0u64;
     let mut rest = json.iter();
@@ -32,7 +32,7 @@ pub(crate) fn weight(json: &[u8]) -> u64 {
                 while let Some(byte) = rest.next() {
                     match byte {
                         b'"' => break,
-                        // Why the next one is skipped: a quote behind a backslash ends nothing.
+                        // A quote behind a backslash does not end the string.
                         b'\\' => sum += u64::from(rest.next().is_some()),
                         _ => sum += 1,
                     }
@@ -53,12 +53,12 @@ mod tests {
 
     use super::*;
 
-    /// What a tree takes at least: its values where they stand, and the bytes of its texts.
+    /// Returns the least memory that a tree takes: its values, and the bytes of its texts.
     fn taken(value: &Value) -> u64 {
         let own = size_of::<Value>() as u64;
         own + match value {
             Value::String(text) => text.len() as u64,
-            // Why not of more: the allocator gives memory that nobody writes only when it is written.
+            // No more than three: the allocator maps unused memory only when it is written.
             Value::Array(items) => {
                 let spare = items.capacity().saturating_sub(items.len()).min(3) as u64;
                 items.iter().map(taken).sum::<u64>() + spare * own

@@ -1,4 +1,4 @@
-//! `ansible.cfg`, as Python's configparser reads it for Ansible: what has a meaning here is taken, the rest is listed.
+//! Reads `ansible.cfg` as Python's configparser does: settings that apply here are used, the others are listed.
 
 use std::{path::Path, sync::Arc};
 
@@ -11,7 +11,7 @@ pub(super) struct Read {
     pub(super) ignored: Vec<String>,
 }
 
-/// One assignment, continuation lines joined.
+/// One assignment, with continuation lines joined.
 struct Assignment {
     section: String,
     key: String,
@@ -28,7 +28,7 @@ pub(super) fn read(source: &Arc<SourceFile>, sources: &Sources<'_>, errors: &mut
             continue;
         }
         let known = KEYS.iter().find(|key| key.ansible_keys.contains(&(section.as_str(), name.as_str())));
-        // Why also empty ones: Ansible takes them for the default.
+        // Ansible takes an empty value for the default.
         let Some(key) = known.filter(|_| !text.is_empty()) else {
             read.ignored.push(format!("[{section}] {name}"));
             continue;
@@ -39,7 +39,7 @@ pub(super) fn read(source: &Arc<SourceFile>, sources: &Sources<'_>, errors: &mut
                 let origin = Origin::AnsibleCfg { path: source.name().to_owned(), line };
                 read.given.push((key.name, Given { value, origin }));
             }
-            // Why not an error: these have no meaning here, however right they are for Ansible.
+            // Valid for Ansible, but without a meaning here.
             Err(_) if matches!(key.kind, Kind::Choice(_)) || key.name == "task_timeout" => {
                 read.ignored.push(format!("[{section}] {name} = {text}"));
             }
@@ -52,9 +52,9 @@ pub(super) fn read(source: &Arc<SourceFile>, sources: &Sources<'_>, errors: &mut
     read
 }
 
-/// What is said where mappings were to be merged.
+/// Returns the error for a setting that merges mappings.
 ///
-/// Why an error: every mapping that is set twice would have other values, in silence.
+/// It must not be ignored: every mapping that is set twice would silently have other values.
 pub(super) fn merged(written: &str, instead: &str) -> Diagnostic {
     Diagnostic::error(format!("`{written}` is not done: the later mapping takes the place of the earlier"))
         .help(format!("merge where it is meant, with `{{{{ one | combine(other) }}}}`, and {instead}"))
@@ -68,7 +68,7 @@ fn place(source: &Arc<SourceFile>, line: u32) -> Span {
 fn assignments(source: &Arc<SourceFile>, errors: &mut Diagnostics) -> Vec<Assignment> {
     let mut all: Vec<Assignment> = Vec::new();
     let mut section: Option<String> = None;
-    // Whether an indented line goes on with the last value.
+    // Whether an indented line continues the last value.
     let mut open = false;
     for (number, raw) in (1..).zip(source.text().lines()) {
         let trimmed = raw.trim();
@@ -121,7 +121,7 @@ fn assignments(source: &Arc<SourceFile>, errors: &mut Diagnostics) -> Vec<Assign
     all
 }
 
-/// A `;` after a blank begins a comment.
+/// Removes a comment, which begins with `;` after a blank.
 fn without_comment(line: &str) -> &str {
     let mut before = ' ';
     for (at, letter) in line.char_indices() {

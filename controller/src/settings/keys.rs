@@ -1,8 +1,8 @@
-//! The list of settings: one entry gives the key of `gpufleet.toml`, the variable, and what it is called with Ansible.
+//! The list of settings: each entry gives the key of `gpufleet.toml`, the variable, and Ansible's names.
 
 use super::Setting;
 
-/// What a value looks like.
+/// The type of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Text,
@@ -42,11 +42,11 @@ pub struct Key {
     pub kind: Kind,
     /// One line.
     pub about: &'static str,
-    /// What holds where nobody says anything, in words.
+    /// The default, in words.
     pub default: &'static str,
-    /// Variables of Ansible's that are honoured.
+    /// Ansible's environment variables for it.
     pub ansible_variables: &'static [&'static str],
-    /// Sections and keys of `ansible.cfg` that are honoured.
+    /// Sections and keys of `ansible.cfg` for it.
     pub ansible_keys: &'static [(&'static str, &'static str)],
 }
 
@@ -224,7 +224,7 @@ pub const KEYS: &[Key] = &[
     },
 ];
 
-/// As Ansible reads yes and no.
+/// Parses a boolean as Ansible does.
 fn flag(text: &str) -> Option<bool> {
     match text.trim().to_ascii_lowercase().as_str() {
         "y" | "yes" | "on" | "1" | "true" | "t" => Some(true),
@@ -234,20 +234,20 @@ fn flag(text: &str) -> Option<bool> {
 }
 
 impl Key {
-    /// The variable of the environment that gives it.
+    /// Returns the environment variable that sets it.
     pub fn variable(&self) -> String {
         format!("GPUFLEET_{}", self.name.to_ascii_uppercase())
     }
 
-    /// A value from text.
+    /// Parses a value.
     ///
     /// # Errors
-    /// What is wanted in its place.
+    /// What is expected instead.
     pub(super) fn read_text(&self, text: &str) -> Result<Setting, String> {
         let text = text.trim();
         let value = match self.kind {
             Kind::Text | Kind::Path => Some(Setting::Text(text.to_owned())),
-            // Why whole: a comma may be a list of hosts, and one path is what a variable mostly holds.
+            // Not split: a list of hosts ends with a comma.
             Kind::Paths if text.ends_with(',') => Some(Setting::List(vec![text.to_owned()])),
             Kind::Paths => Some(Setting::List(self.split(text))),
             Kind::Flag => flag(text).map(Setting::Flag),
@@ -264,10 +264,10 @@ impl Key {
         value.ok_or_else(|| self.kind.wanted())
     }
 
-    /// A value that Ansible's name `name` gives: the words are the same but for colours.
+    /// Parses a value of Ansible's setting `name`; only the words for colours differ.
     ///
     /// # Errors
-    /// What is wanted in its place.
+    /// What is expected instead.
     pub(super) fn read_ansible(&self, name: &str, text: &str) -> Result<Setting, String> {
         let name = name.to_ascii_lowercase();
         if self.name == "color" {
@@ -279,7 +279,7 @@ impl Key {
             };
             return Ok(Setting::Text(word.to_owned()));
         }
-        // Why: to Ansible no timeout is 0, which is what holds here where nobody says anything.
+        // Ansible's 0 means no timeout, which no task has here.
         if self.name == "task_timeout" && text.trim() == "0" {
             return Err("a time limit; every task has one here".to_owned());
         }

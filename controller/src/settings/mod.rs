@@ -1,9 +1,9 @@
-//! Settings: what holds for a command where its command line says nothing.
+//! Settings: the values for a command where its command line has none.
 //!
-//! Owns the list of settings, how `gpufleet.toml`, `ansible.cfg` and the environment give them, and which of them wins:
+//! Owns the list of settings, how `gpufleet.toml`, `ansible.cfg` and the environment set them, and their precedence:
 //! environment over `gpufleet.toml` over `ansible.cfg`. Must not know commands, and reads neither files nor the
-//! environment itself: their text is handed in. Invariants: a file that is not understood is an error with its place;
-//! a setting always tells where it comes from.
+//! environment itself: callers pass their text. Invariants: a file that is not understood is an error with its place;
+//! every setting has its origin.
 
 mod ansible_cfg;
 mod keys;
@@ -14,7 +14,7 @@ use std::{collections::BTreeMap, fmt, path::Path};
 pub use self::keys::{KEYS, Key, Kind};
 use crate::diagnostic::{Diagnostic, Diagnostics, SourceFile, Span};
 
-/// What a setting is set to.
+/// The value of a setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Setting {
     Text(String),
@@ -40,7 +40,7 @@ impl fmt::Display for Setting {
 /// Where a setting comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// A variable of the environment.
+    /// An environment variable.
     Environment(String),
     /// A line of `gpufleet.toml`.
     File { path: String, line: u32 },
@@ -68,7 +68,7 @@ impl fmt::Display for Origin {
     }
 }
 
-/// A value and where it comes from.
+/// A value and its origin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Given {
     pub value: Setting,
@@ -78,15 +78,15 @@ pub struct Given {
 /// A text file of settings.
 #[derive(Clone, Copy, Debug)]
 pub struct File<'a> {
-    /// As people should see it.
+    /// The path as shown to people.
     pub path: &'a str,
     pub text: &'a str,
 }
 
-/// Everything that settings are read from.
+/// All sources of settings.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sources<'a> {
-    /// Variables of the environment.
+    /// The environment variables.
     pub environment: &'a [(String, String)],
     pub toml: Option<File<'a>>,
     pub ansible_cfg: Option<File<'a>>,
@@ -97,7 +97,7 @@ pub struct Sources<'a> {
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
     given: BTreeMap<&'static str, Given>,
-    /// What `ansible.cfg` says that has no meaning here: `[section] key`.
+    /// Settings of `ansible.cfg` without a meaning here: `[section] key`.
     pub ignored: Vec<String>,
     /// Folders in which roles are looked for, in order.
     pub roles_path: Vec<String>,
@@ -131,7 +131,7 @@ impl Settings {
                 (own || key.ansible_variables.contains(&name.as_str())).then_some((key, own))
             });
             let Some((key, own)) = key.filter(|_| !text.is_empty()) else { continue };
-            // Why: what is written for gpufleet is meant more than what is written for Ansible.
+            // gpufleet's own variable takes precedence over Ansible's.
             if !own
                 && sources
                     .environment
@@ -163,7 +163,7 @@ impl Settings {
         errors.into_result(settings)
     }
 
-    /// The value of a setting that somebody gave.
+    /// Returns the value of a setting, if a source sets it.
     pub fn get(&self, name: &str) -> Option<&Given> {
         self.given.get(name)
     }
@@ -204,7 +204,7 @@ impl Settings {
     }
 }
 
-/// Paths relative to the file that names them; `~` and variables replaced as Ansible does.
+/// Resolves paths relative to the file that names them; `~` and variables are replaced as in Ansible.
 fn located(
     key: &Key,
     value: Setting,
@@ -213,7 +213,7 @@ fn located(
     environment: &[(String, String)],
 ) -> Setting {
     let locate = |text: String| {
-        // Why: `host1,host2,` is a list of hosts, and `ID@prompt` a question.
+        // `host1,host2,` is a list of hosts, and `ID@prompt` a question.
         if !key.kind.is_path() || text.ends_with(',') {
             return text;
         }
@@ -222,7 +222,7 @@ fn located(
             Some((id, path)) if key.name == "vault_id" => (Some(id.to_owned()), path.to_owned()),
             _ => (None, text),
         };
-        // Why: to `-F` it is the word for no file.
+        // For `-F`, `none` means no file.
         if path == "none" {
             return path;
         }
@@ -242,7 +242,7 @@ fn located(
     }
 }
 
-/// `~`, `$NAME` and `${NAME}` replaced; variables that are not set stay.
+/// Replaces `~`, `$NAME` and `${NAME}`; unset variables stay.
 pub fn expanded(text: &str, home: Option<&Path>, environment: &[(String, String)]) -> String {
     let mut out = String::new();
     let mut rest = match (text.strip_prefix('~'), home) {
@@ -275,7 +275,7 @@ pub fn expanded(text: &str, home: Option<&Path>, environment: &[(String, String)
     out
 }
 
-/// The place of a byte range in a text.
+/// Returns the place of a byte range in a text.
 fn span(source: &std::sync::Arc<SourceFile>, range: std::ops::Range<usize>) -> Span {
     let before = source.text().get(..range.start).unwrap_or_default();
     let line = before.matches('\n').count() + 1;

@@ -1,4 +1,4 @@
-//! `gpufleet.toml`: keys and values at the top level, nothing else.
+//! Reads `gpufleet.toml`: keys and values at the top level, nothing else.
 
 use std::{path::Path, sync::Arc};
 
@@ -57,7 +57,7 @@ pub(super) fn read(
 fn read_value(key: &Key, value: &Spanned<DeValue<'_>>) -> Option<Setting> {
     match (value.get_ref(), key.kind) {
         (DeValue::Boolean(flag), Kind::Flag) => Some(Setting::Flag(*flag)),
-        // Why not a number in quotes, or "yes": TOML has types, and a slip should not pass.
+        // No numbers or booleans in quotes: TOML has types, and a slip must not pass.
         (DeValue::String(_), Kind::Flag | Kind::Count) => None,
         (DeValue::String(text), Kind::Paths) => Some(Setting::List(vec![text.to_string()])),
         (DeValue::String(text), _) => key.read_text(text).ok(),

@@ -1,6 +1,6 @@
-//! Command-line arguments of OpenSSH, as `ansible_ssh_common_args` holds them, turned into settings.
+//! Command-line arguments of OpenSSH, as in `ansible_ssh_common_args`, converted to settings.
 //!
-//! Pure. An argument that would change anything and is not understood is refused by name, never skipped.
+//! Pure. An argument that would change something and is not understood is refused by name, never skipped.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ pub enum ArgumentError {
     Jump { name: String, reason: String },
 }
 
-/// Settings given by inventory or command line; they win over `ssh_config`.
+/// Settings from inventory or command line, which override `ssh_config`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct SshOverrides {
     pub host_name: Option<String>,
@@ -70,17 +70,17 @@ pub(crate) fn split(text: &str) -> Result<Vec<String>, ArgumentError> {
 }
 
 impl SshOverrides {
-    /// Reads arguments; the first value of an option wins, as in OpenSSH.
+    /// Parses arguments; the first value of an option wins, as in OpenSSH.
     ///
     /// # Errors
-    /// The first argument that is not understood, with its name.
+    /// The first argument that is not understood, by name.
     pub fn parse(arguments: &[String]) -> Result<Self, ArgumentError> {
         let mut overrides = Self::default();
         overrides.extend(arguments)?;
         Ok(overrides)
     }
 
-    /// The first name among arguments that is none, whatever else in them is not understood.
+    /// Returns the error for the first invalid name among arguments, whatever else is wrong with them.
     pub(crate) fn misnamed(arguments: &[String]) -> Option<ArgumentError> {
         (0..arguments.len()).find_map(|at| {
             let words = arguments.get(at..arguments.len().min(at + 2)).unwrap_or_default();
@@ -118,7 +118,7 @@ impl SshOverrides {
         match letter {
             '4' => drop(self.address_family.get_or_insert(AddressFamily::V4)),
             '6' => drop(self.address_family.get_or_insert(AddressFamily::V6)),
-            // Why ignored: they change neither where nor how the node is reached by this client.
+            // Ignored: these change neither where nor how this client connects.
             'C' | 'q' | 'v' | 'T' | 'x' | 'a' | 'k' | 'n' => {}
             other => return Err(ArgumentError::Unsupported(format!("-{other}"))),
         }
@@ -144,7 +144,7 @@ impl SshOverrides {
         }
     }
 
-    /// Applies one `ssh_config` option unless it is set already.
+    /// Applies one `ssh_config` option, unless it is set already.
     pub(crate) fn option(&mut self, name: &str, value: &str) -> Result<(), ArgumentError> {
         let bad =
             |expected| ArgumentError::Value { name: name.to_owned(), value: value.to_owned(), expected };
@@ -154,7 +154,7 @@ impl SshOverrides {
         let no_name = |source| ArgumentError::Name { name: name.to_owned(), source };
         match name.to_ascii_lowercase().as_str() {
             "hostname" => {
-                // Why: what `%h` stands for is checked by itself.
+                // The host that `%h` stands for is checked separately.
                 HostName::check(value.replace("%%", "").replace("%h", "h")).map_err(no_name)?;
                 set(&mut self.host_name, value.to_owned());
             }
@@ -173,7 +173,7 @@ impl SshOverrides {
                 HostKeyPolicy::from_option(value).ok_or_else(|| bad("yes, ask, accept-new or no"))?,
             ),
             "hostkeyalias" => {
-                // Why without brackets: `[name]:port` is how a key of another port is known.
+                // Without brackets: the key of another port is known as `[name]:port`.
                 HostName::check(value.replace(['[', ']'], "")).map_err(no_name)?;
                 set(&mut self.host_key_alias, value.to_owned());
             }
@@ -218,7 +218,8 @@ impl SshOverrides {
                     _ => return Err(bad("any, inet or inet6")),
                 },
             ),
-            // Why ignored: one connection a node is kept anyway, nothing is logged by ssh, and prompts have own rules.
+            // Ignored: there is one connection per node anyway, ssh logs nothing, and prompts have rules of their
+            // own.
             "controlmaster"
             | "controlpath"
             | "controlpersist"
@@ -252,7 +253,7 @@ impl SshOverrides {
     }
 }
 
-/// First value wins.
+/// Sets a value unless it is set already.
 fn set<T>(slot: &mut Option<T>, value: T) {
     slot.get_or_insert(value);
 }
@@ -269,7 +270,7 @@ pub(crate) fn port(text: &str) -> Option<u16> {
     text.parse().ok().filter(|port| *port != 0)
 }
 
-/// A time as `ssh_config` writes it: `30`, `1m30s`, `2h`.
+/// Parses a time of `ssh_config`: `30`, `1m30s`, `2h`.
 pub(crate) fn seconds(text: &str) -> Option<Duration> {
     let mut total = 0u64;
     let mut number = None::<u64>;

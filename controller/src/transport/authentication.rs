@@ -1,7 +1,7 @@
-//! Proving who we are: agent, key files, certificates, keyboard-interactive and password, in OpenSSH's order.
+//! Authentication: agent, key files, certificates, keyboard-interactive and password, in OpenSSH's order.
 //!
-//! A passphrase is asked only for a key that the node would take. Passwords come from the caller and are never asked
-//! for here: a thousand nodes would ask a thousand times.
+//! A passphrase is asked for only if the node would accept the key. Passwords come from the caller and are never
+//! asked for here: a thousand nodes would ask a thousand times.
 
 use std::{
     sync::{
@@ -31,7 +31,7 @@ use super::{
     settings::{Method, SshSettings},
 };
 
-/// Rounds of questions a node may ask.
+/// Largest number of question rounds of a node.
 const CHALLENGES: usize = 10;
 const AGENT_DEADLINE: Duration = Duration::from_secs(10);
 
@@ -44,7 +44,7 @@ pub(crate) struct Credentials<'a> {
     pub(crate) deadline: Duration,
 }
 
-/// Something to offer as a public key.
+/// A public key to offer.
 #[derive(Clone)]
 struct Candidate {
     public: PublicKey,
@@ -72,7 +72,7 @@ impl Candidate {
 }
 
 impl Credentials<'_> {
-    /// Authenticates, within the deadline; time that the user takes to answer does not count.
+    /// Authenticates within the deadline, which excludes the time that the user takes to answer.
     pub(crate) async fn authenticate(&self, connection: &mut SshConnection) -> Result<(), ConnectError> {
         let asking = AtomicBool::new(false);
         let address = connection.address.clone();
@@ -188,7 +188,7 @@ impl Credentials<'_> {
         }
     }
 
-    /// What to offer: agent keys that a file names, other agent keys, then files.
+    /// Returns the keys to offer: agent keys that a file names, other agent keys, then files.
     async fn candidates(&self, connection: &SshConnection, notes: &mut Vec<String>) -> Vec<Candidate> {
         let mut files = Vec::new();
         for file in &self.settings.identity_files {
@@ -239,7 +239,7 @@ impl Credentials<'_> {
         let path = self.settings.agent.as_ref().ok_or("there is none")?;
         let mut agent = AgentClient::connect_uds(path).await.map_err(|error| error.to_string())?;
         if let Some(binding) = connection.handle.agent_session_binding() {
-            // Why ignored: agents other than OpenSSH's do not know it, and need it only for constrained keys.
+            // Ignored: agents other than OpenSSH's do not support it, and only constrained keys need it.
             drop(agent.bind_session(binding, false).await);
         }
         Ok(agent)
@@ -318,7 +318,7 @@ impl Credentials<'_> {
         progress: &mut Progress,
         asking: &AtomicBool,
     ) -> bool {
-        // Why: without a password and before any success this would ask for one, node by node.
+        // Without a password or an earlier success, every node would ask for a password.
         if self.password.is_none() && !progress.partial {
             return false;
         }
@@ -395,9 +395,9 @@ struct Progress {
     remaining: MethodSet,
     tried: Vec<String>,
     notes: Vec<String>,
-    /// Some method succeeded and the node wants more.
+    /// A method succeeded, and the node requires another one.
     partial: bool,
-    /// The connection is gone, or going on is of no use.
+    /// The connection is gone, or another attempt is useless.
     over: bool,
 }
 
@@ -414,13 +414,13 @@ impl Default for Progress {
 }
 
 impl Progress {
-    /// Takes an answer of the node in; whether we are in.
+    /// Evaluates an answer of the node. Returns whether authentication is complete.
     fn take(&mut self, result: Result<AuthResult, String>, connection: &SshConnection) -> bool {
         match result {
             Ok(AuthResult::Success) => return true,
             Ok(AuthResult::Failure { remaining_methods, partial_success }) => {
                 self.partial |= partial_success;
-                // Why: a connection that was cut looks like a refusal that leaves no method.
+                // A cut connection looks like a refusal that leaves no method.
                 if remaining_methods.is_empty() {
                     self.over = true;
                 } else {
@@ -442,7 +442,7 @@ const fn kind(method: Method) -> MethodKind {
     }
 }
 
-/// OpenSSH's order; every key once with its certificate first.
+/// Sorts candidates in OpenSSH's order: every key once, its certificate first.
 fn order(
     files: &[Arc<FileIdentity>],
     certificates: &[Certificate],
@@ -523,7 +523,7 @@ impl russh::Signer for Signer<'_, '_> {
                 signed.map_err(SignError)
             }
             (Holder::Agent, Some(agent)) => {
-                // Why the bare key first: the agent knows a certificate only if it was added with its key.
+                // The bare key first: the agent has the certificate only if it was added with its key.
                 let bare = PublicKey::new(self.candidate.public.key_data().clone(), "");
                 let bare = AgentIdentity::PublicKey { key: bare, comment: String::new() };
                 let first = agent.sign_request(&bare, hash, data.clone()).await;

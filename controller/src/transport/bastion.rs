@@ -1,7 +1,7 @@
-//! Jump hosts: one connection each, shared by every node behind it.
+//! Jump hosts: shared connections for all nodes behind one.
 //!
-//! A connection is added only when the jump host opens no more streams on the ones there are. A failure is shared by
-//! all who waited for the same attempt, so that a dead jump host costs its deadline once and not once a node.
+//! A connection is added only if the jump host opens no more streams on the existing ones. A failure is shared by
+//! all that waited for the same attempt, so that a dead jump host costs its deadline once and not once per node.
 
 use std::{
     collections::HashMap,
@@ -21,16 +21,16 @@ use super::{
     handshake::{SshConnection, open_failure},
 };
 
-/// Handshakes through one jump host at a time.
+/// Number of simultaneous handshakes through one jump host.
 const HANDSHAKES: usize = 8;
-/// Connections to one jump host at most.
+/// Largest number of connections to one jump host.
 const CONNECTIONS: usize = 4;
 /// How long a failure to connect is remembered.
 const MEMORY: Duration = Duration::from_secs(5);
-/// How long a jump host may take to say that it is there.
+/// How long a jump host may take to answer a ping.
 const PING: Duration = Duration::from_secs(10);
 
-/// A chain of jump hosts and the configuration file that explains it.
+/// A chain of jump hosts, and the configuration file to resolve it with.
 type Key = (String, Option<String>);
 
 #[derive(Default)]
@@ -39,14 +39,14 @@ pub(crate) struct BastionPool {
 }
 
 impl BastionPool {
-    /// The jump host at the end of a chain, as one configuration file understands it.
+    /// Returns the last jump host of a chain, as resolved with a configuration file.
     pub(crate) fn get(&self, chain: &str, config_file: Option<&str>) -> Arc<Bastion> {
         let mut bastions = self.bastions.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (chain.to_owned(), config_file.map(str::to_owned));
         Arc::clone(bastions.entry(key).or_insert_with(|| Arc::new(Bastion::new(chain))))
     }
 
-    /// Closes all connections; streams through them end.
+    /// Closes all connections, which ends the streams through them.
     pub(crate) async fn close(&self) {
         let bastions: Vec<_> = {
             let mut bastions = self.bastions.lock().unwrap_or_else(PoisonError::into_inner);
@@ -77,11 +77,11 @@ struct Pooled {
     opened: AtomicUsize,
 }
 
-/// Makes a connection to the jump host.
+/// Connects to the jump host.
 pub(crate) type Connect<'a> =
     dyn Fn() -> BoxFuture<'a, Result<SshConnection, ConnectError>> + Send + Sync + 'a;
 
-/// What a node needs to get through.
+/// A node's stream through a jump host.
 pub(crate) struct Passage {
     pub(crate) stream: ChannelStream<Msg>,
     /// Held until the node's own handshake is over.
@@ -97,7 +97,7 @@ impl Bastion {
         }
     }
 
-    /// Opens a stream to `host:port`, connecting first where needed.
+    /// Opens a stream to `host:port`, and connects first if needed.
     pub(crate) async fn open(
         &self,
         node: &str,
@@ -124,7 +124,7 @@ impl Bastion {
             let pooled = self.connection(full, connect).await.map_err(jump)?;
             let opening = tokio::time::timeout(deadline, pooled.connection.forward(host, port)).await;
             match opening {
-                // Why asked: a jump host that hangs opens no way either, and that says nothing of the node.
+                // A jump host that hangs opens no stream either; only if it answers is the node at fault.
                 Err(_) if pooled.connection.is_there(PING).await => {
                     return Err(ConnectError::Timeout {
                         node: node.to_owned(),
@@ -154,7 +154,7 @@ impl Bastion {
         }
     }
 
-    /// Forgets a connection whose other end does not answer, so that nobody waits for it again.
+    /// Drops a connection whose peer does not answer, so that no later node waits for it.
     async fn give_up(&self, mute: &Arc<Pooled>) -> Arc<ConnectError> {
         let error = Arc::new(ConnectError::Timeout {
             node: self.name.clone(),
@@ -167,7 +167,7 @@ impl Bastion {
         error
     }
 
-    /// A live connection beyond the first `full` ones, made if there is none.
+    /// Returns a live connection after the first `full` ones, or makes one.
     async fn connection(&self, full: usize, connect: &Connect<'_>) -> Result<Arc<Pooled>, Arc<ConnectError>> {
         let mut state = self.state.lock().await;
         state.connections.retain(|pooled| !pooled.connection.is_closed());

@@ -1,7 +1,7 @@
-//! A byte channel to one command that runs on a node, whatever carries it.
+//! A byte channel to one command that runs on a node, over any transport.
 //!
-//! Owns the bytes in flight and nothing else. Reading is safe to cancel; writing waits for the peer, so every writer
-//! brings its own deadline.
+//! Owns the bytes in flight and nothing else. Reading is cancel-safe. Writing waits for the peer, so each writer must
+//! set its own deadline.
 
 use std::{io, process::Stdio, sync::Arc};
 
@@ -16,7 +16,7 @@ use super::handshake::SshConnection;
 
 const READ_BYTES: usize = 32 * 1024;
 
-/// What came from the command.
+/// An event from the command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ChannelEvent {
     Stdout(Bytes),
@@ -64,7 +64,7 @@ impl ByteChannel {
         }
     }
 
-    /// Starts a process whose standard streams are the channel.
+    /// Starts a process and uses its standard streams as the channel.
     pub(crate) fn spawn(mut command: Command) -> io::Result<Self> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
         let mut child = command.spawn()?;
@@ -79,7 +79,7 @@ impl ByteChannel {
         })
     }
 
-    /// A channel over any two streams, for simulated nodes.
+    /// Creates a channel over any two streams, for simulated nodes.
     pub fn from_streams(
         stdout: impl AsyncRead + Send + Unpin + 'static,
         stdin: impl AsyncWrite + Send + Unpin + 'static,
@@ -107,7 +107,7 @@ struct Process {
 }
 
 impl ChannelReader {
-    /// The next event; `None` once the channel is closed. Safe to cancel.
+    /// Returns the next event; `None` once the channel is closed. Cancel-safe.
     pub async fn next(&mut self) -> Option<ChannelEvent> {
         match &mut self.0 {
             Reading::Ssh { half, .. } => loop {
@@ -135,7 +135,7 @@ impl ChannelReader {
         }
     }
 
-    /// Why the connection below ended, as far as it is known.
+    /// Returns why the underlying connection ended, if known.
     pub fn ended_because(&self) -> Option<String> {
         match &self.0 {
             Reading::Ssh { connection, .. } => connection.ended(),
@@ -189,7 +189,7 @@ impl Process {
     }
 }
 
-/// Reads what is there; `None` at the end and on errors.
+/// Reads available bytes; `None` at the end and on errors.
 async fn read_some(stream: &mut (impl AsyncRead + Unpin + ?Sized)) -> Option<Bytes> {
     let mut buffer = BytesMut::with_capacity(READ_BYTES);
     match stream.read_buf(&mut buffer).await {
@@ -207,10 +207,10 @@ enum Writing {
 }
 
 impl ChannelWriter {
-    /// Sends bytes, waiting for room. Without a deadline this may wait for ever.
+    /// Sends bytes and waits for room. Without a deadline this may wait forever.
     ///
     /// # Errors
-    /// The channel is closed.
+    /// If the channel is closed.
     pub async fn write(&mut self, bytes: Bytes) -> io::Result<()> {
         let closed = || io::Error::from(io::ErrorKind::BrokenPipe);
         match &mut self.0 {
@@ -228,7 +228,7 @@ impl ChannelWriter {
         }
     }
 
-    /// Tells the command that nothing more comes.
+    /// Closes the command's input.
     pub async fn finish(&mut self) {
         match &mut self.0 {
             Writing::Ssh(half) => drop(half.eof().await),
@@ -241,7 +241,7 @@ impl ChannelWriter {
         }
     }
 
-    /// Closes the channel for good.
+    /// Closes the channel.
     pub async fn close(&mut self) {
         self.finish().await;
         if let Writing::Ssh(half) = &self.0 {

@@ -1,7 +1,7 @@
-//! Which aliases `ssh_config` treats alike, so that `ssh -G` runs once for a thousand nodes.
+//! Groups aliases that `ssh_config` treats alike, so that `ssh -G` runs once for a thousand nodes.
 //!
-//! Reads nothing but `Host` patterns and `Include`s. Whatever it does not fully understand (`Match`, canonical
-//! names, odd includes) makes it give up: then every alias is asked for by itself.
+//! Reads nothing but `Host` patterns and `Include`s. If it does not fully understand a file (`Match`, canonical
+//! names, unusual includes), there are no groups, and `ssh -G` runs for every alias.
 
 use std::path::{Path, PathBuf};
 
@@ -14,7 +14,7 @@ pub(crate) struct HostClasses {
 }
 
 impl HostClasses {
-    /// Reads the files; `None` when aliases cannot be put into classes.
+    /// Reads the files; `None` if aliases cannot be grouped.
     pub(crate) fn read(files: &[(PathBuf, PathBuf)]) -> Option<Self> {
         let mut classes = Self { patterns: Vec::new() };
         for (file, include_base) in files {
@@ -23,7 +23,7 @@ impl HostClasses {
         Some(classes)
     }
 
-    /// Which `Host` lines hold for the alias: equal answers mean equal settings.
+    /// Returns which `Host` lines match the alias: equal results mean equal settings.
     pub(crate) fn of(&self, alias: &str) -> Vec<bool> {
         let holds = |patterns: &Vec<String>| {
             let mut positive = false;
@@ -74,7 +74,7 @@ impl HostClasses {
     }
 }
 
-/// Files of an `Include` pattern, in the order OpenSSH reads them.
+/// Returns the files of an `Include` pattern, in OpenSSH's order.
 fn included(pattern: &str, base: &Path) -> Option<Vec<PathBuf>> {
     if pattern.contains(['~', '$', '%', '"', '[', '{']) {
         return None;

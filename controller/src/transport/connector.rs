@@ -32,18 +32,18 @@ use super::{
     target::{Connection, SshTarget, Target, Transport},
 };
 
-/// How often a connection that sshd dropped while it was being made is tried again.
+/// How often a connection is retried that sshd dropped while it was being made.
 const RETRIES: u32 = 5;
-/// Jump hosts behind jump hosts.
+/// Largest number of jump hosts in a chain.
 const MAX_HOPS: usize = 8;
 
-/// How long each part of connecting may take.
+/// Time limits for the parts of connecting.
 #[derive(Clone, Copy, Debug)]
 pub struct Deadlines {
-    /// Name resolution and TCP, a `ConnectTimeout` wins.
+    /// Name resolution and TCP; a `ConnectTimeout` overrides it.
     pub connect: Duration,
     pub handshake: Duration,
-    /// Waiting for the node only; the time that a person needs for a passphrase does not count.
+    /// Without the time that a person needs for a passphrase.
     pub authentication: Duration,
     pub channel: Duration,
 }
@@ -61,7 +61,7 @@ impl Default for Deadlines {
 
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectorOptions {
-    /// Handshakes at the same time, over all nodes.
+    /// Number of simultaneous handshakes, over all nodes.
     pub handshakes: usize,
     pub deadlines: Deadlines,
 }
@@ -89,15 +89,15 @@ impl std::fmt::Debug for Connector {
     }
 }
 
-/// A way to a node that is not SSH yet.
+/// A stream to a node before SSH runs over it.
 struct Way {
     stream: Box<dyn Duplex>,
-    /// Held until the handshake over it is done.
+    /// Held until the handshake is done.
     permits: Vec<OwnedSemaphorePermit>,
     proxy: Option<(String, LastWords)>,
 }
 
-/// The last jump host of a chain, and those that are crossed on the way there.
+/// The last jump host of a chain, and those before it.
 struct LastHop {
     name: String,
     chain: String,
@@ -105,16 +105,16 @@ struct LastHop {
     trail: Vec<String>,
 }
 
-/// What nodes share on the way to them.
+/// What nodes share on the path to them.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Route {
-    /// It is this machine.
+    /// The node is the controller itself.
     Here,
-    /// Nothing but the network of this machine.
+    /// A direct connection from the controller.
     Direct,
-    /// A chain of jump hosts, as it is written.
+    /// A chain of jump hosts, as written.
     JumpHost(String),
-    /// A command, with tokens instead of what differs between its nodes.
+    /// A command, with tokens for what differs between its nodes.
     ProxyCommand(String),
 }
 
@@ -131,10 +131,10 @@ impl Connector {
         })
     }
 
-    /// Runs one command on the target and gives the channel to it.
+    /// Runs one command on the target and returns its channel.
     ///
     /// # Errors
-    /// Why there is no channel. With the OpenSSH client, failures to connect show only when the channel ends.
+    /// If there is no channel. With the OpenSSH client, failures to connect appear only when the channel ends.
     pub async fn exec(&self, target: &Target, command: &str) -> Result<ByteChannel, ConnectError> {
         let node = target.name.as_str();
         match &target.connection {
@@ -149,27 +149,28 @@ impl Connector {
         }
     }
 
-    /// What a target shares with others on the way to it.
+    /// Returns what a target shares with others on the path to it.
     pub async fn route(&self, target: &Target) -> Route {
         let Connection::Ssh(ssh) = &target.connection else { return Route::Here };
         let found = self.config.settings(&target.name, &ssh.host, &ssh.overrides, &self.environment).await;
         match found.map(|settings| (settings.proxy.clone(), settings)) {
             Ok((Proxy::Jump(hops), _)) => Route::JumpHost(chain_of(&hops)),
             Ok((Proxy::Command(command), settings)) => {
-                // Why: what stands there of this node alone does not part its way from that of the others.
+                // The parts that name this node are replaced by tokens, so that the routes of other nodes compare
+                // equal.
                 let shared = command
                     .replace(settings.host.as_str(), "%h")
                     .replace(settings.alias.as_str(), "%n")
                     .replace(&settings.port.to_string(), "%p");
                 Route::ProxyCommand(shared)
             }
-            // Why also where it is not known: then the connection has failed, too.
+            // If the proxy is unknown, the connection has failed too.
             Ok((Proxy::None, _)) | Err(_) => Route::Direct,
         }
     }
 
-    /// Whether the last jump host before a target lets this user in now and opens channels, over a connection of its own;
-    /// `None` where there is no jump host, or only OpenSSH knows how to get in there.
+    /// Checks that the last jump host before a target still lets this user in and opens channels, over a new
+    /// connection. `None` if there is no jump host, or only OpenSSH can log in there.
     pub async fn ask_jump_host(&self, target: &Target) -> Option<Result<(), ConnectError>> {
         let Connection::Ssh(ssh) = &target.connection else { return None };
         if ssh.transport == Transport::OpenSsh {
@@ -190,7 +191,7 @@ impl Connector {
         let last = self.last_hop(node, settings, hops, &[]).await?;
         let connection = self.connect_with(&last.name, &last.settings, None, last.trail).await?;
         let limit = self.deadlines.channel;
-        // Why to itself: whatever it says to that, it says it now.
+        // A channel to itself: any answer shows that it opens channels now.
         let answer = timeout(limit, connection.forward("localhost", last.settings.port)).await;
         connection.disconnect().await;
         match answer {
@@ -209,7 +210,7 @@ impl Connector {
         }
     }
 
-    /// Closes what nodes share. Channels through jump hosts end.
+    /// Closes what nodes share, which ends channels through jump hosts.
     pub async fn close(&self) {
         self.bastions.close().await;
     }
@@ -367,7 +368,7 @@ impl Connector {
         Ok(Way { stream: Box::new(passage.stream), permits: vec![passage.permit], proxy: None })
     }
 
-    /// How the last jump host of a chain is reached.
+    /// Resolves how to reach the last jump host of a chain.
     async fn last_hop(
         &self,
         node: &str,
@@ -382,14 +383,14 @@ impl Connector {
             });
         };
         let chain = chain_of(hops);
-        // Why: whoever waits for a connection that waits for his own would wait for ever.
+        // A connection that waited for itself would wait forever.
         if trail.contains(&chain) || trail.len() >= MAX_HOPS {
             let reason = format!("the jump hosts {} and {chain} jump through each other", trail.join(", "));
             return Err(ConnectError::Configuration { node: node.to_owned(), reason });
         }
         let mut longer = trail.to_vec();
         longer.push(chain.clone());
-        // Why only these: as with OpenSSH, options of the node do not apply to its jump hosts; their place is ssh_config.
+        // As with OpenSSH, options of the node do not apply to its jump hosts; they belong in ssh_config.
         let overrides = SshOverrides {
             user: last.user.clone(),
             port: last.port,
@@ -434,7 +435,7 @@ impl Connector {
             match timeout(deadline, TcpStream::connect(candidate)).await {
                 Err(_) => last = timed_out(Phase::Tcp),
                 Ok(Ok(stream)) => {
-                    // Why: with Nagle's algorithm every request waits 40 ms for a delayed acknowledgement.
+                    // With Nagle's algorithm, every request waits 40 ms for a delayed acknowledgement.
                     drop(stream.set_nodelay(true));
                     return Ok(stream);
                 }
@@ -455,7 +456,8 @@ fn chain_of(hops: &[Hop]) -> String {
     hops.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
 }
 
-/// Between half of a time and all of it, so that nodes dropped together do not come back together.
+/// Returns a time between half of `full` and all of it, so that nodes that were dropped together do not return
+/// together.
 fn jittered(full: Duration) -> Duration {
     let random = uuid::Uuid::new_v4().as_u128() % 1000;
     full / 2 + full / 2 * u32::try_from(random).unwrap_or(0) / 1000

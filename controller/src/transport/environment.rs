@@ -1,23 +1,23 @@
-//! What the transport would otherwise take from the process environment or a terminal: given by the caller.
+//! What the transport needs from the process environment or a terminal, passed in by the caller.
 
 use std::{path::PathBuf, sync::Arc};
 
 use secrecy::SecretString;
 
-/// The surroundings of the user who runs gpufleet.
+/// The environment of the user who runs gpufleet.
 #[derive(Clone)]
 pub struct Environment {
     /// Home directory, for `~/.ssh`. `None`: nothing is looked up there.
     pub home: Option<PathBuf>,
-    /// Name of the local user, the login name where nothing else says one.
+    /// Name of the local user, which is the default login name.
     pub user: String,
     /// Numeric id of the local user, for `%i`.
     pub uid: u32,
-    /// Name of this machine, for `%l` and `%L`.
+    /// Name of the controller, for `%l` and `%L`.
     pub hostname: String,
     /// Socket of the SSH agent.
     pub ssh_auth_sock: Option<PathBuf>,
-    /// A configuration file in place of the user's and the system's, as `ssh -F`; `none` for no file at all.
+    /// A configuration file to use instead of the user's and the system's, as `ssh -F`; `none` for no file at all.
     pub ssh_config: Option<PathBuf>,
     /// The OpenSSH client, for `ssh -G` and `--transport ssh`.
     pub ssh_program: PathBuf,
@@ -36,7 +36,7 @@ impl std::fmt::Debug for Environment {
     }
 }
 
-/// What is asked for.
+/// A question for the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PromptRequest {
     /// The passphrase of a private key, asked once for all nodes.
@@ -55,8 +55,10 @@ pub enum PromptError {
 
 /// Asks the user. Called on a thread that may block; one question at a time.
 pub trait Prompt: Send + Sync {
+    /// Asks one question.
+    ///
     /// # Errors
-    /// No terminal, or the user gave up.
+    /// If there is no terminal, or the user cancels.
     fn ask(&self, request: &PromptRequest) -> Result<SecretString, PromptError>;
 }
 

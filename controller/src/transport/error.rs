@@ -1,10 +1,10 @@
-//! Why a node could not be reached, in words that name the node, the cause and the next step.
+//! Why a node could not be reached: messages that name the node, the cause and the next step.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use super::host_key::HostKeyError;
 
-/// The part of a connection that was under way.
+/// The part of a connection that was in progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Phase {
     Resolve,
@@ -38,7 +38,7 @@ impl std::fmt::Display for Phase {
     }
 }
 
-/// Why there is no connection. Every text starts with the node's name.
+/// Why there is no connection. Every message begins with the node's name.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     #[error("{node}: its address{} cannot be resolved ({source}); check `ansible_host` or DNS", if host == node { String::new() } else { format!(" `{host}`") })]
@@ -81,7 +81,7 @@ pub enum ConnectError {
         via: String,
         address: String,
         reason: String,
-        /// The jump host tried, and the node did not answer it.
+        /// Whether the jump host tried to connect and the node did not answer.
         tried: bool,
     },
     #[error("{node}: the proxy command `{command}` failed: {reason}")]
@@ -97,12 +97,12 @@ pub enum ConnectError {
 }
 
 impl ConnectError {
-    /// Whether another try after a pause may help: sshd drops connections at random when many start at once.
+    /// Whether a retry after a pause may help: sshd drops connections at random if many start at once.
     pub(crate) const fn is_start_limit(&self) -> bool {
         matches!(self, Self::Closed { phase: Phase::Handshake, .. })
     }
 
-    /// The node that could not be reached.
+    /// Returns the node that could not be reached.
     pub fn node(&self) -> &str {
         match self {
             Self::Resolve { node, .. }
@@ -161,7 +161,7 @@ fn notes_text(notes: &[String]) -> String {
     notes.iter().map(|note| format!("; {note}")).collect()
 }
 
-/// What a peer sent, shortened and without control characters, fit for a one-line message.
+/// Returns what a peer sent, shortened and without control characters, for a one-line message.
 pub(crate) fn printable(bytes: &[u8], limit: usize) -> String {
     let text = String::from_utf8_lossy(bytes);
     let mut out = String::new();

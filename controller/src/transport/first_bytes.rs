@@ -1,4 +1,4 @@
-//! Remembers the first bytes that a peer sent, to tell people what answered when it was not SSH.
+//! Records the first bytes of a peer, to report what answered if it was not SSH.
 
 use std::{
     io,
@@ -11,7 +11,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 const KEPT: usize = 200;
 
-/// Anything that bytes go through in both directions.
+/// A bidirectional byte stream.
 pub(crate) trait Duplex: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Duplex for T {}
@@ -25,7 +25,7 @@ impl FirstBytes {
     }
 }
 
-/// A stream whose first bytes are kept.
+/// A stream that records its first bytes.
 pub(crate) struct Remembering {
     stream: Box<dyn Duplex>,
     first: Option<FirstBytes>,

@@ -1,4 +1,4 @@
-//! One SSH connection: key exchange, the host key check, and what the connection said when it ended.
+//! One SSH connection: key exchange, host key check, and why the connection ended.
 
 use std::{
     borrow::Cow,
@@ -26,11 +26,11 @@ use super::{
 
 /// Receive window of a channel, in bytes.
 const WINDOW: u32 = 512 * 1024;
-/// Packets of a channel that wait for their reader; at 32 KiB each the bound of a slow reader's memory.
+/// Number of packets of a channel that wait for their reader; at 32 KiB each they limit the memory for a slow reader.
 const CHANNEL_PACKETS: usize = 8;
 /// The same on a bastion, whose channels must not wait for each other.
 const BASTION_PACKETS: usize = 64;
-/// How long a handshake keeps its place in the queue: a peer that hangs longer than that delays nobody else.
+/// How long a handshake keeps its place in the queue: a peer that hangs longer delays no other node.
 const PATIENCE: Duration = Duration::from_secs(2);
 const BANNER_BYTES: usize = 2048;
 
@@ -118,7 +118,7 @@ fn ending(error: &HandlerError) -> String {
     }
 }
 
-/// Who connects to what, for messages.
+/// Both ends of a connection, for messages.
 pub(crate) struct Peer<'a> {
     pub(crate) node: &'a str,
     pub(crate) address: &'a str,
@@ -130,7 +130,7 @@ impl Peer<'_> {
     }
 }
 
-/// Exchanges keys and checks the host key over a stream.
+/// Exchanges keys over a stream and checks the host key.
 pub(crate) async fn handshake(
     peer: &Peer<'_>,
     settings: &SshSettings,
@@ -165,7 +165,7 @@ fn configuration(settings: &SshSettings, check: &HostKeyCheck, is_bastion: bool)
     let mut preferred = russh::Preferred::DEFAULT;
     preferred.key = Cow::Owned(check.known.key_algorithms());
     preferred.host_key_certificates = Cow::Owned(check.known.certificate_algorithms());
-    // Why AES-GCM first: with AES instructions it moves bytes a third faster than ChaCha20.
+    // AES-GCM first: with AES instructions it is a third faster than ChaCha20.
     preferred.cipher = Cow::Borrowed(&[
         cipher::AES_256_GCM,
         cipher::CHACHA20_POLY1305,
@@ -241,12 +241,12 @@ impl SshConnection {
         self.within(node, deadline, both).await
     }
 
-    /// Opens a session channel; nothing runs in it yet.
+    /// Opens a session channel without a command.
     pub(crate) async fn session(&self, node: &str, deadline: Duration) -> Result<Channel<Msg>, ConnectError> {
         self.within(node, deadline, self.open(node)).await
     }
 
-    /// Asks for a command in a channel of this connection. After an error it may run all the same.
+    /// Requests a command on a channel of this connection. After an error, the command may be running all the same.
     pub(crate) async fn start(
         self: &Arc<Self>,
         node: &str,
@@ -310,18 +310,18 @@ impl SshConnection {
         }
     }
 
-    /// A stream to `host:port` as this host reaches it.
+    /// Opens a stream to `host:port` as seen from this host.
     pub(crate) async fn forward(&self, host: &str, port: u16) -> Result<ChannelStream<Msg>, russh::Error> {
         let channel = self.handle.channel_open_direct_tcpip(host, u32::from(port), "127.0.0.1", 0).await?;
         Ok(channel.into_stream())
     }
 
-    /// Whether the other end answers within this time.
+    /// Whether the peer answers within this time.
     pub(crate) async fn is_there(&self, limit: Duration) -> bool {
         matches!(timeout(limit, self.handle.send_ping()).await, Ok(Ok(()))) && !self.is_closed()
     }
 
-    /// Says good-bye; best effort.
+    /// Disconnects, best effort.
     pub(crate) async fn disconnect(&self) {
         let bye = self.handle.disconnect(Disconnect::ByApplication, "", "");
         drop(timeout(Duration::from_secs(1), bye).await);

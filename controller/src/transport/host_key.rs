@@ -1,6 +1,6 @@
-//! Whether a node's host key is to be trusted.
+//! Decides whether a node's host key is trusted.
 //!
-//! [`KnownHost::verify`] is pure: the lines about a host and what the node presented in, a verdict out. Strict by
+//! [`KnownHost::verify`] is pure: from the lines about a host and the presented key it returns a verdict. Strict by
 //! default; a changed, revoked or unverifiable key is refused under every policy.
 
 use std::{
@@ -19,19 +19,19 @@ use ssh_key::{
 use super::known_hosts::{Entry, KnownHostsCache, KnownHostsFile, line_for};
 use crate::visible::{command_line, command_word};
 
-/// What happens to a host key that no file knows.
+/// What happens to a host key that is in no file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum HostKeyPolicy {
     /// Refused.
     #[default]
     Strict,
-    /// Written to the first user file and trusted from then on.
+    /// Written to the first user file, and trusted from then on.
     AcceptNew,
 }
 
 impl HostKeyPolicy {
-    /// The policy of a `StrictHostKeyChecking` value. `no` is taken as `accept-new`: unlike OpenSSH, gpufleet never
-    /// goes on with a changed key.
+    /// Returns the policy for a `StrictHostKeyChecking` value. `no` means `accept-new`: unlike OpenSSH, gpufleet
+    /// never accepts a changed key.
     pub(crate) fn from_option(value: &str) -> Option<Self> {
         match value.to_ascii_lowercase().as_str() {
             "yes" | "true" | "ask" => Some(Self::Strict),
@@ -79,26 +79,26 @@ fn keyscan(host: &str, files: &[PathBuf]) -> String {
 /// What the files say about a host.
 #[derive(Debug)]
 pub(crate) struct KnownHost {
-    /// The name that files know the host by: in lower case, `[name]:port` when the port is not 22.
+    /// The host's name in the files: in lower case, `[name]:port` if the port is not 22.
     pub(crate) name: String,
-    /// The name alone, for certificates.
+    /// The name without a port, for certificates.
     bare: String,
     entries: Vec<Entry>,
-    /// Lines under the bare name, tried when nothing is known under name and port.
+    /// Lines under the bare name, used if there are none for name and port.
     fallback: Vec<Entry>,
-    /// Where a new key is written; also for messages.
+    /// The first is where a new key is written; also for messages.
     user_files: Vec<PathBuf>,
 }
 
-/// How a key came to be trusted.
+/// Why a key is trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Known,
-    /// Nothing is known of the host, and the policy says to learn.
+    /// No file has the host, and the policy accepts new keys.
     Learn,
 }
 
-/// A host's name as `known_hosts` files write it.
+/// Returns a host's name as `known_hosts` files write it.
 pub(crate) fn file_name(host: &str, port: u16) -> String {
     let host = host.to_ascii_lowercase();
     if port == 22 { host } else { format!("[{host}]:{port}") }
@@ -136,7 +136,7 @@ impl KnownHost {
         }
     }
 
-    /// Host key algorithms, those that the files know first: otherwise a known host would look unknown.
+    /// Returns host key algorithms, those of known keys first: otherwise a known host could look unknown.
     pub(crate) fn key_algorithms(&self) -> Vec<Algorithm> {
         let known = |algorithm: &Algorithm| {
             self.relevant()
@@ -148,13 +148,13 @@ impl KnownHost {
         first
     }
 
-    /// Algorithms of host certificates, when an authority is trusted for this host.
+    /// Returns algorithms of host certificates, if an authority is trusted for this host.
     pub(crate) fn certificate_algorithms(&self) -> Vec<Algorithm> {
         let trusted = self.relevant().iter().any(|entry| entry.marker == Some(Marker::CertAuthority));
         if trusted { algorithms() } else { Vec::new() }
     }
 
-    /// Judges what the node presented.
+    /// Checks what the node presented.
     pub(crate) fn verify(
         &self,
         presented: &PublicKeyOrCertificate,
@@ -167,7 +167,7 @@ impl KnownHost {
             self.refuse_revoked(certificate.signature_key(), &key)?;
             match self.verify_certificate(certificate, now) {
                 Ok(()) => return Ok(Verdict::Known),
-                // Why: OpenSSH then falls back to the bare key inside.
+                // OpenSSH then falls back to the bare key inside.
                 Err(reason) if !self.knows(&key) => {
                     return Err(HostKeyError::Certificate {
                         host: self.name.clone(),
@@ -291,7 +291,7 @@ impl KnownHost {
         }
         let line = line_for(&self.name, key, hashed.then_some(&salt20[..]))
             .map_err(|error| fail(io::Error::other(error)))?;
-        // Why asked anew: another connection or another gpufleet may have written the same line meanwhile.
+        // Checked again: another connection or another gpufleet may have written the line meanwhile.
         let is_there = |text: &str| {
             let known = KnownHostsFile::parse(path, text).lookup(&self.name);
             known.iter().any(|entry| entry.marker.is_none() && entry.key.key_data() == key.key_data())
@@ -302,7 +302,7 @@ impl KnownHost {
     }
 }
 
-/// Appends a whole line under the file's lock, unless what lies there by then says the same already.
+/// Appends a whole line under the file's lock, unless the file has such a line by then.
 fn append(path: &Path, line: &str, is_there: impl FnOnce(&str) -> bool) -> io::Result<()> {
     use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
     if path == Path::new("/dev/null") {
@@ -354,7 +354,7 @@ fn kind(algorithm: &Algorithm) -> String {
     }
 }
 
-/// The check as the SSH handler carries it out.
+/// The check that the SSH handler runs.
 pub(crate) struct HostKeyCheck {
     pub(crate) known: Arc<KnownHost>,
     pub(crate) policy: HostKeyPolicy,
@@ -363,7 +363,7 @@ pub(crate) struct HostKeyCheck {
 }
 
 impl HostKeyCheck {
-    /// Judges, and records a new key where the policy says so.
+    /// Checks a key, and records a new one if the policy says so.
     pub(crate) async fn run(&self, presented: &PublicKeyOrCertificate) -> Result<(), HostKeyError> {
         if self.known.verify(presented, self.policy, SystemTime::now())? == Verdict::Known {
             return Ok(());

@@ -1,6 +1,7 @@
 //! Private keys and certificates from files, read once for all nodes.
 //!
-//! The public half is enough to offer a key; the passphrase is asked only when a node wants a signature, once.
+//! The public half is enough to offer a key. The passphrase is asked for once, when a node first requires a
+//! signature.
 
 use std::{
     collections::HashMap,
@@ -19,13 +20,13 @@ use crate::visible::command_line;
 
 const PASSPHRASE_TRIES: usize = 3;
 
-/// A key of a file.
+/// A key from a file.
 pub(crate) struct FileIdentity {
     pub(crate) path: PathBuf,
     pub(crate) public: PublicKey,
-    /// Certificates for it, from `-cert.pub` beside it.
+    /// Its certificate, from `-cert.pub` beside it.
     pub(crate) certificate: Option<Certificate>,
-    /// The private half; `None` when only the agent can have it.
+    /// The private half; `None` if only the agent can have it.
     private: Option<SecretString>,
     unlocked: OnceCell<Result<Arc<PrivateKey>, String>>,
 }
@@ -35,12 +36,12 @@ type Slot = Arc<OnceCell<Result<Option<Arc<FileIdentity>>, String>>>;
 #[derive(Default)]
 pub(crate) struct IdentityStore {
     files: Mutex<HashMap<PathBuf, Slot>>,
-    /// One question on the terminal at a time.
+    /// Serialises questions on the terminal.
     asking: tokio::sync::Mutex<()>,
 }
 
 impl IdentityStore {
-    /// The key at a path; `None` when there is no such file.
+    /// Returns the key at a path; `None` if there is no such file.
     pub(crate) async fn load(
         &self,
         path: &Path,
@@ -59,7 +60,7 @@ impl IdentityStore {
         .clone()
     }
 
-    /// Asks the user, one question at a time, on a thread that may block.
+    /// Asks the user on a blocking thread, one question at a time.
     pub(crate) async fn ask(
         &self,
         request: PromptRequest,
@@ -103,7 +104,7 @@ impl IdentityStore {
         Err("the passphrase is wrong".to_owned())
     }
 
-    /// Signs for authentication; the result is `data` followed by the signature, as russh wants it.
+    /// Signs for authentication; the result is `data` followed by the signature, as russh requires.
     pub(crate) async fn sign(
         &self,
         identity: &FileIdentity,
@@ -118,7 +119,7 @@ impl IdentityStore {
 }
 
 async fn decode(text: SecretString, passphrase: Option<SecretString>) -> Result<PrivateKey, String> {
-    // Why a blocking thread: the key derivation of encrypted keys takes up to a second.
+    // On a blocking thread: the key derivation of encrypted keys takes up to a second.
     let decoding = tokio::task::spawn_blocking(move || {
         let passphrase = passphrase.as_ref().map(ExposeSecret::expose_secret);
         let key = decode_secret_key(text.expose_secret(), passphrase).map_err(|error| error.to_string())?;

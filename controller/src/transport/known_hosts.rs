@@ -1,7 +1,7 @@
-//! The lines of `known_hosts` files and which of them speak about a host.
+//! The lines of `known_hosts` files, and which of them apply to a host.
 //!
-//! Parsing and matching are pure. Lines that OpenSSH skips are skipped; a file that exists and cannot be read is an
-//! error, because what it forbids would be missed. Keys and hashes are parsed by `ssh-key`.
+//! Parsing and matching are pure. Lines that OpenSSH skips are skipped. A file that exists and cannot be read is an
+//! error, because keys that it revokes would be missed. Keys and hashes are parsed by `ssh-key`.
 
 use std::{
     collections::HashMap,
@@ -18,11 +18,11 @@ use ssh_key::{
     known_hosts::{HostPatterns, Marker},
 };
 
-/// One line that speaks about a host.
+/// One line that applies to a host.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     pub(crate) path: Arc<PathBuf>,
-    /// Counted from 1, comments and blank lines included.
+    /// From 1, comments and blank lines included.
     pub(crate) line: usize,
     pub(crate) marker: Option<Marker>,
     pub(crate) key: PublicKey,
@@ -32,11 +32,11 @@ struct Line {
     number: usize,
     marker: Option<Marker>,
     hosts: HostPatterns,
-    /// `type base64 comment`; parsed only when the host matches.
+    /// `type base64 comment`; parsed only if the host matches.
     key: String,
 }
 
-/// A parsed file; looking up a plain name does not depend on the size of the file.
+/// A parsed file. Looking up a plain name does not depend on the size of the file.
 pub(crate) struct KnownHostsFile {
     path: Arc<PathBuf>,
     lines: Vec<Line>,
@@ -69,7 +69,7 @@ impl KnownHostsFile {
         file
     }
 
-    /// Every line about `host`, a name in lower case or `[name]:port`, in the order of the file.
+    /// Returns every line about `host`, a name in lower case or `[name]:port`, in the order of the file.
     pub(crate) fn lookup(&self, host: &str) -> Vec<Entry> {
         let mut found: Vec<usize> = self.exact.get(host).cloned().unwrap_or_default();
         found.extend(
@@ -102,7 +102,7 @@ fn parse_line(number: usize, line: &str) -> Option<Line> {
     };
     let (hosts, key) = line.split_once([' ', '\t'])?;
     let hosts = hosts.parse().ok()?;
-    // Why the rewrite: the parser of ssh-key takes single spaces only.
+    // The parser of ssh-key accepts single spaces only.
     let key = key.split_whitespace().collect::<Vec<_>>().join(" ");
     Some(Line { number, marker, hosts, key })
 }
@@ -130,7 +130,7 @@ fn matches(hosts: &HostPatterns, host: &str) -> bool {
     }
 }
 
-/// `*` and `?` as OpenSSH has them; brackets mean themselves.
+/// Matches `*` and `?` as OpenSSH does; brackets are literal.
 pub(crate) fn wildcard(pattern: &str, text: &str) -> bool {
     let (pattern, text) = (pattern.as_bytes(), text.as_bytes());
     let (mut p, mut t) = (0, 0);
@@ -157,10 +157,10 @@ pub(crate) fn wildcard(pattern: &str, text: &str) -> bool {
     pattern.get(p..).unwrap_or_default().iter().all(|&byte| byte == b'*')
 }
 
-/// The line that makes `key` known for `host`.
+/// Returns the line that makes `key` known for `host`.
 ///
 /// # Errors
-/// A key that cannot be written as text.
+/// If the key cannot be written as text.
 pub(crate) fn line_for(
     host: &str,
     key: &PublicKey,
@@ -189,10 +189,10 @@ pub(crate) struct KnownHostsCache {
 }
 
 impl KnownHostsCache {
-    /// Reads a file, or gives what was read before. Blocks. `None` where there is no such file.
+    /// Returns a parsed file, from the cache if it did not change; `None` if there is no such file. Blocks.
     ///
     /// # Errors
-    /// The file exists and cannot be read.
+    /// If the file exists and cannot be read.
     pub(crate) fn load(&self, path: &Path) -> io::Result<Option<Arc<KnownHostsFile>>> {
         let metadata = match std::fs::metadata(path) {
             Ok(metadata) => metadata,

@@ -1,6 +1,6 @@
-//! One connection to a target that many commands share, each in a channel of its own.
+//! One connection to a target, shared by many commands with a channel each.
 //!
-//! Owns the connection and makes a new one when it broke. Invariant: a command that may have reached the target is never
+//! Owns the connection and replaces it when it breaks. Invariant: a command that may have reached the target is never
 //! sent a second time.
 
 use std::{sync::Arc, time::Duration};
@@ -15,7 +15,7 @@ use super::{
     target::{Connection, SshTarget, Target, Transport},
 };
 
-/// How often a session that sshd refuses is asked for again, and the first pause before that.
+/// How often a session that sshd refuses is requested again, and the first pause before that.
 const REFUSALS: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -30,7 +30,7 @@ pub enum LineError {
     Unknown(ConnectError),
 }
 
-/// A way to one target that is kept open.
+/// A connection to one target that is kept open.
 pub struct Line {
     connector: Arc<Connector>,
     target: Target,
@@ -44,7 +44,7 @@ impl std::fmt::Debug for Line {
 }
 
 impl Line {
-    /// Nothing is contacted until the first command.
+    /// Creates a line. Nothing is contacted until the first command.
     pub fn new(connector: Arc<Connector>, target: Target) -> Self {
         Self { connector, target, connection: Mutex::new(None) }
     }
@@ -53,10 +53,10 @@ impl Line {
         &self.target
     }
 
-    /// Runs one command. The OpenSSH client makes a connection for each, and so does this machine itself.
+    /// Runs one command. The OpenSSH client connects anew for each, and so does a local target.
     ///
     /// # Errors
-    /// Why there is no channel to it, and whether it may run all the same.
+    /// If there is no channel to it, with whether it may run all the same.
     pub async fn exec(&self, command: &str) -> Result<ByteChannel, LineError> {
         let node = self.target.name.as_str();
         let Connection::Ssh(ssh) = &self.target.connection else {
@@ -78,7 +78,7 @@ impl Line {
                         }
                     });
                 }
-                // Why again: sshd counts a session for a moment after its end.
+                // Retried, because sshd counts a session for a moment after its end.
                 Err(ConnectError::ChannelRefused { .. }) if refusals < REFUSALS => {
                     tokio::time::sleep(PAUSE * 2u32.pow(refusals)).await;
                     refusals += 1;
@@ -87,7 +87,7 @@ impl Line {
                     self.forget(&connection).await;
                     return Err(LineError::NotSent(error));
                 }
-                // Why also after refusals: sshd keeps the session of a command that was given up until it ends.
+                // After refusals too: sshd keeps the session of a command that was given up until it ends.
                 Err(_) => {
                     self.forget(&connection).await;
                     (connection, fresh) = self.connected(ssh).await.map_err(LineError::NotSent)?;
@@ -96,7 +96,7 @@ impl Line {
         }
     }
 
-    /// The connection, and whether it was made just now. Whoever comes while it is made waits for it.
+    /// Returns the connection and whether it is new. While it is being made, other callers wait for it.
     async fn connected(&self, ssh: &SshTarget) -> Result<(Arc<SshConnection>, bool), ConnectError> {
         let mut kept = self.connection.lock().await;
         if let Some(connection) = kept.as_ref().filter(|connection| !connection.is_closed()) {

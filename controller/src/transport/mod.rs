@@ -1,10 +1,10 @@
-//! Reaching a node: a byte channel that runs one command there.
+//! Transport to a node: a byte channel to one command that runs there.
 //!
-//! Owns connection variables, `ssh_config` resolution, host keys, authentication, jump hosts and the three ways to a
-//! node: SSH in this process (russh), an OpenSSH subprocess, and this machine itself. It does not know what runs on
-//! the channel, reads no environment variable and prints nothing. Invariants: every await has a deadline, a slow or
-//! dead node holds nobody else's permit, no secret is in a `Debug` or `Display` text, and nothing but a [`HostName`] or
-//! [`UserName`] is expanded into a command.
+//! Owns connection variables, `ssh_config` resolution, host keys, authentication, jump hosts and the three
+//! transports: SSH in this process (russh), an OpenSSH subprocess, and the controller itself. Must not know what runs
+//! on the channel; reads no environment variable and prints nothing. Invariants: every await has a deadline; a slow
+//! or dead node holds no other node's permit; no secret is in a `Debug` or `Display` text; nothing but a [`HostName`]
+//! or [`UserName`] is expanded into a command.
 
 mod arguments;
 mod authentication;

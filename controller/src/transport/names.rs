@@ -1,19 +1,20 @@
-//! Names of hosts and users that are fit to stand in a command line, however it is made.
+//! Names of hosts and users that are safe in a command line, however it is built.
 //!
-//! Pure. Both types come into being by their check only, and everything that connects takes them alone: what a
-//! `ProxyCommand`, a path with `%` tokens or the OpenSSH client gets can therefore change no command.
+//! Pure. Both types can only be created by their check, and all code that connects accepts nothing else. So what a
+//! `ProxyCommand`, a path with `%` tokens or the OpenSSH client gets cannot change a command.
 //!
-//! Why a list of what may stand in a host and not OpenSSH's list of what may not: `[`, `*` and `~` are no danger to
-//! OpenSSH, yet a shell expands them. Users are OpenSSH's without blanks, patterns, and `$` other than at the end.
+//! Hosts have a list of allowed characters instead of OpenSSH's list of forbidden ones: `[`, `*` and `~` do no harm
+//! in OpenSSH, but a shell expands them. Users follow OpenSSH's rules, without blanks, patterns, and `$` except at
+//! the end.
 
 use std::{fmt, ops::Deref};
 
-/// Longer than any name of DNS, and than any address with a zone.
+/// Longest name in bytes; longer than any DNS name and any address with a zone.
 const LONGEST: usize = 255;
-/// How much of a wrong name is shown, in characters.
+/// Number of characters of an invalid name that a message shows.
 const SHOWN: usize = 60;
 
-/// Why a text is no name; says what was found, cut and without control characters.
+/// Why a text is not a valid name: what was found, shortened and without control characters.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{shown}` is no {what}: {why}")]
 pub struct NameError {
@@ -32,7 +33,7 @@ impl NameError {
     }
 }
 
-/// A character as a message may show it: those that only steer a terminal are written out.
+/// Returns a character as a message may show it; control characters are escaped.
 fn visible(c: char) -> impl Iterator<Item = char> {
     let escaped = if c.is_ascii_graphic() || c == ' ' || c.is_alphanumeric() { None } else { Some(c) };
     let plain = escaped.is_none().then_some(c);
@@ -46,10 +47,10 @@ macro_rules! name {
         pub struct $name(String);
 
         impl $name {
-            /// Takes a text over.
+            /// Checks a text and takes it over.
             ///
             /// # Errors
-            /// Why it is none.
+            /// Why it is invalid.
             pub fn check(text: impl Into<String>) -> Result<Self, NameError> {
                 let text = text.into();
                 $check(&text)?;
@@ -96,7 +97,7 @@ name! {
 fn host(text: &str) -> Result<(), NameError> {
     let error = |why: String| Err(NameError::new(text, "host name or address", why));
     first(text, "host name or address", &['-'])?;
-    // Why only with a colon: `%` begins the zone of an IPv6 address, and elsewhere a token.
+    // `%` begins the zone of an IPv6 address; elsewhere it is a token.
     let is_ipv6 = text.contains(':');
     let odd = |c: char| !(c.is_alphanumeric() || "._-:@+".contains(c) || c == '%' && is_ipv6);
     match text.chars().find(|c| odd(*c)) {
@@ -112,7 +113,7 @@ fn user(text: &str) -> Result<(), NameError> {
     if let Some(c) = text.chars().find(|c| odd(*c)) {
         return error(format!("{} cannot stand in one", named(c)));
     }
-    // Why at the end: accounts of machines are called so, and there a shell finds no variable's name behind it.
+    // Machine accounts end with `$`, and there no variable's name follows for a shell.
     match text.find('$') {
         Some(at) if at + 1 < text.len() => return error("`$` can only be its last character".to_owned()),
         _ => {}
@@ -123,10 +124,10 @@ fn user(text: &str) -> Result<(), NameError> {
     Ok(())
 }
 
-/// Checks the name of a host in the inventory, which need not be an address but goes into commands and paths.
+/// Checks the name of a host in the inventory, which need not be an address but is used in commands and paths.
 ///
 /// # Errors
-/// Why it is none.
+/// Why it is invalid.
 pub(super) fn check_label(text: &str) -> Result<(), NameError> {
     let error = |why: String| Err(NameError::new(text, "name of a host", why));
     first(text, "name of a host", &['-'])?;
@@ -227,7 +228,7 @@ mod tests {
         );
     }
 
-    /// The words that a real shell makes of a line in which the text stands without quotes.
+    /// Returns the words that a real shell makes of a line in which the text is not quoted.
     fn words(text: &str) -> Vec<String> {
         let line = format!("printf '%s\\0' begin {text} {text}:22 x{text}");
         let output = std::process::Command::new("/bin/sh").arg("-c").arg(line).env_clear().output().unwrap();
@@ -260,7 +261,7 @@ mod tests {
             }
         }
 
-        /// OpenSSH's own rule (`ssh_valid_hostname`) refuses nothing that passes here.
+        /// OpenSSH's own rule (`ssh_valid_hostname`) accepts everything that is accepted here.
         #[test]
         fn openssh_would_take_it(text in ".{0,12}") {
             if HostName::check(text.as_str()).is_ok() {

@@ -1,4 +1,4 @@
-//! `ProxyCommand`: a process whose standard streams are the way to the node.
+//! `ProxyCommand`: a process whose standard streams are the connection to the node.
 
 use std::{
     io,
@@ -21,23 +21,23 @@ const KEPT: usize = 2048;
 pub(crate) struct ProxyProcess {
     stdin: ChildStdin,
     stdout: ChildStdout,
-    /// Killed when the connection goes.
+    /// Killed when the connection is dropped.
     _child: Child,
 }
 
-/// How long a process that failed may take to say why.
+/// How long a failed process may take to print a reason.
 const SAYING: Duration = Duration::from_secs(1);
 
-/// The last words of a process.
+/// The last output of a process.
 #[derive(Clone, Debug)]
 pub(crate) struct LastWords {
     said: Arc<Mutex<Vec<u8>>>,
-    /// Closed once it says no more.
+    /// Closed once there is no more output.
     open: watch::Receiver<()>,
 }
 
 impl LastWords {
-    /// All of them: a connection may break before they were read.
+    /// Returns all of it: a connection may break before it was read.
     pub(crate) async fn get(&self) -> String {
         let mut open = self.open.clone();
         let _ = timeout(SAYING, async { while open.changed().await.is_ok() {} }).await;

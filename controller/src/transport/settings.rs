@@ -1,6 +1,6 @@
 //! The settings of one SSH connection: overrides, then `ssh_config`, then OpenSSH's defaults.
 //!
-//! Pure. Expands `~` and `%` tokens with what the caller's environment says.
+//! Pure. Expands `~` and `%` tokens with the caller's environment.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -12,7 +12,7 @@ use super::{
     names::{HostName, NameError, UserName},
 };
 
-/// How often an idle connection is probed when nothing else is configured, in seconds.
+/// Default interval of keepalives on an idle connection, in seconds.
 const KEEPALIVE_S: u64 = 15;
 const DEFAULT_KEYS: [&str; 3] = ["~/.ssh/id_rsa", "~/.ssh/id_ecdsa", "~/.ssh/id_ed25519"];
 const OPENSSH_DEFAULT_KEYS: [&str; 7] = [
@@ -35,7 +35,7 @@ pub(crate) enum Method {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Proxy {
     None,
-    /// The last hop reaches the node; hops before it are crossed first.
+    /// The hops in order; the last one connects to the node.
     Jump(Vec<Hop>),
     Command(String),
 }
@@ -65,7 +65,7 @@ impl std::fmt::Display for Hop {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct IdentityFile {
     pub(crate) path: PathBuf,
-    /// Named by somebody, so that its absence is worth a word.
+    /// Whether a setting names it, so that its absence is reported.
     pub(crate) explicit: bool,
 }
 
@@ -90,15 +90,15 @@ pub(crate) struct SshSettings {
     pub(crate) keepalive_count: u32,
     pub(crate) methods: Vec<Method>,
     pub(crate) family: AddressFamily,
-    /// Handed on to jump hosts.
+    /// Passed on to jump hosts.
     pub(crate) config_file: Option<String>,
 }
 
 impl SshSettings {
-    /// Merges everything that is known about `alias`.
+    /// Merges all settings for `alias`.
     ///
     /// # Errors
-    /// A value that cannot be expanded or read, in words.
+    /// If a value cannot be expanded or parsed, in words.
     pub(crate) fn merge(
         alias: &HostName,
         overrides: &SshOverrides,
@@ -107,7 +107,7 @@ impl SshSettings {
     ) -> Result<Self, String> {
         let pick = |f: fn(&SshOverrides) -> Option<&String>| f(overrides).or_else(|| f(configured)).cloned();
         let host = pick(|o| o.host_name.as_ref()).unwrap_or_else(|| alias.to_string()).replace("%h", alias);
-        // Why once more: a configuration may give any text, and whoever resolved it may be an old OpenSSH.
+        // Checked again: a configuration may hold any text, and an old OpenSSH may have resolved it.
         let host = HostName::check(host).map_err(|error| error.to_string())?;
         let port = overrides.port.or(configured.port).unwrap_or(22);
         let user = match overrides.user.as_ref().or(configured.user.as_ref()) {
@@ -185,7 +185,7 @@ impl SshSettings {
         })
     }
 
-    /// `user@host:port`, for messages and as a key for shared connections.
+    /// Returns `user@host:port`, for messages and as the key of shared connections.
     pub(crate) fn address(&self) -> String {
         if self.host.contains(':') {
             format!("[{}]:{}", self.host, self.port)
@@ -222,7 +222,7 @@ fn methods(overrides: &SshOverrides, configured: &SshOverrides) -> Vec<Method> {
 
 fn proxy(overrides: &SshOverrides, configured: &SshOverrides, tokens: &Tokens<'_>) -> Result<Proxy, String> {
     for source in [overrides, configured] {
-        // Why both `none`s end the search: `ProxyJump=none` on the command line switches the configured one off.
+        // Either `none` ends the search: `ProxyJump=none` on the command line disables the configured one.
         match (source.proxy_jump.as_deref(), source.proxy_command.as_deref()) {
             (Some("none"), _) | (None, Some("none")) => return Ok(Proxy::None),
             (Some(jump), _) => return parse_jump(jump).map(Proxy::Jump),
@@ -233,7 +233,7 @@ fn proxy(overrides: &SshOverrides, configured: &SshOverrides, tokens: &Tokens<'_
     Ok(Proxy::None)
 }
 
-/// Reads `[user@]host[:port]`, `ssh://…` and lists of them.
+/// Parses `[user@]host[:port]`, `ssh://…` and lists of them.
 pub(super) fn parse_jump(text: &str) -> Result<Vec<Hop>, String> {
     let hop = |text: &str| {
         let bad =

@@ -1,4 +1,4 @@
-//! `ssh_config` as OpenSSH itself resolves it: `ssh -G`, once a class of aliases, and only where a file exists.
+//! `ssh_config` as resolved by OpenSSH itself: `ssh -G`, once per class of aliases, and only if a file exists.
 
 use std::{
     collections::HashMap,
@@ -21,7 +21,7 @@ use super::{
 
 const DEADLINE: Duration = Duration::from_secs(20);
 const SYSTEM_FILE: &str = "/etc/ssh/ssh_config";
-/// What `ssh -G` tells and this client acts on.
+/// Output of `ssh -G` that this client uses.
 const USED: [&str; 23] = [
     "hostname",
     "port",
@@ -47,12 +47,12 @@ const USED: [&str; 23] = [
     "addressfamily",
     "challengeresponseauthentication",
 ];
-/// What would be a hole if it were skipped.
+/// Options whose omission would be a security hole.
 const REFUSED: [&str; 2] = ["revokedhostkeys", "knownhostscommand"];
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Question {
-    /// The alias itself, or the class that stands for it.
+    /// The alias itself, or its class.
     subject: Subject,
     user: Option<UserName>,
     port: Option<u16>,
@@ -65,11 +65,11 @@ enum Subject {
     Class(Vec<bool>),
 }
 
-/// An answer and the alias that it was asked for.
+/// An answer, and the alias that it is for.
 struct Answer {
     alias: HostName,
     options: SshOverrides,
-    /// Whether the answer holds for another alias of the class when the host name is replaced.
+    /// Whether the answer holds for another alias of the class if the host name is replaced.
     portable: bool,
 }
 
@@ -83,7 +83,7 @@ pub(crate) struct SshConfig {
 }
 
 impl SshConfig {
-    /// The settings of a connection to `alias`.
+    /// Returns the settings of a connection to `alias`.
     pub(crate) async fn settings(
         &self,
         node: &str,

@@ -1,4 +1,4 @@
-//! Channels that a local process carries: the OpenSSH client, and this machine's own shell.
+//! Channels over local processes: the OpenSSH client, and the controller's own shell.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use super::{
     host_key::HostKeyPolicy, target::SshTarget,
 };
 
-/// Runs a command on this machine.
+/// Runs a command on the controller.
 pub(crate) fn local(node: &str, command: &str) -> Result<ByteChannel, ConnectError> {
     let mut shell = Command::new("/bin/sh");
     shell.arg("-c").arg(command);
@@ -37,7 +37,7 @@ fn start(node: &str, program: &str, command: Command) -> Result<ByteChannel, Con
     })
 }
 
-/// The arguments of `ssh`. The user's come first, because the first value of an option wins.
+/// Returns the arguments of `ssh`. The user's come first, because the first value of an option wins.
 fn arguments(target: &SshTarget, command: &str, config: Option<&Path>, deadlines: &Deadlines) -> Vec<String> {
     let mut out = Vec::new();
     let mut option = |text: String| out.extend(["-o".to_owned(), text]);
@@ -51,11 +51,11 @@ fn arguments(target: &SshTarget, command: &str, config: Option<&Path>, deadlines
     if given.host_key_policy == Some(HostKeyPolicy::AcceptNew) {
         option("StrictHostKeyChecking=accept-new".to_owned());
     }
-    // Why no `-o User`: that is expanded like a line of a file.
+    // Not `-o User`, which is parsed like a line of a configuration file.
     out.extend(given.user.iter().flat_map(|user| ["-l".to_owned(), user.to_string()]));
     let timeout = given.connect_timeout.unwrap_or(deadlines.connect);
     let mut late = Vec::new();
-    // Why ControlMaster=no with the control path left alone: a master that the user opened is used, none is left behind.
+    // `ControlMaster=no` without a control path: a master that the user opened is used, and none is left behind.
     for text in [
         "BatchMode=yes".to_owned(),
         "ControlMaster=no".to_owned(),

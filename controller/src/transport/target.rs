@@ -1,6 +1,6 @@
-//! Where a node is and how to get in, read from its inventory variables.
+//! How to reach a node, from its inventory variables.
 //!
-//! Pure: variables in, a [`Target`] or an error with the variable's name out.
+//! Pure: from variables it returns a [`Target`] or an error with the variable's name.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -12,17 +12,17 @@ use super::{
     names::{HostName, NameError, UserName, check_label},
 };
 
-/// Which client speaks SSH.
+/// The SSH client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Transport {
-    /// In this process.
+    /// The client in this process.
     #[default]
     Russh,
-    /// One OpenSSH process a node, for GSSAPI, FIDO keys and whatever else only it can do.
+    /// An OpenSSH process for each node, for GSSAPI, FIDO keys and other features that only it has.
     OpenSsh,
 }
 
-/// What the command line or the play says; variables of the node win.
+/// Defaults from the command line or the play; variables of the node override them.
 #[derive(Clone, Debug, Default)]
 pub struct TargetDefaults {
     pub transport: Transport,
@@ -30,7 +30,7 @@ pub struct TargetDefaults {
     pub port: Option<u16>,
     pub password: Option<SecretString>,
     pub private_key: Option<PathBuf>,
-    /// On this machine itself, as `ansible_connection: local`.
+    /// Runs on the controller, as `ansible_connection: local`.
     pub local: bool,
     /// As `ansible_ssh_args`.
     pub arguments: Option<String>,
@@ -39,7 +39,7 @@ pub struct TargetDefaults {
     /// As `ansible_ssh_extra_args`.
     pub extra_arguments: Option<String>,
     pub connect_timeout: Option<Duration>,
-    /// Accepts host keys that were never seen, as `StrictHostKeyChecking=accept-new`.
+    /// Accepts unknown host keys, as `StrictHostKeyChecking=accept-new`.
     pub accept_new_host_keys: bool,
     pub become_root: bool,
     pub become_user: Option<String>,
@@ -49,24 +49,24 @@ pub struct TargetDefaults {
 /// A node that can be connected to.
 #[derive(Clone, Debug)]
 pub struct Target {
-    /// Name in the inventory.
+    /// The name in the inventory.
     pub name: String,
     pub connection: Connection,
-    /// The user that the helper runs as, when it is not the login user.
+    /// The user that the helper runs as, if it is not the login user.
     pub privilege: Option<Become>,
 }
 
 #[derive(Clone, Debug)]
 pub enum Connection {
     Ssh(Box<SshTarget>),
-    /// This machine, no SSH.
+    /// The controller, without SSH.
     Local,
 }
 
 #[derive(Clone, Debug)]
 pub struct SshTarget {
     pub transport: Transport,
-    /// Name or address as `ssh` would get it: an alias of `ssh_config`, a DNS name or an address.
+    /// The name or address as passed to `ssh`: an alias of `ssh_config`, a DNS name or an address.
     pub host: HostName,
     pub password: Option<SecretString>,
     pub overrides: SshOverrides,
@@ -74,16 +74,16 @@ pub struct SshTarget {
     pub arguments: Vec<String>,
 }
 
-/// Whom the helper runs as.
+/// The user that the helper runs as.
 #[derive(Clone, Debug)]
 pub struct Become {
     pub user: String,
-    /// `None`: sudo must not ask.
+    /// `None`: sudo must not ask for one.
     pub password: Option<SecretString>,
 }
 
 impl Target {
-    /// Whether a connection to the one serves for the other.
+    /// Whether one connection can serve both.
     pub fn is_same(&self, other: &Self) -> bool {
         let secret = |one: &Option<SecretString>, other: &Option<SecretString>| {
             one.as_ref().map(ExposeSecret::expose_secret) == other.as_ref().map(ExposeSecret::expose_secret)
@@ -129,9 +129,9 @@ pub enum TargetError {
     PasswordWithOpenSsh { node: String },
 }
 
-/// Variables of Ansible's that change how a node is reached in ways that are not done here.
+/// Ansible's variables for connections that are not supported.
 ///
-/// Why an error: without them the connection fails, or is another one than was meant.
+/// They are errors, because without them the connection would fail or go somewhere else.
 const UNSUPPORTED: [(&str, &str); 7] = [
     ("ansible_private_key", "name a file with `ansible_ssh_private_key_file`"),
     ("ansible_ssh_private_key", "name a file with `ansible_ssh_private_key_file`"),
@@ -148,13 +148,13 @@ const UNSUPPORTED: [(&str, &str); 7] = [
 const HOST: [&str; 2] = ["ansible_ssh_host", "ansible_host"];
 const USER: [&str; 2] = ["ansible_ssh_user", "ansible_user"];
 
-/// An address without the brackets that keep it apart from a port.
+/// Returns an address without the brackets that separate it from a port.
 fn bare(host: &str) -> &str {
     host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
 }
 
 impl TargetError {
-    /// The variable that is wrong, where it is one.
+    /// Returns the invalid variable, if there is one.
     pub fn variable(&self) -> Option<&str> {
         match self {
             Self::Type { variable, .. } | Self::Argument { variable, .. } | Self::Name { variable, .. } => {
@@ -169,10 +169,10 @@ impl TargetError {
 }
 
 impl Target {
-    /// Reads the connection variables of a node; values must be rendered already.
+    /// Reads the connection variables of a node; values must be rendered.
     ///
     /// # Errors
-    /// A variable of the wrong type or an unsupported value, by name.
+    /// A variable of the wrong type or with an unsupported value, by name.
     pub fn from_variables(
         name: &str,
         variables: &Map<String, Value>,
@@ -180,7 +180,7 @@ impl Target {
     ) -> Result<Self, TargetError> {
         check_label(name).map_err(TargetError::Label)?;
         let read = Reader { node: name, variables };
-        // Why all of them, whatever the connection: what does not count here goes into hooks and templates as well.
+        // All of them, even those that the connection does not use: hooks and templates use them too.
         for variable in HOST {
             if let Some(text) = read.text(&[variable])? {
                 read.name(variable, HostName::check(bare(&text)))?;
@@ -210,7 +210,7 @@ impl Target {
         Ok(Self { name: name.to_owned(), connection, privilege })
     }
 
-    /// This machine itself.
+    /// Creates a target on the controller.
     pub fn local(name: impl Into<String>) -> Self {
         Self { name: name.into(), connection: Connection::Local, privilege: None }
     }
@@ -222,7 +222,7 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// The first of several names of one setting; with Ansible the more specific one wins, so it comes first.
+    /// Returns the first of several names of one setting; as in Ansible, the more specific one wins and comes first.
     fn find(&self, names: &[&'static str]) -> Option<(&'static str, &'a Value)> {
         names
             .iter()
@@ -231,7 +231,7 @@ impl<'a> Reader<'a> {
     }
 
     fn wrong(&self, variable: &str, expected: &'static str, found: &Value) -> TargetError {
-        // Why not the value: it may be a password.
+        // Without the value, which may be a password.
         let found = match found {
             Value::Null => "nothing",
             Value::Bool(_) => "a boolean",
@@ -348,7 +348,7 @@ impl<'a> Reader<'a> {
         let key = self.text(&["ansible_ssh_private_key_file", "ansible_private_key_file"])?;
         let default_key = defaults.private_key.as_ref().map(|path| path.to_string_lossy().into_owned());
         let key = key.or(default_key);
-        // Why: in a line of OpenSSH's configuration a quote or a line break would begin something else.
+        // In a line of OpenSSH's configuration, a quote or a line break would end the value.
         if let Some(key) = key.as_ref().filter(|key| key.contains(|c: char| c == '"' || c.is_control())) {
             let found = Value::String(key.clone());
             return Err(self.wrong(

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// What one reading of a node gave; what could not be read is `None` or has an entry in `errors`.
+/// One reading of a node. What could not be read is `None`, or has an entry in `errors`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Facts {
     pub hostname: String,
     pub boot_id: Option<String>,
     pub kernel: String,
-    /// Machine architecture as `uname -m` says.
+    /// Machine architecture as `uname -m` prints it.
     pub arch: String,
     pub os: OsFacts,
     pub cpus: u32,
@@ -21,10 +21,10 @@ pub struct Facts {
     /// `systemd` or the name of process 1.
     pub init: String,
     pub virtualization: Option<String>,
-    /// IPv4 address of the default route, where there is one.
+    /// IPv4 address of the default route, if there is one.
     pub address: Option<String>,
     pub gpu: GpuSystem,
-    /// What playbooks ask of a machine beside that.
+    /// Further facts that playbooks use.
     #[serde(default)]
     pub machine: MachineFacts,
     /// What could not be read, one sentence each.
@@ -32,16 +32,16 @@ pub struct Facts {
     pub errors: Vec<String>,
 }
 
-/// What playbooks ask of a machine under Ansible's names; what cannot be read is left out.
+/// Facts that playbooks use under Ansible's names; what could not be read is left out.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct MachineFacts {
     pub id: Option<String>,
-    /// The kernel's build, as `uname -v` says.
+    /// The kernel's build, as `uname -v` prints it.
     pub kernel_build: String,
-    /// Who reads the facts.
+    /// The user who reads the facts.
     pub user: UserFacts,
-    /// Variables of that user's environment that hold no secret: names, folders, language.
+    /// Variables of that user's environment without secrets: names, folders, language.
     pub environment: BTreeMap<String, String>,
     /// When they were read, in microseconds since 1970.
     pub time_us: i64,
@@ -49,7 +49,7 @@ pub struct MachineFacts {
     pub zone: Option<String>,
     /// `apt`, `dnf`, `zypper`, …
     pub package_manager: Option<String>,
-    /// What the firmware says of board and product, by its name below /sys/class/dmi/id.
+    /// The firmware's texts about board and product, by their names in /sys/class/dmi/id.
     pub firmware: BTreeMap<String, String>,
     pub memory: MemoryFacts,
     pub processors: ProcessorFacts,
@@ -64,7 +64,7 @@ pub struct MachineFacts {
     pub selinux: bool,
     pub apparmor: bool,
     pub fips: bool,
-    /// What files of /etc/ansible/facts.d say, by their names.
+    /// Contents of the files in /etc/ansible/facts.d, by their names.
     pub local: serde_json::Map<String, serde_json::Value>,
     /// Path and version of Python, such as `3.12.3`.
     pub python: Option<(String, String)>,
@@ -81,12 +81,12 @@ pub struct UserFacts {
     pub shell: String,
 }
 
-/// In MiB.
+/// Sizes in MiB.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct MemoryFacts {
     pub free: u64,
-    /// Free, or given up by caches at once.
+    /// Free memory, and caches that can be released at once.
     pub available: u64,
     pub swap_total: u64,
     pub swap_free: u64,
@@ -136,14 +136,14 @@ pub struct OsFacts {
     /// `VERSION_CODENAME`, such as `noble`.
     #[serde(default)]
     pub codename: String,
-    /// What /etc/debian_version says where there is one: point releases stand only there.
+    /// The content of /etc/debian_version, if it exists: only this has point releases.
     #[serde(default)]
     pub debian_version: Option<String>,
     /// `ID_LIKE`, split.
     pub like: Vec<String>,
 }
 
-/// The GPU side of a node.
+/// The GPUs of a node and their driver.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct GpuSystem {
     pub state: GpuSystemState,
@@ -151,14 +151,14 @@ pub struct GpuSystem {
     pub module_version: Option<String>,
     /// Version of the user-space library.
     pub driver_version: Option<String>,
-    /// Highest CUDA version that the driver speaks, such as `13.0`.
+    /// Highest CUDA version that the driver supports, such as `13.0`.
     pub cuda_version: Option<String>,
-    /// NVIDIA display or 3D controllers on the PCI bus: what should be there.
+    /// Number of NVIDIA display or 3D controllers on the PCI bus, all of which should be found.
     pub pci_count: u32,
     pub gpus: Vec<GpuFacts>,
 }
 
-/// Whether the GPUs could be read at all.
+/// Whether the GPUs could be read.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "state")]
 pub enum GpuSystemState {
@@ -171,7 +171,7 @@ pub enum GpuSystemState {
     NoDriver {
         detail: String,
     },
-    /// Library and module differ: the driver was upgraded under a running module (NVML code 18).
+    /// Library and module differ: the driver was upgraded while the old module is loaded (NVML code 18).
     VersionMismatch {
         detail: String,
     },
@@ -191,7 +191,7 @@ pub enum GpuSystemState {
     },
 }
 
-/// One GPU. `None` is "not supported or not readable here".
+/// One GPU. `None` means not supported, or not readable here.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct GpuFacts {
     pub index: u32,

@@ -1,18 +1,18 @@
-//! Frames on the one channel between controller and helper.
+//! Frames on the channel between controller and helper.
 //!
-//! A frame is `length: u32 big-endian` (of what follows), `kind: u8`, body. Kind `J` is one JSON message, kind `D`
-//! is raw data of a stream: `stream: u32 big-endian`, bytes. Before its first frame the helper writes [`PREAMBLE`];
-//! whatever came before (banners, rc files) is dropped by [`Preamble`].
+//! A frame is `length: u32 big-endian` (of the rest), `kind: u8`, body. Kind `J` is one JSON message, kind `D` is raw
+//! data of a stream: `stream: u32 big-endian`, bytes. Before its first frame the helper writes [`PREAMBLE`];
+//! everything before that (banners, rc files) is dropped by [`Preamble`].
 
 use serde::{Serialize, de::DeserializeOwned};
 
-/// The largest frame that is accepted, in bytes after the length word.
+/// Largest accepted frame, in bytes after the length word.
 pub const MAX_FRAME: usize = 16 * 1024 * 1024;
-/// The largest piece of data that a sender puts into one data frame, in bytes.
+/// Largest piece of data in one data frame, in bytes.
 pub const DATA_PIECE: usize = 256 * 1024;
-/// What separates a login shell's noise from the first frame.
+/// Separates a login shell's output from the first frame.
 pub const PREAMBLE: &[u8] = b"\0\x01gpufleet-node\x02\n";
-/// How much noise is dropped before the helper is taken for missing, in bytes.
+/// Number of bytes before the preamble after which no helper is expected.
 pub const MAX_NOISE: usize = 1024 * 1024;
 
 #[derive(Debug, thiserror::Error)]
@@ -27,7 +27,7 @@ pub enum FrameError {
     Message(#[from] serde_json::Error),
 }
 
-/// One decoded frame; JSON stays undecoded so that the owner of the message type decodes it.
+/// One decoded frame. JSON is not parsed yet, because only the caller knows the type of the message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Frame {
     Json(Vec<u8>),
@@ -35,18 +35,18 @@ pub enum Frame {
 }
 
 impl Frame {
-    /// A message as a frame.
+    /// Creates a frame from a message.
     ///
     /// # Errors
-    /// A message that JSON cannot hold.
+    /// If JSON cannot hold the message.
     pub fn message<T: Serialize>(message: &T) -> Result<Self, FrameError> {
         Ok(Self::Json(serde_json::to_vec(message)?))
     }
 
-    /// Reads the message of a JSON frame; `None` for a data frame.
+    /// Parses the message of a JSON frame; `None` for a data frame.
     ///
     /// # Errors
-    /// JSON that is not such a message.
+    /// If the JSON is no such message.
     pub fn decode<T: DeserializeOwned>(&self) -> Result<Option<T>, FrameError> {
         match self {
             Self::Json(bytes) => Ok(Some(serde_json::from_slice(bytes)?)),
@@ -54,7 +54,7 @@ impl Frame {
         }
     }
 
-    /// The bytes on the wire.
+    /// Returns the bytes to send.
     ///
     /// # Errors
     /// [`FrameError::TooLarge`].
@@ -79,7 +79,7 @@ impl Frame {
     }
 }
 
-/// Splits a byte stream into frames, however it was cut.
+/// Splits a byte stream into frames, in whatever pieces it arrives.
 #[derive(Debug)]
 pub struct Decoder {
     buffer: Vec<u8>,
@@ -93,7 +93,7 @@ impl Default for Decoder {
     }
 }
 
-/// A frame of which a part came, in bytes after the length word.
+/// An incomplete frame; sizes in bytes after the length word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pending {
     pub length: usize,
@@ -101,24 +101,24 @@ pub struct Pending {
 }
 
 impl Decoder {
-    /// One that takes no frame above a limit lower than [`MAX_FRAME`], in bytes after the length word.
+    /// Creates a decoder with a limit below [`MAX_FRAME`], in bytes after the length word.
     pub const fn limited(limit: usize) -> Self {
         Self { buffer: Vec::new(), start: 0, limit }
     }
 
-    /// From now on frames of up to [`MAX_FRAME`] are taken.
+    /// Returns the decoder with the limit [`MAX_FRAME`].
     #[must_use]
     pub fn widened(self) -> Self {
         Self { limit: MAX_FRAME, ..self }
     }
 
-    /// The frame that has begun and is not whole.
+    /// Returns the incomplete frame, if one has begun.
     pub fn pending(&self) -> Option<Pending> {
         let (word, rest) = self.buffer.get(self.start..)?.split_first_chunk::<4>()?;
         Some(Pending { length: u32::from_be_bytes(*word) as usize, came: rest.len() })
     }
 
-    /// Adds what was read.
+    /// Adds received bytes.
     pub fn feed(&mut self, bytes: &[u8]) {
         if self.start > DATA_PIECE {
             self.buffer.drain(..self.start);
@@ -127,10 +127,10 @@ impl Decoder {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// The next whole frame; `None` until more bytes came.
+    /// Returns the next complete frame; `None` until more bytes arrive.
     ///
     /// # Errors
-    /// A frame that is too large, too short or of unknown kind; the stream is of no further use then.
+    /// If a frame is too large, too short or of unknown kind; the stream cannot be used any further.
     pub fn next_frame(&mut self) -> Result<Option<Frame>, FrameError> {
         let pending = self.buffer.get(self.start..).unwrap_or_default();
         let Some((word, rest)) = pending.split_first_chunk::<4>() else { return Ok(None) };
@@ -151,7 +151,7 @@ impl Decoder {
         self.start += 4 + length;
         if self.start == self.buffer.len() {
             self.start = 0;
-            // Why not always the same memory: whoever sent one large frame would hold its room while it says nothing.
+            // Large buffers are released, or a peer that once sent a large frame would keep the memory.
             match self.buffer.capacity() > 4 * DATA_PIECE {
                 true => self.buffer = Vec::new(),
                 false => self.buffer.clear(),
@@ -168,10 +168,10 @@ pub struct Preamble {
 }
 
 impl Preamble {
-    /// Adds what was read; once the preamble was seen, gives the bytes behind it.
+    /// Adds received bytes. Once the preamble is complete, returns the bytes behind it.
     ///
     /// # Errors
-    /// [`FrameError::TooLarge`] when [`MAX_NOISE`] bytes came without a preamble.
+    /// [`FrameError::TooLarge`] after [`MAX_NOISE`] bytes without a preamble.
     pub fn feed(&mut self, bytes: &[u8]) -> Result<Option<Vec<u8>>, FrameError> {
         let from = self.noise.len().saturating_sub(PREAMBLE.len());
         self.noise.extend_from_slice(bytes);
@@ -187,7 +187,7 @@ impl Preamble {
         Ok(None)
     }
 
-    /// What came before the preamble, or so far: the text to show when no helper answers.
+    /// Returns the bytes before the preamble, or all so far: the text to show if no helper answers.
     pub fn noise(&self) -> &[u8] {
         &self.noise
     }

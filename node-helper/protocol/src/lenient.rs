@@ -1,4 +1,4 @@
-//! Scalars as people and templates write them: a number may come as text, a flag as `yes`.
+//! Scalars as people and templates write them: a number may be text, a flag may be `yes`.
 
 use serde::{Deserialize, Deserializer, de};
 use serde_json::Value;
@@ -25,10 +25,10 @@ impl de::Visitor<'_> for NumberVisitor {
     }
 }
 
-/// A whole number, also given as text.
+/// Reads an unsigned integer, which may be text.
 ///
 /// # Errors
-/// Anything that is not a whole number from 0 to 4,294,967,295.
+/// Anything but an integer from 0 to 4,294,967,295.
 pub fn u32<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
     let number = deserializer.deserialize_any(NumberVisitor)?;
     if number.fract() == 0.0 && (0.0..=f64::from(u32::MAX)).contains(&number) {
@@ -37,7 +37,7 @@ pub fn u32<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> 
     Err(de::Error::invalid_value(de::Unexpected::Float(number), &"a whole number from 0"))
 }
 
-/// The same, where the parameter may be left out or null.
+/// Reads an unsigned integer that may be left out or null.
 ///
 /// # Errors
 /// As [`u32`].
@@ -74,7 +74,7 @@ impl de::Visitor<'_> for FlagVisitor {
     }
 }
 
-/// A flag as Ansible reads one: `true`, `yes`, `on`, `1` and their opposites.
+/// Reads a flag as Ansible does: `true`, `yes`, `on`, `1` and their opposites.
 ///
 /// # Errors
 /// Anything else.
@@ -82,7 +82,7 @@ pub fn flag<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error
     deserializer.deserialize_any(FlagVisitor)
 }
 
-/// The same, where the parameter may be left out or null.
+/// Reads a flag that may be left out or null.
 ///
 /// # Errors
 /// As [`flag`].
@@ -117,7 +117,7 @@ impl de::Visitor<'_> for TextVisitor {
     }
 }
 
-/// Text that people also write as a bare number, such as the value of a sysctl.
+/// Reads text that may be written as a bare number, such as the value of a sysctl.
 ///
 /// # Errors
 /// Lists and mappings.
@@ -125,7 +125,7 @@ pub fn text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Err
     deserializer.deserialize_any(TextVisitor)
 }
 
-/// The same, where the parameter may be left out or null.
+/// Reads text that may be left out or null.
 ///
 /// # Errors
 /// As [`text`].
@@ -135,7 +135,7 @@ pub fn optional_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Optio
     Ok(Option::<Wrapped>::deserialize(deserializer)?.map(|wrapped| wrapped.0))
 }
 
-/// Text that may be null, which counts as empty.
+/// Reads text that may be null, which is the same as empty.
 ///
 /// # Errors
 /// As [`text`].
@@ -143,7 +143,7 @@ pub fn text_or_nothing<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Str
     Ok(optional_text(deserializer)?.unwrap_or_default())
 }
 
-/// Names in a list, or in one text with commas between them as Ansible also takes them.
+/// Reads names in a list, or in one text separated by commas, as Ansible does.
 ///
 /// # Errors
 /// Mappings.
@@ -159,12 +159,12 @@ pub fn names<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, 
     Ok(split.map(|name| name.trim().to_owned()).filter(|name| !name.is_empty()).collect())
 }
 
-/// How Ansible's Python writes a boolean as text.
+/// Returns a boolean as Ansible's Python writes it.
 pub(crate) const fn python_bool(flag: bool) -> &'static str {
     if flag { "True" } else { "False" }
 }
 
-/// A list of one scalar.
+/// Returns a list of one scalar.
 fn of_one<'de, T, S, E>(scalar: S) -> Result<Vec<T>, E>
 where
     T: Deserialize<'de>,
@@ -206,18 +206,18 @@ impl<'de, T: Deserialize<'de>> de::Visitor<'de> for OneOrMany<T> {
     }
 }
 
-/// One value or a list of them.
+/// Reads one value or a list of values.
 ///
 /// # Errors
-/// Those of the element.
+/// As the value's type.
 pub fn one_or_many<'de, T: Deserialize<'de>, D: Deserializer<'de>>(d: D) -> Result<Vec<T>, D::Error> {
     d.deserialize_any(OneOrMany(std::marker::PhantomData))
 }
 
-/// Words in a list, each as it stands, or one text with commas between them, as Ansible reads lists.
+/// Reads words in a list, each unchanged, or in one text separated by commas, as Ansible does.
 ///
 /// # Errors
-/// Those of a word.
+/// As a word's type.
 pub fn split_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
     let wrong = |found, wanted: &str| Err(de::Error::invalid_type(found, &wanted));
     let text = |value| match value {
@@ -237,7 +237,7 @@ pub fn split_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Stri
     }
 }
 
-/// A list of words, also given as one text with commas between them, as Ansible reads lists.
+/// Reads a list of words, or one text separated by commas, as Ansible does.
 ///
 /// # Errors
 /// Mappings, and lists of anything but words and numbers.
@@ -250,7 +250,7 @@ pub fn comma_list<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Stri
     Ok(parts.filter(|part| !part.is_empty()).map(str::to_owned).collect())
 }
 
-/// The same, where the parameter may be left out or null.
+/// Reads a list of words that may be left out or null.
 ///
 /// # Errors
 /// As [`comma_list`].
@@ -262,7 +262,7 @@ pub fn optional_comma_list<'de, D: Deserializer<'de>>(
     Ok(Option::<Wrapped>::deserialize(deserializer)?.map(|wrapped| wrapped.0))
 }
 
-/// A whole number of either sign, also given as text or with a fraction, which is dropped; it may be left out or null.
+/// Reads an integer, which may be text, left out or null; a fraction is dropped.
 ///
 /// # Errors
 /// Anything that is not a number.
@@ -280,7 +280,7 @@ pub fn optional_i64<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option
     Ok(Option::<Whole>::deserialize(deserializer)?.map(|whole| whole.0))
 }
 
-/// Seconds, also given as `90`, `90s`, `20m`, `2h` or `1d`.
+/// Reads seconds, which may be given as `90`, `90s`, `20m`, `2h` or `1d`.
 ///
 /// # Errors
 /// Other units and negative numbers.
@@ -291,7 +291,7 @@ pub fn seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Err
     })
 }
 
-/// The same, where the parameter may be left out or null.
+/// Reads seconds that may be left out or null.
 ///
 /// # Errors
 /// As [`seconds`].
@@ -301,10 +301,10 @@ pub fn optional_seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Op
     Ok(Option::<Wrapped>::deserialize(deserializer)?.map(|wrapped| wrapped.0))
 }
 
-/// Bytes, also given as `500MiB`, `10 GiB` or `2G`; units are powers of 1024.
+/// Reads bytes, which may be given as `500MiB`, `10 GiB` or `2G`; units are powers of 1024.
 ///
 /// # Errors
-/// Other units, negative numbers, and more than fits.
+/// Other units, negative numbers, and numbers that do not fit.
 pub fn bytes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
     let text = deserializer.deserialize_any(TextVisitor)?;
     parse_bytes(&text).ok_or_else(|| {
@@ -312,7 +312,7 @@ pub fn bytes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error
     })
 }
 
-/// Reads `4096`, `500MiB`, `10 GiB` or `2G` as bytes.
+/// Parses `4096`, `500MiB`, `10 GiB` or `2G` as bytes.
 pub fn parse_bytes(text: &str) -> Option<u64> {
     let text = text.trim();
     let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
@@ -330,10 +330,10 @@ pub fn parse_bytes(text: &str) -> Option<u64> {
     number.parse::<u64>().ok()?.checked_mul(1 << shift)
 }
 
-/// What is longer than this many seconds, a hundred years, is no longer than this: it can be added to any moment.
+/// Upper limit of durations in seconds, a hundred years: longer ones become this, which can be added to any time.
 pub const LONGEST_S: u64 = 100 * 365 * 86_400;
 
-/// Reads `90`, `90s`, `20m`, `2h` or `1d` as seconds, [`LONGEST_S`] at most.
+/// Parses `90`, `90s`, `20m`, `2h` or `1d` as seconds, at most [`LONGEST_S`].
 pub fn parse_seconds(text: &str) -> Option<u64> {
     let text = text.trim();
     let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());

@@ -1,8 +1,9 @@
 //! Requests of the controller and replies of the helper.
 //!
-//! Order on the channel: preamble, [`Reply::Hello`], then the controller opens with [`Request::Open`] and sends
-//! requests, several at a time if it likes. Every request but `Ping`, `Cancel`, `Blob` and `NoBlob` is answered by
-//! exactly one closing reply that carries its id; `Progress` and `NeedBlob` may come before it under the same id. A helper that hears nothing for [`HEARTBEAT_TIMEOUT_S`] ends itself and its children.
+//! Order on the channel: preamble, [`Reply::Hello`], [`Request::Open`], then further requests, of which several may
+//! be pending. Every request but `Ping`, `Cancel`, `Blob` and `NoBlob` is answered by exactly one closing reply with
+//! its id; `Progress` and `NeedBlob` may come before it under the same id. A helper that receives nothing for
+//! [`HEARTBEAT_TIMEOUT_S`] ends itself and its children.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -14,15 +15,15 @@ use crate::{
     op::Blob,
 };
 
-/// How often the controller sends `Ping`, in seconds.
+/// Interval at which the controller sends `Ping`, in seconds.
 pub const HEARTBEAT_S: u64 = 15;
-/// After how many silent seconds the helper gives up.
+/// Seconds without a frame after which the helper ends itself.
 pub const HEARTBEAT_TIMEOUT_S: u64 = 60;
 
-/// Stands in [`OpRequest::run_as`] for the user who logged in (see [`Open::login_uid`]).
+/// The value of [`OpRequest::run_as`] for the login user (see [`Open::login_uid`]).
 pub const LOGIN_USER: &str = "";
 
-/// A request with the id that its reply will carry.
+/// A request with the id that its reply has too.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Envelope<T> {
     pub id: u64,
@@ -32,65 +33,66 @@ pub struct Envelope<T> {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "request", content = "with")]
 pub enum Request {
-    /// First request. A writer takes the node's lock; readers take none, and work beside a writer.
+    /// The first request. A writer takes the node's lock; readers take none, and run beside a writer.
     Open(Open),
     Op(Box<OpRequest>),
-    /// What became of an operation of this run, whose answer the controller lost; answers [`Reply::Spooled`].
+    /// Asks for the result of an operation of this run whose answer was lost; answered by [`Reply::Spooled`].
     Spooled {
         op_id: String,
     },
-    /// Stops the operation of that id; it answers `Failed { kind: Cancelled }`.
+    /// Stops the operation with that id, which then answers `Failed { kind: Cancelled }`.
     Cancel {
         id: u64,
     },
     /// Keeps the helper alive; not answered.
     Ping,
-    /// A blob follows as data frames of `stream`, the last one empty; answers [`Reply::NeedBlob`].
+    /// A blob follows as data frames of `stream`, the last one empty; this answers [`Reply::NeedBlob`].
     Blob {
         stream: u32,
         sha256: String,
     },
-    /// The asked-for blob cannot be had.
+    /// The requested blob does not exist.
     NoBlob {
         stream: u32,
         reason: String,
     },
-    /// Throws away what predictions assumed, so that the next prediction starts from the node as it is.
+    /// Drops what earlier predictions assumed, so that the next one starts from the node's real state.
     ForgetPredictions,
-    /// In predictions from here on, the node was reset or rebooted: pending became current, volatile is lost.
+    /// Further predictions assume that the node was reset or rebooted: pending values became current, volatile ones
+    /// are lost.
     AssumeActivation {
         class: Disruption,
     },
-    /// Removes lock, spool, record and the pushed file; the helper ends after the answer.
+    /// Removes lock, spool, record and the pushed file. The helper ends after its answer.
     Clean,
-    /// Gives the lock back and ends.
+    /// Releases the lock and ends the helper.
     Close,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Open {
     pub holder: RunEpoch,
-    /// Who asks, for the message to the next controller that finds the node locked: `user@host pid`.
+    /// The caller, for the message to the next controller that finds the node locked: `user@host pid`.
     pub who: String,
     /// Whether the session may change the node.
     pub writes: bool,
-    /// Whether it does single tasks for other nodes: it takes no lock, so that it keeps nobody away, and may disturb nobody.
+    /// Whether it only runs single tasks for other nodes: it then takes no lock, and may not disturb the node.
     #[serde(default)]
     pub guest: bool,
-    /// Whether commands may run although nothing else may: `check_mode: false` under `--check`.
+    /// Whether commands may run although nothing else may, for `check_mode: false` under `--check`.
     #[serde(default)]
     pub commands: bool,
-    /// Login user's uid, to which tasks without `become` drop.
+    /// Uid of the login user, as which tasks without `become` run.
     pub login_uid: Option<u32>,
 }
 
-/// Whether an operation only tells what it would do.
+/// Whether an operation only predicts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
-    /// Observe and plan, over what earlier predictions of this session assumed.
+    /// Observes and plans, on top of what earlier predictions of this session assumed.
     Predict,
-    /// Observe, plan, and apply what is allowed.
+    /// Observes, plans, and applies what is allowed.
     Apply,
 }
 
@@ -98,19 +100,19 @@ pub enum Mode {
 pub struct OpRequest {
     pub op: NodeOp,
     pub mode: Mode,
-    /// Highest class that may be applied: `Live`, or the permit's.
+    /// The permit, which limits the class of disruption; without one it is `Live`.
     pub permit: Option<Permit>,
-    /// User that processes and file accesses run as; `None` is the helper's own, [`LOGIN_USER`] the one who logged in.
+    /// User of processes and file accesses. `None` is the helper's own, [`LOGIN_USER`] the login user.
     pub run_as: Option<String>,
-    /// After so many seconds the operation is stopped and fails.
+    /// Seconds after which the operation is stopped and fails.
     pub timeout_s: u64,
-    /// Identity of the operation in the run's journal. In `Apply` it leaves a mark in the spool before it acts, and
-    /// its result after; empty for none. An id names one attempt: asked again, it acts again.
+    /// Identity of the operation in the run's journal; empty for none. In `Apply` it is recorded in the spool before
+    /// it acts, and its result after. An id stands for one attempt: sent again, it acts again.
     pub op_id: String,
-    /// Whether its output must not be kept (`no_log`): the spool then has status and `rc` alone.
+    /// Whether its output must not be stored (`no_log`): the spool then has only status and `rc`.
     #[serde(default)]
     pub secret: bool,
-    /// Environment that the play or task declares.
+    /// Environment that the play or task sets.
     #[serde(default)]
     pub environment: Vec<(String, String)>,
 }
@@ -118,24 +120,24 @@ pub struct OpRequest {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "reply", content = "with")]
 pub enum Reply {
-    /// Sent unasked, with id 0, as the first frame.
+    /// Sent without a request, with id 0, as the first frame.
     Hello(Hello),
     Opened(Opened),
     /// The lock is held by another run, or this run was fenced by a newer epoch.
     Locked(Locked),
     Outcome(Box<OpOutcome>),
     Spooled(Spooled),
-    /// The operation `id` needs this content; answer with `Blob` and data frames, the last one empty.
+    /// The operation `id` needs this content; to be answered with `Blob` and data frames, the last one empty.
     NeedBlob {
         stream: u32,
         blob: Blob,
     },
-    /// What the operation `id` is doing right now, for the screen.
+    /// What the operation `id` is doing now, for the screen.
     Progress {
         text: String,
     },
     Done,
-    /// The request could not be understood or carried out at all.
+    /// The request could not be understood, or could not be started.
     Error {
         message: String,
     },
@@ -144,18 +146,18 @@ pub enum Reply {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
     pub protocol: u32,
-    /// SHA-256 of the node file that runs, as lower-case hexadecimal.
+    /// SHA-256 of the running node file, as lower-case hexadecimal.
     pub digest: String,
     pub uid: u32,
     pub arch: String,
     pub pid: u32,
-    /// `None` where the kernel does not tell.
+    /// `None` if the kernel does not provide it.
     pub boot_id: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Opened {
-    /// The state directory that holds lock, spool and record.
+    /// The state directory with lock, spool and record.
     pub state_dir: String,
 }
 
@@ -163,19 +165,19 @@ pub struct Opened {
 pub struct Locked {
     pub holder: RunEpoch,
     pub who: String,
-    /// Whether a newer run took over for good, so that waiting is of no use.
+    /// Whether a newer run has taken over for good, so that waiting is useless.
     pub fenced: bool,
 }
 
-/// What the node knows of an operation that was asked for under some `op_id`.
+/// What the node knows of an operation with some `op_id`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "spooled", content = "with")]
 pub enum Spooled {
-    /// It never began on this node, or so long ago that the spool forgot it.
+    /// It never began on this node, or so long ago that it is no longer in the spool.
     Nothing,
-    /// It began and left no result: it still runs, was cut off, or nothing is known of what it did.
+    /// It began and has no result: it still runs, or was cut off with unknown effects.
     Started,
-    /// The answer that it gave. For a secret operation without output, and `data.withheld` is true.
+    /// Its answer. For a secret operation without output, with `data.withheld` set to true.
     Finished(Box<OpOutcome>),
 }
 
@@ -183,28 +185,28 @@ pub enum Spooled {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OpOutcome {
     pub status: OpStatus,
-    /// Differences found: in `Predict` those that would be made, in `Apply` those made.
+    /// Differences: in `Predict` those that would be made, in `Apply` those made.
     pub changes: Vec<Change>,
-    /// What is written and waits for an activation.
+    /// Values that are written and wait for an activation.
     #[serde(default)]
     pub awaiting: Vec<Awaiting>,
-    /// What stands in the way of the changes now, so that a run would be refused.
+    /// Obstacles to the changes now, because of which a run would be refused.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub blockers: Vec<Blocker>,
     /// What happened to the GPUs or the node meanwhile (in `Predict`: would happen), so that the controller asserts
-    /// again what that lost.
+    /// lost values again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub activated: Option<Disruption>,
-    /// What `register` gets beside `changed` and `failed`, such as `rc` and `stdout`.
+    /// What `register` gets in addition to `changed` and `failed`, such as `rc` and `stdout`.
     #[serde(default)]
     pub data: Map<String, Value>,
-    /// For a [`NodeOp::GpuGroup`]: one outcome a member, in the order written.
+    /// For a [`NodeOp::GpuGroup`]: one outcome for each member, in the order written.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub members: Vec<OpOutcome>,
     /// For [`NodeOp::Facts`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub facts: Option<Box<Facts>>,
-    /// For [`NodeOp::Idle`], and for a refusal because of clients.
+    /// For [`NodeOp::Idle`], and for a refusal because of clients of the GPUs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle: Option<IdleReport>,
     /// For [`NodeOp::Health`].
@@ -215,21 +217,21 @@ pub struct OpOutcome {
     pub system: Option<SystemState>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
-    /// What it takes where it was received; not sent.
+    /// Its size in memory at the receiver; not sent.
     #[serde(skip)]
     pub weight: Weight,
 }
 
-/// How much memory something that was received takes, and what is held for it as long as it lives.
+/// The memory that a received message takes, and the reservation for it.
 #[derive(Clone, Default)]
 pub struct Weight {
-    /// In bytes; 0 for what was made here.
+    /// In bytes; 0 for a message that was not received.
     pub bytes: u64,
-    /// Room in a budget of the receiver's, which is given back with the last copy.
+    /// A reservation in the receiver's budget, released with the last copy.
     pub room: Option<std::sync::Arc<dyn std::any::Any + Send + Sync>>,
 }
 
-/// Why: two messages that say the same are the same, whatever they take.
+/// Always equal, because the size of a message is not part of its content.
 impl PartialEq for Weight {
     fn eq(&self, _: &Self) -> bool {
         true
@@ -242,9 +244,9 @@ impl std::fmt::Debug for Weight {
     }
 }
 
-/// What a program printed, under Ansible's names: whole, and line by line.
+/// Returns a program's output under Ansible's names: whole, and by lines.
 ///
-/// Made where the output is read, so that whoever receives it can weigh all of it.
+/// Built where the output is read, so that the receiver can limit all of it.
 pub fn streams<'a>(stdout: &'a str, stderr: &'a str) -> impl Iterator<Item = (String, Value)> + use<'a> {
     [("stdout", stdout), ("stderr", stderr)].into_iter().flat_map(|(name, text)| {
         let lines = text.lines().map(Value::from).collect();
@@ -279,7 +281,7 @@ impl OpOutcome {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "status")]
 pub enum OpStatus {
-    /// As declared already.
+    /// Already as declared.
     Ok,
     /// Would change (`Predict`) or was changed and verified (`Apply`).
     Changed,
@@ -287,17 +289,17 @@ pub enum OpStatus {
     Skipped {
         reason: String,
     },
-    /// A prediction of something only a run can tell, such as a command.
+    /// A prediction of what only a run can decide, such as a command.
     Possible,
-    /// The state could not be read: never counts as declared.
+    /// The state could not be read, which never counts as declared.
     Unknown {
         reason: String,
     },
-    /// The knob does not exist on this node: neither declared nor drifted.
+    /// The setting does not exist on this node: neither declared nor drifted.
     NotApplicable {
         reason: String,
     },
-    /// Nothing was touched: the plan needs a permit of this class.
+    /// Nothing was changed: the plan needs a permit of this class.
     NeedsPermit {
         class: Disruption,
     },
@@ -307,19 +309,19 @@ pub enum OpStatus {
     },
 }
 
-/// Why an operation failed, so that the controller can tell people what next.
+/// Why an operation failed, so that the controller can suggest what to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FailureKind {
-    /// The declared value cannot be had on this node, such as a power limit out of range.
+    /// The declared value is not possible on this node, such as a power limit out of range.
     Invalid,
-    /// What it builds upon, such as a file to edit, is not on this node.
+    /// What it requires, such as a file to edit, is not on this node.
     Missing,
-    /// It was set, and reading it again shows something else.
+    /// It was set, but has another value when read again.
     Unconverged,
     /// A process or kernel module holds the GPUs.
     Busy,
-    /// A permit was missing, too low or of another run.
+    /// A permit was missing, too low, or of another run.
     Refused,
     /// Reading or writing on the node failed.
     Io,
@@ -331,12 +333,12 @@ pub enum FailureKind {
     Nvml,
 }
 
-/// Who works on a node.
+/// What uses a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IdleReport {
     pub verdict: IdleVerdict,
     pub clients: Vec<GpuClient>,
-    /// Why the verdict is not idle, one sentence each, ready to be shown.
+    /// Why the verdict is not idle: one sentence each, for people.
     pub reasons: Vec<String>,
 }
 

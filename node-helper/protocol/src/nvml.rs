@@ -1,12 +1,12 @@
-//! What the supervisor asks the NVML worker, and what it answers.
+//! Messages between the supervisor and the NVML worker.
 //!
-//! Frames as on the SSH channel ([`crate::frame`]), one JSON message each, over the worker's stdin and stdout. Every
-//! request gets exactly one answer with its id. GPUs are named by UUID, because handles and indexes may change when a
-//! mode changes. Both sides come from one file, so the messages need no versions.
+//! Frames as on the SSH channel ([`crate::frame`]), with one JSON message each, over the worker's stdin and stdout.
+//! Every request gets exactly one answer with its id. GPUs are identified by UUID, because handles and indexes may
+//! change with a mode. Both sides come from one file, so the messages need no versions.
 
 use serde::{Deserialize, Serialize};
 
-/// An NVML return code, by number: newer drivers answer codes that no enum of ours knows.
+/// An NVML return code as a number, because newer drivers have codes that no enum here contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Code(pub u32);
@@ -28,7 +28,7 @@ impl Code {
     pub const ARGUMENT_VERSION_MISMATCH: Self = Self(25);
     pub const UNKNOWN: Self = Self(999);
 
-    /// What the code means to an operator. Source: nvml.h, `nvmlReturn_t`.
+    /// Returns what the code means to an operator. Source: nvml.h, `nvmlReturn_t`.
     pub const fn meaning(self) -> &'static str {
         match self.0 {
             0 => "success",
@@ -72,10 +72,10 @@ impl std::fmt::Display for Code {
     }
 }
 
-/// A value, or the code that NVML gave instead.
+/// A value, or the code that NVML returned instead.
 pub type Reading<T> = Result<T, Code>;
 
-/// A request with the id that its answer carries.
+/// A request with the id that its answer has too.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Asked {
     pub id: u64,
@@ -85,9 +85,9 @@ pub struct Asked {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "ask", content = "with")]
 pub enum Ask {
-    /// Proves that the worker runs here at all; NVML is not loaded for it.
+    /// Shows that the worker can run here; does not load NVML.
     Hello,
-    /// Everything that facts and plans need, of all GPUs.
+    /// Reads everything that facts and plans need, of all GPUs.
     Snapshot,
     Set {
         uuid: String,
@@ -152,7 +152,7 @@ pub enum Answer {
         pid: u32,
     },
     Snapshot(Box<Snapshot>),
-    /// No libnvidia-ml.so.1 could be loaded: where it was looked for, and what the loader said.
+    /// libnvidia-ml.so.1 could not be loaded: where it was searched, and the loader's message.
     NoLibrary {
         detail: String,
     },
@@ -161,14 +161,14 @@ pub enum Answer {
         code: Code,
     },
     Done,
-    /// Both results of `nvmlDeviceSetMigMode`: the request was taken, and this became of its activation.
+    /// Both results of `nvmlDeviceSetMigMode`: the request was accepted, and the state of its activation.
     MigMode {
         activation: Code,
     },
     Created {
         id: u32,
     },
-    /// A call failed; `call` is NVML's name of it.
+    /// A call failed; `call` is its name in NVML.
     Failed {
         call: String,
         code: Code,
@@ -178,10 +178,10 @@ pub enum Answer {
 /// One reading of all GPUs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Snapshot {
-    /// Version of the user-space library's driver.
+    /// Driver version of the user-space library.
     pub driver_version: Reading<String>,
     pub nvml_version: Reading<String>,
-    /// Thousand times major plus ten times minor.
+    /// Major version times 1000 plus minor version times 10.
     pub cuda_version: Reading<u32>,
     pub gpus: Vec<GpuReading>,
     /// Indexes for which the driver gives no handle, or no UUID.
@@ -201,7 +201,7 @@ impl Staged {
     }
 }
 
-/// What `GpuReading::recovery_action` asks for; `None` for nothing. A number that is not known is never nothing.
+/// Returns what `GpuReading::recovery_action` requires; `None` for nothing. An unknown number never means nothing.
 ///
 /// Source: nvml.h, `nvmlDeviceGpuRecoveryAction_t` (580), and 6 and 7 of cuda-python's newer copy of it.
 pub const fn recovery(action: u32) -> Option<&'static str> {
@@ -218,17 +218,17 @@ pub const fn recovery(action: u32) -> Option<&'static str> {
     }
 }
 
-/// Rows of memory that the GPU replaced. Source: nvml.h, `nvmlDeviceGetRemappedRows`.
+/// Memory rows that the GPU has replaced. Source: nvml.h, `nvmlDeviceGetRemappedRows`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RemappedRows {
     pub uncorrectable: u32,
-    /// A row waits for a reset of the GPU.
+    /// Whether a row waits for a reset of the GPU.
     pub pending: bool,
-    /// A row could not be replaced, once and for all.
+    /// Whether a row could not be replaced, which is permanent.
     pub failed: bool,
 }
 
-/// What NVML says about one GPU. Every field is a value or the code that came instead.
+/// NVML's data about one GPU. Every field is a value, or the code that NVML returned instead.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GpuReading {
     pub index: u32,
@@ -247,18 +247,18 @@ pub struct GpuReading {
     pub board_part: Reading<String>,
     pub persistence: Reading<bool>,
     pub ecc: Reading<Staged>,
-    /// Uncorrected memory errors since the driver was loaded or the GPU reset.
+    /// Uncorrected memory errors since the driver was loaded or the GPU was reset.
     pub ecc_uncorrected: Reading<u64>,
-    /// Those of them in SRAM, which are not contained to the program that met them.
+    /// Those of them in SRAM, which may affect other programs than the one that met them.
     pub ecc_uncorrected_sram: Reading<u64>,
-    /// What the driver asks for: 0 is nothing, see [`recovery`]. Drivers before 550 do not tell.
+    /// The action that the driver requires: 0 is none, see [`recovery`]. Not available in drivers before 550.
     pub recovery_action: Reading<u32>,
-    /// Not supported before Ampere, nor while there are MIG instances.
+    /// Not supported before Ampere, nor while MIG instances exist.
     pub remapped_rows: Reading<RemappedRows>,
     pub mig: Reading<Staged>,
     pub power_limit_mw: Reading<u32>,
     pub power_default_mw: Reading<u32>,
-    /// Lowest and highest.
+    /// Lowest and highest limit.
     pub power_range_mw: Reading<(u32, u32)>,
     pub power_enforced_mw: Reading<u32>,
     /// `nvmlComputeMode_t`.
@@ -268,23 +268,23 @@ pub struct GpuReading {
     pub max_graphics_clock_mhz: Reading<u32>,
     pub max_memory_clock_mhz: Reading<u32>,
     pub supported_memory_clocks_mhz: Reading<Vec<u32>>,
-    /// Those that go with the highest memory clock.
+    /// Clocks for the highest memory clock.
     pub supported_graphics_clocks_mhz: Reading<Vec<u32>>,
     pub temperature_c: Reading<u32>,
     pub pcie_generation: Reading<u32>,
     pub pcie_width: Reading<u32>,
-    /// NVLinks that are up.
+    /// Number of NVLinks that are up.
     pub active_nvlinks: Reading<u32>,
-    /// Empty on a GPU that cannot do MIG.
+    /// Empty on a GPU without MIG support.
     pub profiles: Reading<Vec<MigProfile>>,
     pub instances: Reading<Vec<GpuInstance>>,
     pub processes: Reading<Vec<GpuProcess>>,
 }
 
-/// A GPU instance profile as the device gives it.
+/// A GPU instance profile as reported by the device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MigProfile {
-    /// What create calls take; another number space than NVML's profile enum.
+    /// The id for create calls, which is not NVML's profile enum.
     pub id: u32,
     /// Name without `MIG `, such as `3g.40gb`.
     pub name: String,
@@ -295,7 +295,7 @@ pub struct MigProfile {
     pub placements: Reading<Vec<Placement>>,
 }
 
-/// Memory slices from `start`, as many as `size`.
+/// `size` memory slices from `start`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Placement {
     pub start: u32,

@@ -1,6 +1,6 @@
-//! Regular expressions of tasks: expressions of Python's `re`, as far as Rust's do the same.
+//! Regular expressions in tasks: the part of Python's `re` that has the same meaning in Rust.
 //!
-//! Both sides read them here, so that one that no node could compile is a mistake of the playbook.
+//! Both sides compile them here, so that an invalid expression is a mistake in the playbook and not on a node.
 
 use regex::bytes::{Regex, RegexBuilder};
 
@@ -9,12 +9,12 @@ use crate::tasks::ParamError;
 /// Compiles an expression.
 ///
 /// # Errors
-/// It cannot be compiled: its name and the reason.
+/// If it cannot be compiled: its name and the reason.
 pub fn compile(name: &str, pattern: &str) -> Result<Regex, String> {
     builder(name, pattern, |builder| builder)
 }
 
-/// The same with more options.
+/// Compiles an expression with further options.
 ///
 /// # Errors
 /// As [`compile`].
@@ -27,7 +27,7 @@ pub fn builder(
 }
 
 fn read(pattern: &str, with: impl FnOnce(&mut RegexBuilder) -> &mut RegexBuilder) -> Result<Regex, String> {
-    // Why bytes without Unicode tables: Ansible matches bytes too, and the tables would weigh more than the rest.
+    // Bytes without Unicode tables: Ansible matches bytes too, and the tables would be larger than everything else.
     let mut options = RegexBuilder::new(pattern);
     with(options.unicode(false)).build().map_err(|error| {
         let reason = error.to_string();
@@ -36,7 +36,7 @@ fn read(pattern: &str, with: impl FnOnce(&mut RegexBuilder) -> &mut RegexBuilder
     })
 }
 
-/// Checks those of these parameters that are there.
+/// Checks those of these parameters that are given.
 pub(crate) fn check<'a>(
     parameters: impl IntoIterator<Item = (&'static str, Option<&'a str>)>,
 ) -> Result<(), ParamError> {

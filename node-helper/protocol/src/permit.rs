@@ -4,20 +4,20 @@ use serde::{Deserialize, Serialize};
 
 use crate::Disruption;
 
-/// Which controller's run speaks: a higher epoch fences a lower one.
+/// The run that a permit belongs to: a higher epoch fences a lower one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct RunEpoch {
     pub run: String,
     pub epoch: u64,
 }
 
-/// The rollout's word that a node may be disturbed up to `class`.
+/// The rollout's permission to disturb a node up to `class`.
 ///
 /// The helper plans again when it applies: a plan above the class, another epoch or a passed deadline is refused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Permit {
     pub class: Disruption,
     pub holder: RunEpoch,
-    /// Seconds from receipt within which the act must start. Relative, because clocks of nodes are not trusted.
+    /// Seconds from receipt within which the action must begin. Relative, because clocks of nodes are not trusted.
     pub valid_for_s: u64,
 }

@@ -1,9 +1,9 @@
-//! Finds the target of a name.
+//! Finds a fuzz target by name.
 
-/// Gives bytes to one of the library's readers.
+/// Passes bytes to one of the library's readers.
 ///
 /// # Panics
-/// A name that the library does not have, and whatever the reader does wrong.
+/// If the library has no such target, and for any fault of the reader.
 pub fn run(name: &str, bytes: &[u8]) {
     match gpufleet::fuzzing::TARGETS.iter().find(|(known, _)| *known == name) {
         Some((_, target)) => target(bytes),

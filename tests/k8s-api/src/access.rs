@@ -1,4 +1,4 @@
-//! Who may do what: tokens with an end, client certificates, and permissions that tests take away.
+//! Authentication and authorisation: expiring tokens, client certificates, and permissions that tests remove.
 
 use std::collections::BTreeMap;
 
@@ -8,11 +8,11 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug)]
 pub struct Token {
     pub user: String,
-    /// On the server's clock; none for ever.
+    /// On the server's clock; `None` never expires.
     pub expires_ms: Option<i64>,
 }
 
-/// Something that a user may not do; an empty field stands for anything.
+/// Something that a user may not do; an empty field matches anything.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Denied {
@@ -27,16 +27,16 @@ pub struct Denied {
 #[derive(Debug, Default)]
 pub struct Access {
     pub tokens: BTreeMap<String, Token>,
-    /// Certificates that the server handed out, by their bytes.
+    /// Certificates that the server issued, by their bytes.
     pub certificates: BTreeMap<Vec<u8>, String>,
     pub denied: Vec<Denied>,
 }
 
 impl Access {
-    /// The user of a request; none when nothing valid was shown.
+    /// Returns the user of a request; `None` without valid credentials.
     pub fn user(&self, bearer: Option<&str>, certificate: Option<&[u8]>, now_ms: i64) -> Option<String> {
         if let Some(bearer) = bearer {
-            // Why the token alone: a real server that is shown a bad token answers 401, whatever certificate comes with it.
+            // The token alone: a real server answers 401 to a bad token, whatever certificate comes with it.
             let token = self.tokens.get(bearer)?;
             return token.expires_ms.is_none_or(|end| now_ms < end).then(|| token.user.clone());
         }

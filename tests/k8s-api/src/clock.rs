@@ -1,7 +1,7 @@
-//! The server's own time: it stands until a test moves it, or runs at any speed.
+//! The server's own time, which stands still until a test moves it, or runs at any speed.
 //!
-//! Everything that Kubernetes does after a while (graces, controllers, leases of tokens, ends of watches) is counted on this
-//! clock, in milliseconds since the epoch. It starts at the real time, so that times in objects look as usual.
+//! All delays of Kubernetes (graces, controllers, token lifetimes, ends of watches) are measured on this clock, in
+//! milliseconds since the epoch. It starts at the real time, so that times in objects look as usual.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -14,14 +14,14 @@ enum Pace {
     Running { from_ms: i64, since: Instant, factor: f64 },
 }
 
-/// A clock that can be stopped, moved and hurried.
+/// A clock that can be stopped, moved and sped up.
 #[derive(Debug)]
 pub struct Clock {
     pace: Mutex<Pace>,
     moved: watch::Sender<u64>,
 }
 
-/// Milliseconds since the epoch on the machine's clock.
+/// Returns milliseconds since the epoch on the machine's clock.
 pub fn real_ms() -> i64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
@@ -29,7 +29,7 @@ pub fn real_ms() -> i64 {
 }
 
 impl Clock {
-    /// A clock that runs `factor` times as fast as the real one; with 0 it stands.
+    /// Creates a clock that runs `factor` times as fast as the real one; with 0 it stands still.
     pub fn new(factor: f64) -> Self {
         let clock =
             Self { pace: Mutex::new(Pace::Standing { now_ms: real_ms() }), moved: watch::channel(0).0 };
@@ -45,7 +45,7 @@ impl Clock {
         at(*self.pace())
     }
 
-    /// How fast the clock runs; 0 while it stands.
+    /// Returns the speed of the clock; 0 if it stands still.
     pub fn factor(&self) -> f64 {
         match *self.pace() {
             Pace::Standing { .. } => 0.0,

@@ -1,6 +1,6 @@
-//! The cluster: what is stored, what time it is, what is due, and the one way to write.
+//! The cluster: stored objects, the time, pending timers, and the only way to write.
 //!
-//! Every write goes through [`Cluster::commit`] or [`Cluster::erase`], whoever makes it, so that the log, the watches and the
+//! Every write goes through [`Cluster::commit`] or [`Cluster::erase`], so that the log, the watches and the
 //! controllers see all of them. No networking here; `server` calls [`Cluster::handle`](crate::api) under a lock.
 
 use std::collections::BTreeMap;
@@ -18,11 +18,11 @@ use crate::resources::{NAMESPACES, NODES, Resource};
 use crate::settings::Settings;
 use crate::store::{Change, ChangeKind, Store};
 
-/// Who does something.
+/// The author of an action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Actor {
     pub user: String,
-    /// The first part of the user agent; `managedFields` name it.
+    /// The first part of the user agent, which `managedFields` names.
     pub manager: String,
 }
 
@@ -77,7 +77,7 @@ impl Cluster {
         cluster
     }
 
-    /// Makes a namespace unless it is there.
+    /// Creates a namespace unless it exists.
     pub fn ensure_namespace(&mut self, name: &str) {
         if self.store.get(&NAMESPACES, "", name).is_some() {
             return;
@@ -89,7 +89,7 @@ impl Cluster {
         self.commit(&actor, &NAMESPACES, object);
     }
 
-    /// Gives a new object its uid, its creation time and its first generation.
+    /// Sets a new object's uid, creation time and first generation.
     pub(crate) fn stamp(&mut self, resource: &Resource, object: &mut Value) {
         object::set(object, &["metadata", "uid"], json!(Uuid::new_v4().to_string()));
         object::set(object, &["metadata", "creationTimestamp"], json!(object::time(self.now_ms)));
@@ -98,11 +98,11 @@ impl Cluster {
         }
     }
 
-    /// Five characters that no other generated name has had.
+    /// Returns five characters that no other generated name has.
     pub(crate) fn suffix(&mut self) -> String {
         const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
         self.names += 1;
-        // Why the multiplication: names that follow each other should not look alike.
+        // Multiplied, so that consecutive names do not look alike.
         let mut number = self.names.wrapping_mul(7_368_787) % 14_348_907;
         let mut text = String::new();
         for _ in 0..5 {
@@ -112,7 +112,7 @@ impl Cluster {
         text
     }
 
-    /// Writes an object; one that did not change keeps its version, as in the real server.
+    /// Writes an object; an unchanged one keeps its version, as in the real server.
     pub(crate) fn commit(&mut self, actor: &Actor, resource: &'static Resource, object: Value) -> Value {
         let (namespace, name) = (object::namespace(&object), object::name(&object));
         if let Some(old) = self.store.get(resource, namespace, name) {
@@ -132,14 +132,14 @@ impl Cluster {
         change.object
     }
 
-    /// Takes an object away for good.
+    /// Removes an object for good.
     pub(crate) fn erase(&mut self, actor: &Actor, resource: &'static Resource, namespace: &str, name: &str) {
         let Some(change) = self.store.remove(resource, namespace, name).cloned() else { return };
         self.note_change(actor, &change);
         self.react(actor, &change);
     }
 
-    /// Changes an object as a controller does, with its fields noted as the controller's.
+    /// Changes an object as a controller, which then owns the changed fields.
     pub(crate) fn amend(
         &mut self,
         actor: &Actor,
@@ -167,7 +167,7 @@ impl Cluster {
         self.commit(actor, resource, new);
     }
 
-    /// How many nodes are cordoned or not ready.
+    /// Returns how many nodes are cordoned or not ready.
     pub fn out_of_service(&self) -> u32 {
         let out = self
             .store
@@ -177,7 +177,7 @@ impl Cluster {
         u32::try_from(out).unwrap_or(u32::MAX)
     }
 
-    /// An entry of the log about now; the caller fills in the rest.
+    /// Returns a log entry with the current time; the caller fills in the rest.
     pub(crate) fn entry(
         &self,
         actor: &Actor,
@@ -205,7 +205,7 @@ impl Cluster {
         }
     }
 
-    /// Writes down what a change made true.
+    /// Logs the events that follow from a change.
     fn note_change(&mut self, actor: &Actor, change: &Change) {
         let (namespace, name) = (object::namespace(&change.object), object::name(&change.object));
         let mut entries = Vec::new();

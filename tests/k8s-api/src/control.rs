@@ -1,4 +1,5 @@
-//! The control surface for other processes: one JSON command a line over a unix socket, one JSON answer a line.
+//! The control interface for other processes: a JSON command in each line over a unix socket, and a JSON answer in
+//! each line.
 //!
 //! Every command is also a value in Rust ([`Command`]), applied by [`Server::command`]. An answer is `{"ok": …}` or
 //! `{"error": "…"}`.
@@ -25,7 +26,7 @@ use crate::scenario::{Scenario, put_object};
 use crate::server::{Server, Shared};
 use crate::settings::{Controllers, Span};
 
-/// Something to do to the cluster.
+/// A command to the cluster.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Command {
@@ -37,13 +38,13 @@ pub enum Command {
     Pace {
         factor: f64,
     },
-    /// Answers the clock's time in milliseconds.
+    /// Returns the clock's time in milliseconds.
     Now,
     /// Adds what a scenario describes.
     Add {
         scenario: Box<Scenario>,
     },
-    /// Makes or replaces an object.
+    /// Creates or replaces an object.
     Put {
         object: Value,
     },
@@ -67,7 +68,7 @@ pub enum Command {
         #[serde(default = "human")]
         user: String,
     },
-    /// Sets labels of a node; null takes one away.
+    /// Sets labels of a node; null removes one.
     Label {
         node: String,
         labels: BTreeMap<String, Option<String>>,
@@ -80,7 +81,7 @@ pub enum Command {
         #[serde(default = "human")]
         user: String,
     },
-    /// What a node's kubelet does: `running`, `sick`, `dead`.
+    /// Sets the state of a node's kubelet: `running`, `sick`, `dead`.
     Kubelet {
         node: String,
         state: String,
@@ -100,12 +101,12 @@ pub enum Command {
         node: String,
         state: PathBuf,
     },
-    /// Changes a machine's GPUs; its node tells when its device plugin has started again.
+    /// Changes a machine's GPUs; its node shows them after its device plugin has started again.
     Devices {
         node: String,
         devices: BTreeMap<String, i64>,
     },
-    /// Starts a device plugin again that has no pod.
+    /// Restarts a device plugin that has no pod.
     RestartPlugin {
         node: String,
     },
@@ -119,22 +120,22 @@ pub enum Command {
     Controllers(Controllers),
     Fault(Fault),
     ClearFaults,
-    /// Makes the server unreachable, for a time or until told otherwise.
+    /// Makes the server unreachable for a time, or until another command.
     Reach {
         reach: Reach,
         #[serde(default)]
         during: Option<Span>,
     },
-    /// Forgets the history: watches and pages from before expire.
+    /// Clears the history: older watches and pages expire.
     Compact,
-    /// Makes a token valid; without a life for ever.
+    /// Makes a token valid, forever by default.
     Token {
         token: String,
         user: String,
         #[serde(default)]
         life: Option<Span>,
     },
-    /// Ends a token now.
+    /// Expires a token now.
     ExpireToken {
         token: String,
     },
@@ -144,7 +145,7 @@ pub enum Command {
     LogReads {
         on: bool,
     },
-    /// Answers the log after a number.
+    /// Returns the log after a number.
     Log {
         #[serde(default)]
         since: u64,
@@ -160,7 +161,7 @@ pub enum Command {
         #[serde(default)]
         namespace: String,
     },
-    /// Answers how many nodes are cordoned or not ready.
+    /// Returns how many nodes are cordoned or not ready.
     Out,
 }
 
@@ -180,7 +181,7 @@ impl Server {
 
     /// Listens for commands on a unix socket until the server ends.
     pub fn control(&self, socket: &Path) -> std::io::Result<()> {
-        // Why ignored: there is none unless an earlier server left it.
+        // There is none unless an earlier server left it.
         let _ = std::fs::remove_file(socket);
         let listener = UnixListener::bind(socket)?;
         let shared = self.shared.clone();
@@ -188,15 +189,15 @@ impl Server {
             for stream in listener.incoming() {
                 let Ok(stream) = stream else { return };
                 let shared = shared.clone();
-                // Why a thread each: a client may keep its connection for its whole life.
+                // A thread for each, because a client may keep its connection for its whole life.
                 let _ = std::thread::Builder::new().spawn(move || converse(&shared, &stream));
             }
         })?;
         Ok(())
     }
 
-    /// Writes `server.json`, `ca.crt` and `kubeconfig` (an admin's, by client certificate) into a directory and listens on
-    /// its `control.sock`.
+    /// Writes `server.json`, `ca.crt` and `kubeconfig` (an admin's, with a client certificate) into a directory, and
+    /// listens on its `control.sock`.
     pub fn publish(&self, dir: &Path) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         std::fs::create_dir_all(dir)?;
         let login = self.certificate("kubernetes-admin")?;
@@ -383,7 +384,7 @@ pub struct Control {
     stream: BufReader<UnixStream>,
 }
 
-/// Why a command was not done.
+/// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
     #[error("cannot talk to the server at {path}")]
@@ -407,7 +408,7 @@ impl Control {
         self.call_text(&line)
     }
 
-    /// The same with the command as text.
+    /// Sends a command given as text, and waits for its answer.
     pub fn call_text(&mut self, line: &str) -> Result<Value, ControlError> {
         let failed = |source| ControlError::Socket { path: self.socket.clone(), source };
         self.stream.get_mut().write_all(format!("{line}\n").as_bytes()).map_err(failed)?;
@@ -421,5 +422,5 @@ impl Control {
     }
 }
 
-/// Names of the annotations that change how a single pod behaves, for those who write scenarios in Rust.
+/// Names of the annotations that change the behaviour of a single pod, for scenarios written in Rust.
 pub use kubelet::{MIRROR, NEVER_READY, NEVER_STOPS, RUNS, START, STOP};

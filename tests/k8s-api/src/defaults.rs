@@ -1,6 +1,7 @@
 //! What the API server writes into a new object: defaults, admission, the first status.
 //!
-//! Defaults belong to the client that made the object (`managedFields`); what admission adds belongs to nobody. So they are two.
+//! Defaults are owned by the client that made the object (`managedFields`), but what admission adds has no owner, so
+//! they are separate.
 
 use serde_json::{Value, json};
 
@@ -59,7 +60,7 @@ fn pod_spec(spec: Option<&mut Value>) {
     default(spec, &["enableServiceLinks"], json!(true));
 }
 
-/// What admission and the creation itself add.
+/// Adds what admission and the creation itself add.
 pub fn admit(resource: &Resource, object: &mut Value) {
     match resource.plural {
         "pods" => {
@@ -118,7 +119,7 @@ fn quality(pod: &Value) -> &'static str {
     }
 }
 
-/// Refuses what would be accepted by nobody.
+/// Refuses invalid objects.
 pub fn validate(resource: &Resource, object: &Value) -> Outcome<()> {
     let name = object::name(object);
     let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '.';

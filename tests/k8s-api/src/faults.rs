@@ -1,10 +1,10 @@
-//! What goes wrong on demand: rules that meet requests, and states of the whole server.
+//! Faults on demand: rules for requests, and states of the whole server.
 
 use serde::{Deserialize, Serialize};
 
 use crate::settings::Span;
 
-/// What a fault does to a request.
+/// The effect of a fault on a request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Action {
@@ -30,9 +30,9 @@ pub enum Action {
     SlowReply { by: Span },
     /// The server acts after this time on its clock.
     SlowAction { by: Span },
-    /// A watch that goes on for ever and shows nothing.
+    /// A watch that never ends and sends nothing.
     SilentWatch,
-    /// Every event of a watch comes this much later.
+    /// Every event of a watch is delayed by this time.
     SlowWatch { by: Span },
     /// A watch that ends at once with 410.
     ExpiredWatch,
@@ -40,7 +40,7 @@ pub enum Action {
     BrokenWatch { after: Span },
 }
 
-/// A fault and whom it meets; an empty field meets anything.
+/// A fault and the requests that it applies to; an empty field matches anything.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fault {
@@ -55,10 +55,10 @@ pub struct Fault {
     pub name: String,
     #[serde(default)]
     pub user: String,
-    /// So many requests pass before it begins.
+    /// Number of matching requests before it begins.
     #[serde(default)]
     pub skip: u32,
-    /// So many requests are met; all, when it is left out.
+    /// Number of requests that it applies to; all by default.
     #[serde(default)]
     pub times: Option<u32>,
 }
@@ -102,15 +102,15 @@ impl Fault {
     }
 }
 
-/// How the server meets connections.
+/// How the server treats connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reach {
     #[default]
     Up,
-    /// Connections are refused and those that were open are gone.
+    /// Connections are refused, and open ones are gone.
     Refused,
-    /// Connections are accepted and nothing ever comes.
+    /// Connections are accepted, and nothing is ever sent.
     Silent,
 }
 
@@ -118,12 +118,12 @@ pub enum Reach {
 pub struct Faults {
     pub rules: Vec<Fault>,
     pub reach: Reach,
-    /// When the server is reachable again by itself.
+    /// When the server becomes reachable again by itself.
     pub until_ms: Option<i64>,
 }
 
 impl Faults {
-    /// The fault that meets a request, if one does; a rule counts only what it fits.
+    /// Returns the fault for a request, if any; a rule counts only matching requests.
     pub fn meet(&mut self, verb: &str, resource: &str, name: &str, user: &str) -> Option<Action> {
         let fits = |rule: &str, value: &str| rule.is_empty() || rule == value;
         for rule in &mut self.rules {
@@ -153,7 +153,7 @@ impl Faults {
         None
     }
 
-    /// How the server is to be met at a time.
+    /// Returns how the server is reachable at a time.
     pub fn reach(&mut self, now_ms: i64) -> Reach {
         if self.until_ms.is_some_and(|until| now_ms >= until) {
             self.until_ms = None;

@@ -1,6 +1,7 @@
-//! The wire: TLS connections, HTTP/1.1, and the ways in which a connection breaks.
+//! The network side: TLS connections, HTTP/1.1, and broken connections.
 //!
-//! Turns hyper's requests into [`Request`](crate::api::Request)s and replies into bodies. All decisions are the cluster's.
+//! Converts hyper's requests to [`Request`](crate::api::Request)s and replies to bodies. The cluster makes all
+//! decisions.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -23,10 +24,10 @@ use crate::api::{Body, Delivery, Reply, Request};
 use crate::faults::Reach;
 use crate::server::Shared;
 
-/// The longest body that a client may send, as in the real server.
+/// Longest body of a request in bytes, as in the real server.
 const BODY_LIMIT: usize = 3 * 1024 * 1024;
 
-/// The connection is to end without another byte.
+/// The connection must end without another byte.
 #[derive(Debug, thiserror::Error)]
 #[error("the connection is cut")]
 pub struct Cut;
@@ -42,12 +43,12 @@ pub(crate) async fn accept(
     let address = listener.local_addr()?;
     listener.set_nonblocking(true)?;
     let mut listener = Some(TcpListener::from_std(listener)?);
-    // Why: a bound socket that does not listen refuses connections, and keeps the port from everybody else.
+    // A bound socket that does not listen refuses connections, and keeps others from the port.
     let mut reserved: Option<TcpSocket> = None;
     let acceptor = TlsAcceptor::from(tls);
     let mut changed = shared.changed.subscribe();
     loop {
-        // Why before the look: a change between the two would be forgotten, and with it the end of the server.
+        // Before the state is read: a change between the two would be lost, and with it the end of the server.
         changed.mark_unchanged();
         if shared.stopped() {
             return Ok(());
@@ -92,7 +93,7 @@ async fn bind(address: SocketAddr) -> std::io::Result<TcpSocket> {
     }
 }
 
-/// Waits until connections are to be gone.
+/// Waits until connections must be closed.
 async fn refused(shared: &Shared) {
     let mut changed = shared.changed.subscribe();
     loop {
@@ -103,7 +104,7 @@ async fn refused(shared: &Shared) {
     }
 }
 
-/// Waits while connections are to hear nothing.
+/// Waits while connections must be silent.
 async fn silent(shared: &Shared) {
     let mut changed = shared.changed.subscribe();
     loop {
@@ -121,7 +122,7 @@ async fn connection(shared: Arc<Shared>, acceptor: TlsAcceptor, stream: TcpStrea
         let Ok(stream) = acceptor.accept(stream).await else { return };
         let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first).map(|c| c.to_vec());
         let service = service_fn(|request| answer(shared.clone(), certificate.clone(), request));
-        // Why ignored: a client that hangs up and a connection that is cut end the same way here.
+        // A client that hangs up and a connection that is cut end the same way here.
         let _ =
             hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
     };
@@ -179,7 +180,7 @@ fn head(request: &hyper::Request<Incoming>) -> Request {
     }
 }
 
-/// Undoes percent-encoding.
+/// Decodes percent-encoding.
 fn decode(text: &str, form: bool) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -203,7 +204,8 @@ fn decode(text: &str, form: bool) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Why pretty: the real server indents for people's programs, and the recorded replies are curl's.
+/// Renders pretty JSON for people's programs: the real server indents for them, and the recordings were made with
+/// curl.
 fn render(asked: &Request, value: &Value) -> Vec<u8> {
     let people = ["curl", "Wget", "Mozilla/5.0"].iter().any(|p| asked.user_agent.starts_with(p));
     let pretty = asked.parameter("pretty").map_or(people, |p| matches!(p, "true" | "1"));
@@ -242,7 +244,7 @@ fn whole(bytes: Vec<u8>, delivery: Delivery) -> Bytestream {
     Full::new(Bytes::from(bytes)).map_err(|never| match never {}).boxed_unsync()
 }
 
-/// The events of a watch, a line each.
+/// Returns the events of a watch, one in each line.
 fn watch(shared: Arc<Shared>, cursor: Cursor) -> Bytestream {
     let changed = shared.changed.subscribe();
     let events = futures::stream::unfold(Some((shared, cursor, changed)), |state| async move {
@@ -259,7 +261,7 @@ fn watch(shared: Arc<Shared>, cursor: Cursor) -> Bytestream {
                 let next = if news.end { None } else { Some((shared, cursor, changed)) };
                 return Some((Ok(Frame::data(Bytes::from(lines))), next));
             }
-            // Why after the events: a connection that breaks does so between two of them.
+            // After the events, because a connection breaks between two of them.
             if news.broken {
                 return Some((Err(Cut), None));
             }

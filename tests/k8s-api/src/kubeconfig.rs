@@ -1,7 +1,7 @@
-//! Kubeconfigs for clients: by client certificate, token, token file, or an exec plugin.
+//! Kubeconfigs for clients, with a client certificate, a token, a token file, or an exec plugin.
 //!
-//! The exec plugin is a shell script that prints a credential which the server keeps fresh in a file, and leaves a line in
-//! `calls` each time, so that a test can tell whether the client asked again after its token had ended.
+//! The exec plugin is a shell script that prints a credential from a file, which the server renews. It adds a line to
+//! `calls` each time, so that a test sees whether the client asked again after its token had expired.
 
 use std::fs;
 use std::io;
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use base64ct::{Base64, Encoding as _};
 use serde_json::{Value, json};
 
-/// How a client shows who it is.
+/// How a client authenticates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Login {
     Certificate { certificate: String, key: String },
@@ -21,7 +21,7 @@ pub enum Login {
     Nobody,
 }
 
-/// A kubeconfig with one context. JSON is YAML, so that nothing needs quoting.
+/// Returns a kubeconfig with one context. JSON is YAML, so nothing needs quoting.
 pub fn render(server: &str, authority: &str, login: &Login) -> String {
     let encoded = |text: &str| Base64::encode_string(text.as_bytes());
     let user = match login {
@@ -45,7 +45,7 @@ pub fn render(server: &str, authority: &str, login: &Login) -> String {
     serde_json::to_string_pretty(&config).unwrap_or_default() + "\n"
 }
 
-/// Writes a file that only its owner reads.
+/// Writes a file that only its owner can read.
 pub fn write_private(path: &Path, text: &str) -> io::Result<()> {
     let beside = path.with_extension("new");
     fs::write(&beside, text)?;
@@ -53,7 +53,7 @@ pub fn write_private(path: &Path, text: &str) -> io::Result<()> {
     fs::rename(beside, path)
 }
 
-/// Where an exec plugin's script, credential and record of calls lie.
+/// The paths of an exec plugin's script, credential and record of calls.
 #[derive(Clone, Debug)]
 pub struct ExecPlugin {
     pub dir: PathBuf,
@@ -87,8 +87,8 @@ impl ExecPlugin {
         Ok(plugin)
     }
 
-    /// Puts a new token where the script and the token file have it; `expires` is RFC 3339, left out where the client shall
-    /// find out by itself.
+    /// Writes a new token for the script and the token file. `expires` is RFC 3339, `None` if the client has to find
+    /// out by itself.
     pub fn renew(&self, token: &str, expires: Option<&str>) -> io::Result<()> {
         let mut status = json!({"token": token});
         if let Some(expires) = expires {
@@ -99,12 +99,12 @@ impl ExecPlugin {
         write_private(&self.token_file(), token)
     }
 
-    /// How often a client ran the script.
+    /// Returns how often a client ran the script.
     pub fn calls(&self) -> usize {
         fs::read_to_string(self.dir.join("calls")).map_or(0, |text| text.lines().count())
     }
 
-    /// The token that the script hands out now.
+    /// Returns the token that the script prints now.
     pub fn token(&self) -> Option<String> {
         let value: Value = serde_json::from_slice(&fs::read(self.credential()).ok()?).ok()?;
         Some(value.pointer("/status/token")?.as_str()?.to_owned())

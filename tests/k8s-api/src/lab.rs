@@ -1,7 +1,7 @@
-//! Follows the simulated machines of the lab: their boot ids and GPUs become those of the nodes' machines here.
+//! Follows the lab's simulated machines: the nodes' machines here get their boot ids and GPUs.
 //!
-//! Only reads the lab's state file. A boot that is seen there is a kubelet that starts here; GPUs that change there are
-//! hardware that a device plugin finds when it starts again.
+//! Only reads the lab's state file. A new boot in it starts a kubelet here; changed GPUs are hardware that a device
+//! plugin finds when it starts again.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,15 +11,15 @@ use nvml_sim::store::Store;
 
 use crate::cluster::Cluster;
 
-/// What a simulated machine is at the moment.
+/// The current state of a simulated machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
     pub boot_id: String,
-    /// Resource name to count, as a device plugin of strategy `mixed` names them.
+    /// Resource name to count, in the names of a device plugin with strategy `mixed`.
     pub devices: BTreeMap<String, i64>,
 }
 
-/// Reads a machine's state file; none while there is none.
+/// Reads a machine's state file; `None` if there is none.
 pub fn read(state: &Path) -> Option<Seen> {
     let machine = Store::new(state).read().ok()?;
     Some(Seen { boot_id: machine.boot_id.clone(), devices: devices(&machine) })
@@ -44,7 +44,7 @@ fn names(gpu: &Gpu) -> Vec<String> {
         let Some(profile) = gpu.model.model().profile_by_id(instance.profile_id) else { continue };
         let name = profile.name.trim_start_matches("MIG ").replace("+me", ".me").replace('+', ".");
         for compute in &instance.compute_instances {
-            // Why: a compute instance that is a part of its GPU instance is another kind of device.
+            // A compute instance that is only a part of its GPU instance is another kind of device.
             let part = if instance.compute_instances.len() > 1 {
                 format!("{}c.", compute.size)
             } else {
@@ -57,7 +57,7 @@ fn names(gpu: &Gpu) -> Vec<String> {
 }
 
 impl Cluster {
-    /// The state files that nodes follow.
+    /// Returns the state files that nodes follow.
     pub(crate) fn followed(&self) -> Vec<(String, PathBuf)> {
         self.machines
             .iter()
@@ -65,7 +65,7 @@ impl Cluster {
             .collect()
     }
 
-    /// Takes over what a simulated machine is now.
+    /// Takes over the state of a simulated machine.
     pub(crate) fn follow(&mut self, node: &str, seen: Seen) {
         let Some(machine) = self.machines.get_mut(node) else { return };
         let booted = machine.boot_id != seen.boot_id;

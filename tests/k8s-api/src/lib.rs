@@ -1,11 +1,11 @@
-//! A Kubernetes API server that is not there: what a drain touches, answered as a real kube-apiserver answers it.
+//! A simulated Kubernetes API server: the part that a drain uses, with the answers of a real kube-apiserver.
 //!
-//! Behind the API stand models of the disruption controller, the workload controllers, the scheduler, the node controller,
-//! kubelets, device plugins and gpu-operator's mig-manager, all on a clock that tests move. Replies were compared with those
-//! that a real server of Kubernetes 1.36 gave (`transcripts/`). Nothing of this is linked into the controller, and nothing
-//! here knows any client.
+//! Behind the API are models of the disruption controller, the workload controllers, the scheduler, the node
+//! controller, kubelets, device plugins and gpu-operator's mig-manager, all on a clock that tests move. Replies were
+//! compared with those of a real server of Kubernetes 1.36 (`transcripts/`). The controller links nothing of this,
+//! and this crate must not know any client.
 //!
-//! Start with [`server::Server`]; [`scenario`] says what the cluster is, [`faults`] what goes wrong, [`log`] what happened.
+//! Start with [`server::Server`]. [`scenario`] describes the cluster, [`faults`] what fails, [`log`] what happened.
 
 pub mod access;
 pub mod api;

@@ -1,24 +1,25 @@
-//! The server's own record: who did what, when, and what came of it.
+//! The server's own record: the author, time and result of each action.
 //!
-//! The witness of end-to-end tests, which must not trust the client's account. Beside requests it holds what became true:
-//! a node cordoned or ready, a pod gone, a disruption budget violated; each with the count of nodes out of service after it.
+//! End-to-end tests use it, because they must not trust the client's own account. Beside requests it holds events: a
+//! node cordoned or ready, a pod gone, a disruption budget violated; each with the number of nodes out of service
+//! after it.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// One thing that happened.
+/// One entry.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Entry {
     pub seq: u64,
     /// Milliseconds since the epoch, on the server's clock.
     pub at_ms: i64,
     pub at: String,
-    /// Who: the user of a request, or the controller.
+    /// The user of a request, or the controller.
     pub user: String,
     /// The first part of the user agent.
     pub agent: String,
-    /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete`, `evict`, `bind` for requests; `cordoned`, `uncordoned`,
-    /// `ready`, `not-ready`, `gone`, `budget-violated`, `fault` for what became true.
+    /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete`, `evict`, `bind` for requests; `cordoned`,
+    /// `uncordoned`, `ready`, `not-ready`, `gone`, `budget-violated`, `fault` for events.
     pub verb: String,
     pub resource: String,
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -35,7 +36,7 @@ pub struct Entry {
     /// The body of a write, or details of an event.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub detail: Value,
-    /// Nodes that were cordoned or not ready, of all nodes, after this.
+    /// Number of all nodes that were cordoned or not ready after this.
     pub out: u32,
 }
 
@@ -58,7 +59,7 @@ impl Log {
     }
 }
 
-/// A node that was uncordoned by another user than the one who had cordoned it.
+/// A node that was uncordoned by another user than the one that had cordoned it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ForeignUncordon {
     pub node: String,
@@ -66,7 +67,7 @@ pub struct ForeignUncordon {
     pub uncordoned_by: String,
 }
 
-/// Every cordon that somebody else undid.
+/// Returns every cordon that another user removed.
 pub fn foreign_uncordons(entries: &[Entry]) -> Vec<ForeignUncordon> {
     let mut found = Vec::new();
     let mut owners: std::collections::BTreeMap<&str, &str> = std::collections::BTreeMap::new();
@@ -92,7 +93,7 @@ pub fn foreign_uncordons(entries: &[Entry]) -> Vec<ForeignUncordon> {
     found
 }
 
-/// The most nodes that were out of service at one instant.
+/// Returns the largest number of nodes that were out of service at one instant.
 pub fn most_out(entries: &[Entry]) -> u32 {
     entries.iter().map(|e| e.out).max().unwrap_or_default()
 }

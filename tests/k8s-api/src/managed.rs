@@ -1,7 +1,7 @@
-//! `metadata.managedFields`: which client wrote which field last.
+//! `metadata.managedFields`: which client last wrote which field.
 //!
-//! Follows server-side apply's bookkeeping for plain writes (operation `Update`): a writer owns what it changed, others lose
-//! it, and a field that is gone is owned by nobody. Which lists are keyed and which objects are whole comes from the tables.
+//! Follows server-side apply's rules for plain writes (operation `Update`): a writer owns what it changed, others
+//! lose it, and a removed field has no owner. Tables say which lists have keys and which objects are atomic.
 
 use std::collections::BTreeSet;
 
@@ -27,7 +27,7 @@ const SERVER_KEPT: [&str; 10] = [
     "managedFields",
 ];
 
-/// Which keys tell the items of a list apart; none where the list is one value.
+/// Returns the keys that identify the items of a list; empty if the list is one value.
 fn keys_of(path: &[String]) -> &'static [&'static str] {
     match path.last().map(String::as_str) {
         Some(
@@ -47,14 +47,14 @@ fn keys_of(path: &[String]) -> &'static [&'static str] {
     }
 }
 
-/// Objects that are one value: nobody owns a part of them.
+/// Whether an object is atomic, so that no part of it has an owner.
 fn whole(path: &[String]) -> bool {
     let last = path.last().map(String::as_str);
     matches!(last, Some("f:selector" | "f:nodeSelector" | "f:disruptedPods")) && path.len() > 1
         || path.iter().rev().nth(1).is_some_and(|before| before == "f:ownerReferences")
 }
 
-/// Every field of an object as paths, with the value of each leaf.
+/// Adds every field of an object as a path, with the value of each leaf.
 fn paths(value: &Value, at: &mut Path, out: &mut Vec<(Path, Value)>) {
     match value {
         Value::Object(map) if !map.is_empty() && !whole(at) => {
@@ -75,7 +75,7 @@ fn paths(value: &Value, at: &mut Path, out: &mut Vec<(Path, Value)>) {
         }
         Value::Array(items) if !items.is_empty() && !keys_of(at).is_empty() => {
             let keys = keys_of(at);
-            // Why: containers and volumes of a pod are owned item by item only, conditions also as a list.
+            // Containers and volumes of a pod are owned by item only, conditions also as a list.
             if at.last().is_some_and(|l| l != "f:containers" && l != "f:initContainers") {
                 out.push((with(at, "."), Value::Null));
             }
@@ -91,7 +91,7 @@ fn paths(value: &Value, at: &mut Path, out: &mut Vec<(Path, Value)>) {
     }
 }
 
-/// Maps with keys of the user's own, which are owned as such and key by key.
+/// Whether a map has keys of the user's, which is owned as a whole and by key.
 fn is_map(at: &[String]) -> bool {
     matches!(
         at.last().map(String::as_str),
@@ -156,16 +156,16 @@ fn read(tree: &Value, at: &mut Path, out: &mut BTreeSet<Path>) {
     }
 }
 
-/// Who writes.
+/// The author of a write.
 #[derive(Clone, Copy, Debug)]
 pub struct Writer<'a> {
     /// The first part of the user agent.
     pub manager: &'a str,
-    /// `status`, or nothing for the main resource.
+    /// `status`, or empty for the main resource.
     pub subresource: &'a str,
 }
 
-/// Brings the bookkeeping of `new` up to date; `before` is the object that it replaces.
+/// Updates the ownership of `new`'s fields; `before` is the object that it replaces.
 pub fn track(resource: &Resource, writer: Writer<'_>, before: Option<&Value>, new: &mut Value, now_ms: i64) {
     let status = writer.subresource == "status";
     let with_status = status || !resource.status;

@@ -5,22 +5,22 @@
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
-/// The text at a JSON pointer, or an empty one.
+/// Returns the text at a JSON pointer, or an empty one.
 pub fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
     value.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// The number at a JSON pointer, if there is one.
+/// Returns the number at a JSON pointer.
 pub fn int(value: &Value, pointer: &str) -> Option<i64> {
     value.pointer(pointer).and_then(Value::as_i64)
 }
 
-/// Whether a field says `true`.
+/// Whether a field is `true`.
 pub fn flag(value: &Value, pointer: &str) -> bool {
     value.pointer(pointer).and_then(Value::as_bool).unwrap_or_default()
 }
 
-/// The list at a JSON pointer, or an empty one.
+/// Returns the list at a JSON pointer, or an empty one.
 pub fn list<'a>(value: &'a Value, pointer: &str) -> &'a [Value] {
     value.pointer(pointer).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
 }
@@ -37,22 +37,22 @@ pub fn uid(object: &Value) -> &str {
     text(object, "/metadata/uid")
 }
 
-/// One label's value.
+/// Returns the value of a label.
 pub fn label<'a>(object: &'a Value, key: &str) -> Option<&'a str> {
     object.get("metadata")?.get("labels")?.get(key)?.as_str()
 }
 
-/// One annotation's value.
+/// Returns the value of an annotation.
 pub fn annotation<'a>(object: &'a Value, key: &str) -> Option<&'a str> {
     object.get("metadata")?.get("annotations")?.get(key)?.as_str()
 }
 
-/// Whether somebody has asked for the deletion already.
+/// Whether the deletion was requested already.
 pub fn terminating(object: &Value) -> bool {
     !text(object, "/metadata/deletionTimestamp").is_empty()
 }
 
-/// The fields of an object, made where there are none.
+/// Returns the fields of an object, and creates it if needed.
 pub fn fields(value: &mut Value) -> &mut Map<String, Value> {
     if !value.is_object() {
         *value = json!({});
@@ -63,7 +63,7 @@ pub fn fields(value: &mut Value) -> &mut Map<String, Value> {
     }
 }
 
-/// Writes a field; `path` holds the keys from the root, and missing objects between are made.
+/// Sets a field; `path` holds the keys from the root, and missing objects are created.
 pub fn set(value: &mut Value, path: &[&str], new: Value) {
     let mut at = value;
     for key in path {
@@ -72,7 +72,7 @@ pub fn set(value: &mut Value, path: &[&str], new: Value) {
     *at = new;
 }
 
-/// Takes a field away, and tells what it held.
+/// Removes a field and returns its value.
 pub fn unset(value: &mut Value, path: &[&str]) -> Option<Value> {
     let (last, before) = path.split_last()?;
     let mut at = value;
@@ -82,7 +82,7 @@ pub fn unset(value: &mut Value, path: &[&str]) -> Option<Value> {
     at.as_object_mut()?.shift_remove(*last)
 }
 
-/// Writes a field only where nothing stands yet.
+/// Sets a field unless it exists.
 pub fn default(value: &mut Value, path: &[&str], new: Value) {
     let mut at = &*value;
     for key in path {
@@ -93,7 +93,7 @@ pub fn default(value: &mut Value, path: &[&str], new: Value) {
     }
 }
 
-/// One condition of a status.
+/// Returns a condition of a status.
 pub fn condition<'a>(object: &'a Value, kind: &str) -> Option<&'a Value> {
     list(object, "/status/conditions").iter().find(|c| text(c, "/type") == kind)
 }
@@ -103,7 +103,7 @@ pub fn is_true(object: &Value, kind: &str) -> bool {
     condition(object, kind).is_some_and(|c| text(c, "/status") == "True")
 }
 
-/// Writes a condition over the one of its type; `lastTransitionTime` moves only with the status, as Kubernetes does it.
+/// Sets a condition of its type; `lastTransitionTime` changes only with the status, as in Kubernetes.
 pub fn set_condition(object: &mut Value, now_ms: i64, mut new: Value) {
     let kind = text(&new, "/type").to_owned();
     let same = condition(object, &kind)
@@ -123,24 +123,24 @@ pub fn set_condition(object: &mut Value, now_ms: i64, mut new: Value) {
     }
 }
 
-/// The owner that controls an object.
+/// Returns the owner that controls an object.
 pub fn controller(object: &Value) -> Option<&Value> {
     list(object, "/metadata/ownerReferences").iter().find(|o| flag(o, "/controller"))
 }
 
-/// A time as the API writes most of them: whole seconds.
+/// Formats a time as most of the API does, in whole seconds.
 pub fn time(ms: i64) -> String {
     let at = Timestamp::from_second(ms.div_euclid(1000)).unwrap_or(Timestamp::UNIX_EPOCH);
     at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
-/// A time with milliseconds, for the server's own log.
+/// Formats a time with milliseconds, for the server's own log.
 pub fn fine_time(ms: i64) -> String {
     let at = Timestamp::from_millisecond(ms).unwrap_or(Timestamp::UNIX_EPOCH);
     at.strftime("%Y-%m-%dT%H:%M:%S%.3fZ").to_string()
 }
 
-/// Milliseconds since the epoch of a time that the API wrote.
+/// Parses a time of the API, into milliseconds since the epoch.
 pub fn read_time(text: &str) -> Option<i64> {
     text.parse::<Timestamp>().ok().map(|t| t.as_millisecond())
 }

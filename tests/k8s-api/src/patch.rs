@@ -1,7 +1,7 @@
 //! The three patches: JSON patch (RFC 6902), merge patch (RFC 7386) and Kubernetes' strategic merge.
 //!
-//! Pure functions from a document and a patch to a new document. Peculiarities are those of the library that the API server
-//! uses: a failed `test` and a missing path are the same refusal, and `test` for null passes on a missing key.
+//! Pure functions from a document and a patch to a new document. Peculiarities are those of the API server's library:
+//! a failed `test` and a missing path have the same error, and `test` for null passes on a missing key.
 
 use serde_json::{Map, Value};
 
@@ -137,7 +137,7 @@ pub fn merge(document: &Value, patch: &Value) -> Value {
     Value::Object(result)
 }
 
-/// The key by which a strategic merge tells the items of a list apart; none where the list is replaced.
+/// Returns the key that identifies the items of a list in a strategic merge; `None` if the list is replaced.
 fn merge_key(field: &str) -> Option<&'static str> {
     Some(match field {
         "containers" | "initContainers" | "volumes" | "env" | "imagePullSecrets" => "name",
@@ -216,7 +216,7 @@ fn merge_set(old: &Value, changes: &[Value]) -> Value {
     Value::Array(items)
 }
 
-/// Takes empty maps and lists out of the metadata and the zero values out of the spec, as Go's `omitempty` does.
+/// Removes empty maps and lists from the metadata, and zero values from the spec, like Go's `omitempty`.
 pub fn normalise(object: &mut Value) {
     let empty = |value: &Value| match value {
         Value::Null => true,
@@ -245,7 +245,7 @@ pub fn normalise(object: &mut Value) {
     }
 }
 
-/// Why: a null in a map of texts is read as an empty text.
+/// Replaces null in a map of texts by an empty text, as the server reads it.
 fn nulls_to_texts(map: &mut Map<String, Value>) {
     for value in map.values_mut() {
         if value.is_null() {
@@ -312,7 +312,7 @@ mod tests {
     }
 
     proptest! {
-        /// RFC 7386: a patch applied twice is a patch applied once.
+        /// RFC 7386: applying a patch twice is the same as applying it once.
         #[test]
         fn a_merge_is_idempotent(document in anything(), patch in anything()) {
             let once = merge(&document, &patch);

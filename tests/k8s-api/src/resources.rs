@@ -1,6 +1,6 @@
-//! Which resources the server has, and what is special about each.
+//! The resources of the server, and the special rules of each.
 //!
-//! Owns the table; discovery, paths and storage are read from it. A resource that a drain does not touch is not here.
+//! Owns the table that discovery, paths and storage read. Resources that a drain does not use are left out.
 
 /// One kind of object.
 #[derive(Debug, PartialEq, Eq)]
@@ -11,9 +11,9 @@ pub struct Resource {
     pub singular: &'static str,
     pub kind: &'static str,
     pub namespaced: bool,
-    /// Whether `/status` is a subresource, so that the main path leaves the status alone.
+    /// Whether `/status` is a subresource, so that the main path ignores the status.
     pub status: bool,
-    /// Whether a PUT on a name that does not exist makes it.
+    /// Whether a PUT creates a missing object.
     pub create_on_update: bool,
     /// Whether a PUT may leave `resourceVersion` out.
     pub unconditional: bool,
@@ -23,12 +23,12 @@ pub struct Resource {
 }
 
 impl Resource {
-    /// `pods`, `leases.coordination.k8s.io`.
+    /// Returns `pods`, `leases.coordination.k8s.io`.
     pub fn dotted(&self) -> String {
         if self.group.is_empty() { self.plural.to_owned() } else { format!("{}.{}", self.plural, self.group) }
     }
 
-    /// `v1`, `policy/v1`.
+    /// Returns `v1`, `policy/v1`.
     pub fn api_version(&self) -> String {
         if self.group.is_empty() {
             self.version.to_owned()
@@ -37,7 +37,7 @@ impl Resource {
         }
     }
 
-    /// `PodList`.
+    /// Returns `PodList`.
     pub fn list_kind(&self) -> String {
         format!("{}List", self.kind)
     }
@@ -115,7 +115,7 @@ pub static DEPLOYMENTS: Resource =
     Resource { short: &["deploy"], ..object("apps", "deployments", "deployment", "Deployment") };
 pub static JOBS: Resource = object("batch", "jobs", "job", "Job");
 
-/// Every resource, in the order in which discovery lists them.
+/// Every resource, in the order of discovery.
 pub static ALL: [&Resource; 13] = [
     &NAMESPACES,
     &NODES,
@@ -132,12 +132,12 @@ pub static ALL: [&Resource; 13] = [
     &BUDGETS,
 ];
 
-/// A resource by its group and plural name.
+/// Finds a resource by its group and plural name.
 pub fn by_plural(group: &str, plural: &str) -> Option<&'static Resource> {
     ALL.iter().copied().find(|r| r.group == group && r.plural == plural)
 }
 
-/// A resource by the API version and kind of one of its objects.
+/// Finds a resource by the API version and kind of one of its objects.
 pub fn by_kind(api_version: &str, kind: &str) -> Option<&'static Resource> {
     ALL.iter().copied().find(|r| r.kind == kind && r.api_version() == api_version)
 }

@@ -1,6 +1,6 @@
-//! What a cluster is at the start: a YAML file in short words, with raw objects beside them.
+//! The initial cluster: a short YAML form, with raw objects beside it.
 //!
-//! Everything is made through the server's own writes, so that a scenario cannot hold what a cluster could not.
+//! Everything is created by the server's own writes, so a scenario cannot contain an impossible state.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ use crate::object::{self, set, unset};
 use crate::resources::{self, BUDGETS, NODES, PODS, Resource, by_kind};
 use crate::settings::{Settings, Span};
 
-/// Why a scenario is not taken.
+/// Why a scenario is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum ScenarioError {
     #[error("cannot read the scenario: {0}")]
@@ -28,13 +28,13 @@ pub enum ScenarioError {
     Refused { what: String, why: String },
 }
 
-/// A cluster at the start, or an addition to one that runs.
+/// An initial cluster, or an addition to a running one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Scenario {
-    /// How fast the server's clock runs; 0 for one that is moved by hand.
+    /// Speed of the server's clock; 0 for one that is moved by hand.
     pub pace: f64,
-    /// How long the cluster has been running already, so that its pods do.
+    /// How long the cluster has been running, so that its pods run already.
     pub age: Span,
     pub settings: Settings,
     pub nodes: Vec<NodeSpec>,
@@ -45,7 +45,7 @@ pub struct Scenario {
     pub jobs: Vec<Workload>,
     pub pods: Vec<Workload>,
     pub budgets: Vec<Budget>,
-    /// Objects as Kubernetes writes them.
+    /// Objects in Kubernetes' own form.
     pub objects: Vec<Value>,
     pub tokens: Vec<TokenSpec>,
     pub denied: Vec<Denied>,
@@ -74,13 +74,13 @@ impl Default for Scenario {
     }
 }
 
-/// A node, or several: `{}` in the name is a number from 1, with as many digits as `count` has and at least two.
+/// A node, or several: `{}` in the name is a number from 1, with as many digits as `count` and at least two.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct NodeSpec {
     pub name: String,
     pub count: Option<u32>,
-    /// Of the numbers, where they shall not be as many as `count` asks for.
+    /// Number of digits, if not that of `count`.
     pub digits: Option<u8>,
     pub labels: BTreeMap<String, String>,
     pub annotations: BTreeMap<String, String>,
@@ -89,39 +89,39 @@ pub struct NodeSpec {
     pub boot_id: Option<String>,
     /// Resource name to count.
     pub devices: BTreeMap<String, i64>,
-    /// The label (`key=value`) of the pods that are the device plugin; without one it starts with the kubelet.
+    /// The label (`key=value`) of the device plugin's pods; without one it starts with the kubelet.
     pub plugin: Option<String>,
     pub mig: Option<MigManager>,
-    /// No machine behind it: nothing on it ever starts or ends, as on a node that was only created in the API.
+    /// Without a machine nothing on it ever starts or ends, as on a node that only exists in the API.
     pub no_machine: bool,
-    /// The state file of a simulated machine of the lab (`nodes/NAME/state/node.json`) whose boots and GPUs this node has; `{}` as
-    /// in the name.
+    /// The state file of a simulated machine of the lab (`nodes/NAME/state/node.json`), whose boots and GPUs this
+    /// node takes over; `{}` as in the name.
     pub lab: Option<PathBuf>,
 }
 
-/// Something that has pods, or a pod.
+/// An owner of pods, or a pod.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Workload {
     pub name: String,
-    /// `default` when left out.
+    /// `default` by default.
     pub namespace: String,
     pub replicas: Option<i64>,
-    /// Of the pods; `app: NAME` when left out.
+    /// Labels of the pods; `app: NAME` by default.
     pub labels: BTreeMap<String, String>,
-    /// Of the pods, `k8s-api.test/…` among them.
+    /// Annotations of the pods, such as `k8s-api.test/…`.
     pub annotations: BTreeMap<String, String>,
     pub node: Option<String>,
     pub node_selector: BTreeMap<String, String>,
     pub tolerations: Vec<Value>,
     /// Limits, for example `nvidia.com/gpu: 8`.
     pub resources: BTreeMap<String, Value>,
-    /// Seconds.
+    /// In seconds.
     pub grace: Option<i64>,
     pub empty_dir: bool,
     pub finalizers: Vec<String>,
     pub parallel: bool,
-    /// The pod's picture in the API of a static one.
+    /// Whether it is the mirror of a static pod.
     pub mirror: bool,
 }
 
@@ -131,7 +131,7 @@ pub struct Workload {
 pub struct Budget {
     pub name: String,
     pub namespace: String,
-    /// Labels of the pods; `app: NAME` when left out.
+    /// Labels of the pods; `app: NAME` by default.
     pub selector: BTreeMap<String, String>,
     pub min_available: Option<Value>,
     pub max_unavailable: Option<Value>,
@@ -147,7 +147,7 @@ pub struct TokenSpec {
     pub life: Option<Span>,
 }
 
-/// What stands for whoever set the cluster up.
+/// The user who set the cluster up.
 pub fn operator() -> Actor {
     Actor::new("cluster-admin", "kubectl-create")
 }
@@ -157,7 +157,7 @@ impl Scenario {
         serde_saphyr::from_str(yaml).map_err(|e| ScenarioError::Yaml(e.to_string()))
     }
 
-    /// The cluster at a time, after it has run for its age.
+    /// Builds the cluster at a time, after it has run for its age.
     pub fn build(&self, now_ms: i64) -> Result<Cluster, ScenarioError> {
         let mut cluster = Cluster::new(now_ms - self.age.0, self.settings);
         self.add_to(&mut cluster)?;
@@ -165,7 +165,7 @@ impl Scenario {
         Ok(cluster)
     }
 
-    /// Adds everything to a cluster that runs; its pace, age and settings are left alone.
+    /// Adds everything to a running cluster, except for pace, age and settings.
     pub fn add_to(&self, cluster: &mut Cluster) -> Result<(), ScenarioError> {
         for node in &self.nodes {
             for (number, name) in node.names() {
@@ -215,7 +215,7 @@ impl Scenario {
     }
 }
 
-/// Makes an object, its namespace first.
+/// Creates an object, and its namespace first.
 fn make(cluster: &mut Cluster, resource: &'static Resource, object: Value) -> Result<Value, ScenarioError> {
     let namespace = if resource.namespaced {
         Some(object::namespace(&object)).filter(|n| !n.is_empty()).unwrap_or("default")
@@ -231,7 +231,7 @@ fn make(cluster: &mut Cluster, resource: &'static Resource, object: Value) -> Re
     made.map_err(|failure| ScenarioError::Refused { what, why: failure.message })
 }
 
-/// Makes or replaces an object as Kubernetes writes it, its status included.
+/// Creates or replaces an object in Kubernetes' own form, with its status.
 pub fn put_object(cluster: &mut Cluster, mut object: Value) -> Result<Value, ScenarioError> {
     let (version, kind) =
         (object::text(&object, "/apiVersion").to_owned(), object::text(&object, "/kind").to_owned());
@@ -258,7 +258,7 @@ pub fn put_object(cluster: &mut Cluster, mut object: Value) -> Result<Value, Sce
 }
 
 impl NodeSpec {
-    /// The numbers and names of all nodes that are meant.
+    /// Returns the numbers and names of all nodes.
     pub fn names(&self) -> Vec<(String, String)> {
         let Some(count) = self.count else { return vec![(String::new(), self.name.clone())] };
         let width = self.digits.map_or(count.to_string().len().max(2), |d| d as usize);

@@ -1,20 +1,20 @@
-//! Which fields an object may have: unknown ones are dropped with a warning, wrong types are refused.
+//! The fields of objects: unknown ones are dropped with a warning, wrong types are refused.
 //!
-//! The tables reach as deep as a drain writes; below that everything passes. Only what clients send is looked at.
+//! The tables cover what a drain writes; below that, everything is accepted. Only what clients send is checked.
 
 use serde_json::Value;
 
 use crate::resources::Resource;
 use crate::status::{Outcome, bad_request};
 
-/// What a field may hold.
+/// The type of a field.
 enum Shape {
     Any,
     Text,
     Flag,
     Number,
     Texts,
-    /// Keys of the user's own with texts.
+    /// A map of texts with keys of the user's.
     TextMap,
     Object(&'static [(&'static str, Shape)]),
     Objects(&'static [(&'static str, Shape)]),
@@ -173,7 +173,7 @@ static POD: Table = &[
 static OTHER: Table =
     &[("apiVersion", Text), ("kind", Text), ("metadata", Object(META)), ("spec", Any), ("status", Any)];
 
-/// Removes unknown fields from what a client sent; the answer names them as the `Warning` header does.
+/// Removes unknown fields from what a client sent, and returns their names as in the `Warning` header.
 pub fn check(resource: &Resource, sub: &str, object: &mut Value) -> Outcome<Vec<String>> {
     let table = match (resource.plural, sub) {
         ("pods", "eviction") => EVICTION,
@@ -193,7 +193,7 @@ pub fn check(resource: &Resource, sub: &str, object: &mut Value) -> Outcome<Vec<
     Ok(unknown)
 }
 
-/// The same for the body of a DELETE.
+/// Removes unknown fields from the body of a DELETE.
 pub fn check_delete_options(options: &mut Value) -> Outcome<Vec<String>> {
     let mut unknown = Vec::new();
     walk(DELETE_OPTIONS, options, "", &mut unknown).map_err(|why| {
@@ -202,7 +202,7 @@ pub fn check_delete_options(options: &mut Value) -> Outcome<Vec<String>> {
     Ok(unknown)
 }
 
-/// What strict validation answers instead of warning.
+/// Returns the error of strict validation in place of a warning.
 pub fn strict(resource: &Resource, sub: &str, unknown: &[String]) -> Box<crate::status::Failure> {
     let (kind, version) =
         if sub == "eviction" { ("Eviction", "v1") } else { (resource.kind, resource.version) };

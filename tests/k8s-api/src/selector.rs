@@ -1,6 +1,6 @@
-//! Selectors: labels as a query writes them, labels as an object writes them, fields, and tolerations.
+//! Selectors: labels in a query, labels in an object, fields, and tolerations.
 //!
-//! Pure. Which fields can be selected is the real server's list for what a drain touches.
+//! Pure. Which fields can be selected follows the real server, as far as a drain needs it.
 
 use serde_json::Value;
 
@@ -21,7 +21,7 @@ enum Test {
 pub struct Labels(Vec<(String, Test)>);
 
 impl Labels {
-    /// Reads `a=b,c!=d,e in (f, g),h notin (i),j,!k`.
+    /// Parses `a=b,c!=d,e in (f, g),h notin (i),j,!k`.
     pub fn parse(query: &str) -> Outcome<Self> {
         let refuse = |part: &str| {
             bad_request(format!(
@@ -70,7 +70,7 @@ impl Labels {
         Ok(Self(tests))
     }
 
-    /// Reads `matchLabels` and `matchExpressions`.
+    /// Parses `matchLabels` and `matchExpressions`.
     pub fn of(selector: &Value) -> Self {
         let mut tests = Vec::new();
         for (key, value) in selector.get("matchLabels").and_then(Value::as_object).into_iter().flatten() {
@@ -107,7 +107,7 @@ impl Labels {
     }
 }
 
-/// Splits at commas that stand outside of parentheses.
+/// Splits at commas outside of parentheses.
 fn split(query: &str) -> Vec<&str> {
     let (mut parts, mut depth, mut from) = (Vec::new(), 0_i32, 0);
     for (at, c) in query.char_indices() {
@@ -153,7 +153,7 @@ impl Fields {
             let found = match object.pointer(pointer) {
                 Some(Value::String(text)) => text.clone(),
                 Some(Value::Bool(flag)) => flag.to_string(),
-                // Why: a node that is not cordoned has no such field; the selector compares with "false".
+                // A node that is not cordoned has no such field; the selector compares with "false".
                 None if pointer == "/spec/unschedulable" => "false".to_owned(),
                 _ => String::new(),
             };
@@ -197,7 +197,7 @@ fn selectable(resource: &Resource) -> &'static [&'static str] {
     }
 }
 
-/// Whether a pod's tolerations cover a taint, for how many seconds if not for ever.
+/// Returns whether a pod tolerates a taint, and for how many seconds if not forever.
 pub fn tolerates(pod: &Value, taint: &Value) -> Option<Option<i64>> {
     list(pod, "/spec/tolerations").iter().find_map(|toleration| {
         let (key, effect) = (text(toleration, "/key"), text(toleration, "/effect"));

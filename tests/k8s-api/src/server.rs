@@ -1,6 +1,6 @@
-//! A running server in a thread of its own, and the handle by which a test moves it.
+//! A running server in its own thread, and the handle with which a test controls it.
 //!
-//! Why a thread: the server then answers whatever runtime the test has, also one whose time stands still.
+//! In a thread, so that the server answers whatever runtime the test has, even one with paused time.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::Path;
@@ -38,18 +38,18 @@ pub enum StartError {
     Thread(#[source] std::io::Error),
 }
 
-/// What the server's tasks and its handle share.
+/// State that the server's tasks and its handle share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     cluster: Mutex<Cluster>,
     pub(crate) clock: Clock,
-    /// Moves whenever somebody should look again.
+    /// Changes whenever tasks should check the state again.
     pub(crate) changed: watch::Sender<u64>,
     stop: AtomicBool,
     renewals: Mutex<Vec<Renewal>>,
 }
 
-/// A token that a plugin hands out and the server keeps fresh.
+/// A token that a plugin hands out and the server renews.
 #[derive(Debug)]
 struct Renewal {
     plugin: ExecPlugin,
@@ -60,7 +60,7 @@ struct Renewal {
 }
 
 impl Shared {
-    /// Works on the cluster after everything that is due has happened.
+    /// Runs `work` on the cluster after everything that is due has happened.
     pub(crate) fn with<T>(&self, work: impl FnOnce(&mut Cluster) -> T) -> T {
         let mut cluster = self.cluster.lock().unwrap_or_else(PoisonError::into_inner);
         let before = (cluster.store.version(), cluster.faults.reach);
@@ -88,7 +88,7 @@ impl Shared {
         self.stop.load(Ordering::SeqCst)
     }
 
-    /// Lets the cluster live on while nobody asks anything.
+    /// Lets time pass in the cluster while there are no requests.
     async fn live(self: Arc<Self>) {
         let mut turns = 0_u32;
         while !self.stopped() {
@@ -119,17 +119,17 @@ impl Shared {
             let token = format!("token-{}", uuid::Uuid::new_v4().simple());
             let entry = Token { user: renewal.user.clone(), expires_ms: Some(renewal.end_ms) };
             self.with(|cluster| cluster.access.tokens.insert(token.clone(), entry));
-            // Why the real clock: the client compares it with its own.
+            // The real clock, because the client compares it with its own.
             let factor = self.clock.factor();
             let real_ms = if factor > 0.0 { (life_ms as f64 / factor) as i64 } else { life_ms };
             let expires = object::time(crate::clock::real_ms() + real_ms);
-            // Why ignored: the directory of a test that is over is gone.
+            // The directory of a finished test is gone.
             let _ = renewal.plugin.renew(&token, renewal.tells.then_some(expires.as_str()));
         }
     }
 }
 
-/// How a server starts.
+/// Options of a server.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// 0 for any free port.
@@ -147,7 +147,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts a server with a cluster as its scenario describes it.
+    /// Starts a server with the cluster of a scenario.
     pub fn start(options: Options) -> Result<Self, StartError> {
         let authority = Authority::new()?;
         let tls = authority.server()?;
@@ -172,7 +172,7 @@ impl Server {
             .spawn(move || {
                 runtime.block_on(async {
                     tokio::spawn(inside.clone().live());
-                    // Why ignored: a port that is lost ends the server, which its clients see.
+                    // A lost port ends the server, which its clients notice.
                     let _ = http::accept(inside, listener, tls).await;
                 });
             })
@@ -180,7 +180,7 @@ impl Server {
         Ok(Self { shared, authority, address, thread: Some(thread) })
     }
 
-    /// A server whose clock stands, with an empty cluster.
+    /// Starts a server with a stopped clock and an empty cluster.
     pub fn standing(settings: Settings) -> Result<Self, StartError> {
         Self::start(Options {
             scenario: Scenario { pace: 0.0, settings, ..Scenario::default() },
@@ -188,7 +188,7 @@ impl Server {
         })
     }
 
-    /// `https://127.0.0.1:PORT`.
+    /// Returns `https://127.0.0.1:PORT`.
     pub fn url(&self) -> String {
         format!("https://{}", self.address)
     }
@@ -201,21 +201,21 @@ impl Server {
         &self.authority
     }
 
-    /// Works on the cluster itself, under its lock.
+    /// Runs `work` on the cluster itself, under its lock.
     pub fn with<T>(&self, work: impl FnOnce(&mut Cluster) -> T) -> T {
         let result = self.shared.with(work);
         self.shared.wake();
         result
     }
 
-    /// Moves the server's clock, and lets everything happen on the way.
+    /// Moves the server's clock, with everything that happens on the way.
     pub fn advance(&self, by: Duration) {
         self.shared.clock.advance(by);
         self.with(|_| ());
         self.shared.renew();
     }
 
-    /// How fast the clock runs; 0 stops it.
+    /// Sets the speed of the clock; 0 stops it.
     pub fn set_pace(&self, factor: f64) {
         self.with(|_| ());
         self.shared.clock.set_factor(factor);
@@ -233,7 +233,7 @@ impl Server {
         self.with(|cluster| cluster.faults.rules.clear());
     }
 
-    /// Makes the server unreachable, for a time on its clock or until told otherwise.
+    /// Makes the server unreachable, for a time on its clock or until another call.
     pub fn set_reach(&self, reach: Reach, during: Option<Duration>) {
         let now_ms = self.now_ms();
         self.with(|cluster| {
@@ -243,7 +243,7 @@ impl Server {
         });
     }
 
-    /// The server's own record after a number.
+    /// Returns the server's own record after a number.
     pub fn log(&self, since: u64) -> Vec<Entry> {
         self.with(|cluster| cluster.log.since(since).to_vec())
     }
@@ -252,7 +252,7 @@ impl Server {
         self.with(|cluster| cluster.store.get(resource, namespace, name).cloned())
     }
 
-    /// Waits in real time until something holds; false after ten seconds.
+    /// Waits in real time until `what` holds. Returns false after ten seconds.
     pub fn wait(&self, what: impl Fn(&Cluster) -> bool) -> bool {
         for _ in 0..1000 {
             if self.with(|cluster| what(cluster)) {
@@ -263,7 +263,7 @@ impl Server {
         false
     }
 
-    /// A bearer token; on the server's clock it ends after `life`.
+    /// Creates a bearer token, which expires after `life` on the server's clock.
     pub fn token(&self, user: &str, life: Option<Duration>) -> String {
         let token = format!("token-{}", uuid::Uuid::new_v4().simple());
         let expires_ms =
@@ -274,20 +274,20 @@ impl Server {
         token
     }
 
-    /// A kubeconfig for a login.
+    /// Returns a kubeconfig for a login.
     pub fn kubeconfig(&self, login: &Login) -> String {
         kubeconfig::render(&self.url(), &self.authority.certificate, login)
     }
 
-    /// A login by a client certificate for a user.
+    /// Creates a login with a client certificate for a user.
     pub fn certificate(&self, user: &str) -> Result<Login, TlsError> {
         let identity = self.authority.client(user)?;
         self.with(|cluster| cluster.access.certificates.insert(identity.der, user.to_owned()));
         Ok(Login::Certificate { certificate: identity.certificate, key: identity.key })
     }
 
-    /// An exec plugin (and a token file) in a directory, whose tokens end after `life` and are then replaced; `tells` is
-    /// whether the credential says when it ends.
+    /// Creates an exec plugin (and a token file) in a directory, whose tokens expire after `life` and are then
+    /// replaced; `tells` is whether the credential has its expiry time.
     pub fn exec_plugin(
         &self,
         dir: &Path,

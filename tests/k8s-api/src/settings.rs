@@ -1,8 +1,8 @@
-//! How fast the cluster's parts are and which of them run: the part of a scenario that tests tune.
+//! The speed of the cluster's parts and which of them run: the part of a scenario that tests tune.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A length of time on the server's clock, written `500ms`, `5s`, `2m`, `1h` or as seconds.
+/// A duration on the server's clock, written `500ms`, `5s`, `2m`, `1h` or as seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Span(pub i64);
 
@@ -11,7 +11,7 @@ impl Span {
         Self(s * 1000)
     }
 
-    /// Reads the written form; nothing for anything else.
+    /// Parses the written form; `None` for anything else.
     pub fn parse(text: &str) -> Option<Self> {
         let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
         let number: f64 = digits.parse().ok().filter(|n: &f64| *n >= 0.0 && *n < 1e9)?;
@@ -50,16 +50,16 @@ impl<'de> Deserialize<'de> for Span {
     }
 }
 
-/// Which controllers run. All do in a cluster; switching some off is a fault, or a server without a controller manager.
+/// Which controllers run, by default all. Without one, the cluster has a fault, or no controller manager.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Controllers {
-    /// Keeps the status of disruption budgets; without it every eviction under a new budget is refused for ever.
+    /// Updates the status of disruption budgets; without it, every eviction under a new budget is refused.
     pub disruption: bool,
-    /// Makes the pods of replica sets, stateful sets, daemon sets and jobs.
+    /// Creates the pods of replica sets, stateful sets, daemon sets and jobs.
     pub workloads: bool,
     pub scheduler: bool,
-    /// Marks dead nodes, keeps their taints, deletes pods that do not tolerate them.
+    /// Marks dead nodes, sets their taints, deletes pods that do not tolerate them.
     pub nodes: bool,
     /// Empties and removes deleted namespaces.
     pub namespaces: bool,
@@ -81,7 +81,8 @@ impl Default for Controllers {
 }
 
 impl Controllers {
-    /// A bare API server with nothing but the disruption controller, as the one that the transcripts were recorded from.
+    /// Returns the settings of a bare API server with only the disruption controller, like the one of the
+    /// transcripts.
     pub fn recorded() -> Self {
         Self {
             disruption: true,
@@ -98,13 +99,13 @@ impl Controllers {
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
     pub controllers: Controllers,
-    /// From a change to what a controller does about it.
+    /// From a change to a controller's reaction.
     pub controller_lag: Span,
     /// From a change to the new status of a disruption budget.
     pub disruption_lag: Span,
     /// From the binding of a pod to its readiness.
     pub pod_start: Span,
-    /// From the deletion of a pod to its containers' end, at most its grace.
+    /// From the deletion of a pod to the end of its containers, at most its grace.
     pub pod_stop: Span,
     /// From the last sign of a kubelet to `Ready=Unknown`.
     pub node_monitor_grace: Span,
@@ -112,13 +113,13 @@ pub struct Settings {
     pub kubelet_ready: Span,
     /// From the start of a device plugin to the devices in `allocatable`.
     pub plugin_register: Span,
-    /// How long the mig-manager works on a node.
+    /// How long the mig-manager takes for a node.
     pub mig_apply: Span,
-    /// Between two changes of a node's heartbeat.
+    /// Time between two heartbeats of a node.
     pub heartbeat: Span,
-    /// Between two bookmarks of a watch.
+    /// Time between two bookmarks of a watch.
     pub bookmark: Span,
-    /// Seconds until the disruption controller gives up waiting for a pod that was to be evicted.
+    /// How long the disruption controller waits for an evicted pod.
     pub disrupted_pod_timeout: Span,
 }
 

@@ -1,13 +1,13 @@
-//! The failures of the API, worded as a kube-apiserver words them.
+//! The errors of the API, in the words of a kube-apiserver.
 //!
-//! Owns the `Status` body and which HTTP code, reason and details belong together. Facts: recorded replies of 1.36
-//! (`transcripts/`), and apimachinery's `api/errors` for those that were not recorded.
+//! Owns the `Status` body, and which HTTP code, reason and details belong together. Sources: recorded replies of 1.36
+//! (`transcripts/`), and apimachinery's `api/errors` for errors that were not recorded.
 
 use serde_json::{Value, json};
 
 use crate::resources::Resource;
 
-/// What a request failed with.
+/// Why a request failed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Failure {
     pub code: u16,
@@ -15,9 +15,9 @@ pub struct Failure {
     pub message: String,
     /// Absent where the real server sends none.
     pub details: Option<Value>,
-    /// Seconds, as `Retry-After` and inside the details.
+    /// Seconds, in `Retry-After` and in the details.
     pub retry_after_s: Option<u32>,
-    /// Where a list that expired goes on, without being consistent.
+    /// Where an expired list can be continued inconsistently.
     pub list_continue: Option<String>,
 }
 
@@ -40,7 +40,7 @@ impl Failure {
         self
     }
 
-    /// The body of the reply.
+    /// Returns the body of the reply.
     pub fn body(&self) -> Value {
         let mut body = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "message": self.message});
         if !self.reason.is_empty() {
@@ -60,7 +60,7 @@ impl Failure {
     }
 }
 
-/// The body of a success that has no object: what an eviction answers.
+/// Returns the body of a success without an object, such as of an eviction.
 pub fn success() -> Value {
     json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201})
 }
@@ -79,7 +79,7 @@ pub fn not_found(resource: &Resource, name: &str) -> Box<Failure> {
         .with(named(resource, name))
 }
 
-/// A path that the server does not serve.
+/// The error for a path that the server does not serve.
 pub fn no_such_resource() -> Box<Failure> {
     Failure::new(404, "NotFound", "the server could not find the requested resource").with(json!({}))
 }
@@ -89,7 +89,7 @@ pub fn already_exists(resource: &Resource, name: &str) -> Box<Failure> {
         .with(named(resource, name))
 }
 
-/// A write over a version that is not the newest.
+/// The error for a write to a version that is not the newest.
 pub fn modified(resource: &Resource, name: &str) -> Box<Failure> {
     let why = "the object has been modified; please apply your changes to the latest version and try again";
     conflict(resource, name, why)
@@ -100,7 +100,7 @@ fn conflict(resource: &Resource, name: &str, why: &str) -> Box<Failure> {
     Failure::new(409, "Conflict", message).with(named(resource, name))
 }
 
-/// The kind with its group, and details that name it where others have the resource.
+/// Returns the kind with its group, and details with the kind in place of the resource.
 fn by_kind(resource: &Resource, name: &str) -> (String, Value) {
     if resource.group.is_empty() {
         return (resource.kind.to_owned(), json!({"name": name, "kind": resource.kind}));
@@ -109,20 +109,20 @@ fn by_kind(resource: &Resource, name: &str) -> (String, Value) {
     (kind, json!({"name": name, "group": resource.group, "kind": resource.kind}))
 }
 
-/// A precondition on the uid or the version of what is to be deleted; the kind stands where others have the resource.
+/// The error for a precondition on the uid or version of a deletion; the kind is in place of the resource.
 pub fn precondition(resource: &Resource, name: &str, why: &str) -> Box<Failure> {
     let (kind, details) = by_kind(resource, name);
     Failure::new(409, "Conflict", format!("Operation cannot be fulfilled on {kind} \"{name}\": {why}"))
         .with(details)
 }
 
-/// The storage's refusal to update an object of another uid.
+/// The error for an update of an object with another uid.
 pub fn other_uid(resource: &Resource, name: &str, wanted: &str, found: &str) -> Box<Failure> {
     let why = format!("Precondition failed: UID in precondition: {wanted}, UID in object meta: {found}");
     conflict(resource, name, &why)
 }
 
-/// A JSON patch that did not apply; the real server does not say which operation.
+/// The error for a JSON patch that did not apply; the real server does not name the operation.
 pub fn patch_failed() -> Box<Failure> {
     Failure::new(422, "Invalid", "the server rejected our request due to an error in our request")
         .with(json!({}))
@@ -132,7 +132,7 @@ pub fn bad_request(message: impl Into<String>) -> Box<Failure> {
     Failure::new(400, "BadRequest", message)
 }
 
-/// A field that validation refuses.
+/// The error for a field that validation refuses.
 pub fn invalid(resource: &Resource, name: &str, field: &str, reason: &str, why: &str) -> Box<Failure> {
     let (kind, mut details) = by_kind(resource, name);
     details["causes"] = json!([{"reason": reason, "message": why, "field": field}]);
@@ -143,7 +143,7 @@ pub fn unauthorized() -> Box<Failure> {
     Failure::new(401, "Unauthorized", "Unauthorized")
 }
 
-/// What the authorizer says to somebody who may not.
+/// The authorizer's error.
 pub fn forbidden(
     user: &str,
     verb: &str,
@@ -171,7 +171,7 @@ pub fn forbidden(
     Failure::new(403, "Forbidden", message).with(details)
 }
 
-/// Anything that is to be made in a namespace which goes away.
+/// The error for a creation in a namespace that is terminating.
 pub fn namespace_terminating(resource: &Resource, namespace: &str, name: &str) -> Box<Failure> {
     let mut details = named(resource, name);
     details["causes"] = json!([{
@@ -184,7 +184,8 @@ pub fn namespace_terminating(resource: &Resource, namespace: &str, name: &str) -
         .with(details)
 }
 
-/// A disruption budget that does not let a pod go. `wait_s` is set while the budget's controller has not seen it yet.
+/// The error for a disruption budget that allows no eviction. `wait_s` is set while the controller has not processed
+/// the budget.
 pub fn budget(cause: &str, wait_s: Option<u32>) -> Box<Failure> {
     let mut failure = Failure::new(
         429,
@@ -196,7 +197,7 @@ pub fn budget(cause: &str, wait_s: Option<u32>) -> Box<Failure> {
     failure
 }
 
-/// The eviction's own refusal to choose between two budgets. It has no reason and no details.
+/// The error for a pod with two budgets. It has no reason and no details.
 pub fn two_budgets() -> Box<Failure> {
     Failure::new(
         500,
@@ -222,7 +223,7 @@ pub fn unsupported_media(accepted: &str) -> Box<Failure> {
     Failure::new(415, "UnsupportedMediaType", message)
 }
 
-/// A version that the history does not reach back to.
+/// The error for a version that is no longer in the history.
 pub fn expired(message: impl Into<String>) -> Box<Failure> {
     Failure::new(410, "Expired", message)
 }

@@ -1,6 +1,6 @@
-//! What etcd holds: objects by resource and name, one version counter for all, and the history that watches read.
+//! The store, like etcd: objects by resource and name, one version counter for all, and the history for watches.
 //!
-//! Owns versions and the order of changes. Knows nothing of validation, finalizers or controllers.
+//! Owns versions and the order of changes. Must not know validation, finalizers or controllers.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -9,9 +9,9 @@ use serde_json::{Value, json};
 use crate::object;
 use crate::resources::Resource;
 
-/// How many changes a watch can look back.
+/// Number of changes in the history.
 const HISTORY: usize = 20_000;
-/// How many half-read lists are remembered.
+/// Number of partly read lists that are kept.
 const SNAPSHOTS: usize = 128;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,12 +32,12 @@ pub struct Change {
     pub before: Option<Value>,
 }
 
-/// The rest of a list that a client reads in pages.
+/// The rest of a list that a client reads page by page.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     pub version: u64,
     pub rest: Vec<Value>,
-    /// Where an inconsistent continuation would start: after this namespace and name.
+    /// Where an inconsistent continuation starts: after this namespace and name.
     pub after: (String, String),
 }
 
@@ -48,7 +48,7 @@ pub struct Store {
     version: u64,
     objects: BTreeMap<(&'static str, &'static str), Objects>,
     history: VecDeque<Change>,
-    /// The newest version that is not in the history any more.
+    /// The newest version that is no longer in the history.
     compacted: u64,
     snapshots: VecDeque<(String, Snapshot)>,
     pages: u64,
@@ -56,7 +56,7 @@ pub struct Store {
 
 impl Default for Store {
     fn default() -> Self {
-        // Why not 0: clients take 0 for "any version".
+        // Not 0, which clients take for "any version".
         let (version, compacted) = (100, 100);
         Self {
             version,
@@ -86,7 +86,7 @@ impl Store {
         self.objects.get(&key(resource))?.get(&(namespace.to_owned(), name.to_owned()))
     }
 
-    /// All objects of a resource by namespace and name; of one namespace where one is given.
+    /// Returns all objects of a resource by namespace and name, or those of one namespace.
     pub fn all<'a>(
         &'a self,
         resource: &Resource,
@@ -100,7 +100,7 @@ impl Store {
             .map(|(_, object)| object)
     }
 
-    /// Writes an object under a new version.
+    /// Writes an object with a new version.
     pub fn put(&mut self, resource: &'static Resource, mut object: Value) -> &Change {
         self.version += 1;
         object::set(&mut object, &["metadata", "resourceVersion"], json!(self.version.to_string()));
@@ -110,7 +110,7 @@ impl Store {
         self.record(Change { version: self.version, resource, kind, object, before })
     }
 
-    /// Takes an object away.
+    /// Removes an object.
     pub fn remove(&mut self, resource: &'static Resource, namespace: &str, name: &str) -> Option<&Change> {
         let before =
             self.objects.get_mut(&key(resource))?.remove(&(namespace.to_owned(), name.to_owned()))?;
@@ -137,20 +137,20 @@ impl Store {
         &self.history[self.history.len() - 1]
     }
 
-    /// The changes of one resource after a version, oldest first.
+    /// Returns the changes of one resource after a version, oldest first.
     pub fn since(&self, resource: &'static Resource, version: u64) -> impl Iterator<Item = &Change> {
         let from = self.history.partition_point(|c| c.version <= version);
         self.history.range(from..).filter(move |c| std::ptr::eq(c.resource, resource))
     }
 
-    /// Forgets the history and all half-read lists, as etcd's compaction does every five minutes.
+    /// Clears the history and all partly read lists, like etcd's compaction every five minutes.
     pub fn compact(&mut self) {
         self.history.clear();
         self.snapshots.clear();
         self.compacted = self.version;
     }
 
-    /// Keeps the rest of a list; the answer is the token's number.
+    /// Keeps the rest of a list, and returns the token's number.
     pub fn keep(&mut self, snapshot: Snapshot) -> String {
         self.pages += 1;
         let token = self.pages.to_string();
@@ -161,7 +161,7 @@ impl Store {
         token
     }
 
-    /// The rest of a list, which can be asked for again.
+    /// Returns the rest of a list, as often as needed.
     pub fn kept(&self, token: &str) -> Option<&Snapshot> {
         self.snapshots.iter().find(|(t, _)| t == token).map(|(_, snapshot)| snapshot)
     }

@@ -1,4 +1,4 @@
-//! The server's certificate authority: made at start, gone at the end.
+//! The server's certificate authority, which exists as long as the server.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use rustls::crypto::ring;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::server::WebPkiClientVerifier;
 
-/// Why certificates could not be made.
+/// Why certificates could not be created.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     #[error("cannot make a certificate")]
@@ -64,7 +64,7 @@ impl Authority {
         Ok(Self { certificate: own.pem(), der: own.der().clone(), issuer: Issuer::new(params, key) })
     }
 
-    /// A client's certificate; the common name is the user.
+    /// Creates a client's certificate; the common name is the user.
     pub fn client(&self, user: &str) -> Result<Identity, TlsError> {
         let mut params = CertificateParams::new(Vec::new())?;
         params.distinguished_name = named(user, "");
@@ -78,7 +78,7 @@ impl Authority {
         })
     }
 
-    /// How the server speaks TLS: its own certificate, and clients' where they show one.
+    /// Returns the server's TLS configuration, with optional client certificates.
     pub fn server(&self) -> Result<Arc<rustls::ServerConfig>, TlsError> {
         let mut params = CertificateParams::new(vec![
             "localhost".to_owned(),
@@ -104,7 +104,7 @@ impl Authority {
         Ok(Arc::new(config))
     }
 
-    /// What a client has to trust.
+    /// Returns the certificates that a client has to trust.
     pub fn roots(&self) -> Result<RootCertStore, TlsError> {
         let mut roots = RootCertStore::empty();
         roots.add(self.der.clone())?;

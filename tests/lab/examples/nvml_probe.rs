@@ -1,6 +1,7 @@
-//! A small NVML client for the lab's own tests: loads `libnvidia-ml.so.1` as any program does and makes the calls it is told.
+//! A small NVML client for the lab's own tests: loads `libnvidia-ml.so.1` like any program, and makes the calls in
+//! its arguments.
 //!
-//! One call for each argument, answered with a line `CODE VALUE…`: `ecc:0`, `set_ecc:0:1`, `mig:0`, `set_mig:0:1`,
+//! Each argument is one call, answered with a line `CODE VALUE…`: `ecc:0`, `set_ecc:0:1`, `mig:0`, `set_mig:0:1`,
 //! `create:0:9:4`, `compute:0:2:2`, `instances:0`, `power:0`, `set_power:0:500000`, `uuid:0`, `count`, `sleep:MS`.
 #![expect(unsafe_code, reason = "NVML is a C library")]
 #![expect(clippy::print_stdout, reason = "the answers")]

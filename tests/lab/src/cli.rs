@@ -131,7 +131,7 @@ struct FleetArgs {
 
 const SIGNALS: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
-/// Parses the command line and does what it says.
+/// Parses the command line and runs the command.
 pub fn run() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
@@ -163,7 +163,7 @@ pub fn run() -> ExitCode {
     })
 }
 
-/// Prints what there is to say, or the error.
+/// Prints the result or the error.
 fn told<E: std::fmt::Display>(outcome: Result<String, E>) -> ExitCode {
     match outcome {
         Ok(text) => {
@@ -193,7 +193,7 @@ fn hash(dir: &std::path::Path, text: bool) -> Result<String, String> {
     Ok(shown)
 }
 
-/// Whatever runs: a fleet, or this machine itself. The temporary directory goes when this is dropped, after the fleet.
+/// What is running: a fleet, or this machine itself. The temporary directory is removed after the fleet ends.
 struct Running {
     fleet: Option<Fleet>,
     inventory: PathBuf,
@@ -208,7 +208,7 @@ impl Drop for Running {
 }
 
 fn start(arguments: &FleetArgs) -> Result<Running, LabError> {
-    // Why before anything else: threads that are started later inherit the mask.
+    // First of all, because threads that are started later inherit the mask.
     sys::block(&SIGNALS);
     let (dir, temporary) = match &arguments.dir {
         Some(dir) => (dir.clone(), None),
@@ -242,7 +242,7 @@ fn start(arguments: &FleetArgs) -> Result<Running, LabError> {
     Ok(Running { fleet: Some(fleet), inventory, dir, _temporary: temporary })
 }
 
-/// Where a fleet that nobody gave a directory lies: in memory where that is possible, since a fleet is thousands of small files.
+/// Returns the default directory of a fleet, in memory if possible, as a fleet is thousands of small files.
 fn scratch() -> PathBuf {
     use rustix::fs::StatVfsMountFlags;
     let memory = std::path::Path::new("/dev/shm");
@@ -286,7 +286,7 @@ fn exec(arguments: &FleetArgs, command: &[String]) -> Result<ExitCode, LabError>
             Ok(None) => {}
             Err(source) => return Err(LabError::Io { action: "wait for", path: program.into(), source }),
         }
-        // Ctrl-C reaches the command by itself; a signal sent to us alone is handed on.
+        // Ctrl-C reaches the command by itself; a signal to this process alone is passed on.
         if let Some(signal @ (libc::SIGTERM | libc::SIGHUP)) =
             sys::wait_signal_for(&SIGNALS, Duration::from_millis(20))
             && let (Some(pid), Some(signal)) = (

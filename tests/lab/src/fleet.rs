@@ -1,7 +1,8 @@
 //! A fleet: its directory, its inventory, and one supervisor thread for each node.
 //!
-//! Owns everything outside the nodes. A node's supervisor starts its process 1, and when that ends applies what a reboot does
-//! to the machine and starts it again after a while. When the lab dies, by whatever, the kernel ends the nodes with it.
+//! Owns everything outside of the nodes. A node's supervisor starts its process 1; when that ends, it applies the
+//! effects of a reboot to the machine and starts it again after a while. If the lab dies for any reason, the kernel
+//! ends the nodes too.
 
 use std::fs;
 use std::io::{self, Read as _};
@@ -24,11 +25,11 @@ use crate::rules::{self, Extras, RuleError, StateRule};
 use crate::spec::{NodeSpec, SshServer, ending};
 use crate::{power, restore};
 
-/// What a fleet is to be.
+/// The options of a fleet.
 #[derive(Clone, Debug)]
 pub struct Options {
     pub nodes: usize,
-    /// Models, handed out to the nodes in turn.
+    /// Models, assigned to the nodes in turn.
     pub gpus: Vec<ModelKey>,
     pub gpus_per_node: usize,
     pub dir: PathBuf,
@@ -78,7 +79,7 @@ fn io_at<'a>(action: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> 
 const MARKER: &str = ".gpufleet-lab";
 const READY_LIMIT: Duration = Duration::from_secs(60);
 
-/// A running fleet. It ends when this is dropped.
+/// A running fleet, which ends when dropped.
 pub struct Fleet {
     dir: PathBuf,
     nodes: Vec<Supervised>,
@@ -99,7 +100,7 @@ struct Stop {
 }
 
 impl Stop {
-    /// Sleeps so long, or until the fleet is to end; answers whether it is.
+    /// Sleeps until the time is over or the fleet ends. Returns whether it ends.
     fn sleep(&self, time: Duration) -> bool {
         let asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         let (asked, _) = self
@@ -120,7 +121,7 @@ impl Stop {
 }
 
 impl Fleet {
-    /// Makes the directory, starts the nodes and waits until each answers.
+    /// Creates the directory, starts the nodes and waits until each answers.
     pub fn start(options: &Options) -> Result<Self, LabError> {
         let fault_rules = options.faults.as_deref().map(rules::load_faults).transpose()?.unwrap_or_default();
         let state_rules = options.states.as_deref().map(rules::load_states).transpose()?.unwrap_or_default();
@@ -228,14 +229,14 @@ impl Fleet {
         fs::write(&path, text).map_err(io_at("write", &path))
     }
 
-    /// Ends every node and waits until nothing of it is left.
+    /// Ends every node and waits until no process of it is left.
     pub fn stop(&mut self) {
         self.stop.ask();
         for node in &self.nodes {
             kill_node(&node.spec.dir);
         }
         for node in &mut self.nodes {
-            // Why in a loop: a node that was just starting may have got its process 1 after the first kill.
+            // In a loop, because a node that was just starting may have got its process 1 after the first kill.
             while let Some(thread) = node.thread.take() {
                 if thread.is_finished() {
                     let _ = thread.join();
@@ -270,7 +271,7 @@ fn key_part(public: &str) -> String {
     public.split_whitespace().take(2).collect::<Vec<_>>().join(" ")
 }
 
-/// Whether a node with this fault cannot be waited for.
+/// Whether a node with this fault will never answer.
 fn is_deaf(effect: &Effect) -> bool {
     matches!(
         effect,
@@ -284,7 +285,8 @@ fn find_library(named: Option<&Path>) -> Result<PathBuf, LabError> {
     }
     let exe = std::env::current_exe().map_err(io_at("find", Path::new("this program")))?;
     let beside = exe.with_file_name("libnvml_sim.so");
-    // Why the second: a library that was only built for this program's sake lies among the dependencies. The newer one counts.
+    // The second, because a library that was built only for this program is among the dependencies. The newer one is
+    // used.
     [beside.clone(), exe.with_file_name("deps").join("libnvml_sim.so")]
         .into_iter()
         .filter_map(|path| Some((fs::metadata(&path).ok()?.modified().ok()?, path)))
@@ -293,7 +295,7 @@ fn find_library(named: Option<&Path>) -> Result<PathBuf, LabError> {
         .ok_or(LabError::NoLibrary(beside))
 }
 
-/// Takes a directory for the lab: a new one, an empty one, or one that an earlier lab left.
+/// Takes a directory for the lab: a new one, an empty one, or one of an earlier lab.
 fn claim_directory(path: &Path) -> Result<PathBuf, LabError> {
     fs::create_dir_all(path).map_err(io_at("make", path))?;
     let path = path.canonicalize().map_err(io_at("find", path))?;
@@ -338,7 +340,8 @@ fn make_share(share: &Path, library: &Path) -> Result<(), LabError> {
     files::copy_kernel_settings(&settings).map_err(io_at("copy kernel settings to", &settings))
 }
 
-/// A setuid copy of the program for the nodes' `sudo`, where the host has none. Only root can enter its directory.
+/// Creates a setuid copy of the program for the nodes' `sudo`, if the host has none. Only root can enter its
+/// directory.
 fn make_sudo(private: &Path) -> Result<(), LabError> {
     use std::os::unix::fs::PermissionsExt as _;
     if !rustix::process::geteuid().is_root() || Path::new("/usr/bin/sudo").exists() {
@@ -352,7 +355,7 @@ fn make_sudo(private: &Path) -> Result<(), LabError> {
         .map_err(io_at("make", &sudo))
 }
 
-/// The lab's own program, as it was started: a newer build may have replaced the file since.
+/// Returns the lab's own program as it was started; a newer build may have replaced the file.
 fn lab_program() -> PathBuf {
     PathBuf::from("/proc/self/exe")
 }
@@ -428,7 +431,7 @@ pub fn speaks_ssh(port: u16) -> bool {
     stream.read_exact(&mut start).is_ok() && &start == b"SSH-"
 }
 
-/// Ends a node's process 1, and with it all of the node.
+/// Ends a node by its process 1.
 pub fn kill_node(dir: &Path) {
     let pid = fs::read_to_string(dir.join("init.pid")).ok().and_then(|text| text.trim().parse().ok());
     if let Some(pid) = pid.and_then(rustix::process::Pid::from_raw) {
@@ -436,7 +439,7 @@ pub fn kill_node(dir: &Path) {
     }
 }
 
-/// One node's life: boot, wait for its end, reboot or not. A node that is gone for good waits for its restoration.
+/// Runs one node: boot, wait for its end, reboot or not. A node that is gone for good waits for its restoration.
 fn supervise(spec: &NodeSpec, stop: &Stop) {
     let store = Store::new(spec.state_file());
     let console = spec.dir.join("console.log");
@@ -490,12 +493,12 @@ fn supervise(spec: &NodeSpec, stop: &Stop) {
     }
 }
 
-/// Whether somebody restores the node or switches it off and on.
+/// Whether the node is to be restored or switched off and on.
 fn switched(dir: &Path) -> bool {
     restore::asked(dir) || power::asked(dir)
 }
 
-/// Waits so long, or until the node is to be restored or switched on; answers whether the fleet is to end.
+/// Waits until the time is over, or the node is to be restored or switched on. Returns whether the fleet ends.
 fn away(spec: &NodeSpec, stop: &Stop, time: Duration) -> bool {
     const LOOK: Duration = Duration::from_millis(20);
     let begin = Instant::now();
@@ -507,7 +510,7 @@ fn away(spec: &NodeSpec, stop: &Stop, time: Duration) -> bool {
     stop.asked()
 }
 
-/// What a reboot makes of a machine, with what this node's faults make of the reboot.
+/// Applies a reboot to a machine, with the node's faults.
 fn reboot(machine: &mut Machine, faults: &[Effect]) {
     let before = machine.clone();
     machine.reboot(uuid::Uuid::new_v4().to_string());
@@ -560,7 +563,7 @@ fn note(console: &Path, text: &str) {
         .and_then(|mut file| writeln!(file, "gpufleet-lab: {text}"));
 }
 
-/// Serves this machine itself, as the user who calls, under the name `real`; answers the inventory's path.
+/// Serves this machine itself, as the calling user, under the name `real`. Returns the inventory's path.
 pub fn serve_real_host(dir: &Path) -> Result<PathBuf, LabError> {
     let dir = claim_directory(dir)?;
     let login = dir.join("id_ed25519");

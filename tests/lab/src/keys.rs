@@ -1,4 +1,4 @@
-//! Key pairs of the lab: one that may log in everywhere, one for each node.
+//! Key pairs of the lab: one that may log in everywhere, and one for each node.
 
 use std::fs;
 use std::io::{self, Read as _};
@@ -8,7 +8,7 @@ use std::path::Path;
 use ssh_key::LineEnding;
 use ssh_key::private::{Ed25519Keypair, KeypairData, PrivateKey};
 
-/// A fresh ed25519 key pair, as the private key's text and the public key's line.
+/// Returns a new ed25519 key pair: the private key's text and the public key's line.
 pub fn fresh(comment: &str) -> io::Result<(String, String)> {
     let mut seed = [0; 32];
     fs::File::open("/dev/urandom")?.read_exact(&mut seed)?;
@@ -19,7 +19,7 @@ pub fn fresh(comment: &str) -> io::Result<(String, String)> {
     Ok((private, public))
 }
 
-/// Writes a key pair as `path` and `path.pub`; answers the public line.
+/// Writes a key pair as `path` and `path.pub`, and returns the public line.
 pub fn write_pair(path: &Path) -> io::Result<String> {
     let (private, public) = fresh("gpufleet-lab")?;
     fs::write(path, private)?;

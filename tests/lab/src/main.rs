@@ -1,7 +1,7 @@
 //! `gpufleet-lab`: a simulated fleet for tests, demonstrations and rehearsals.
 //!
-//! One binary plays every part: the command line, the nodes' first processes, their SSH server, and the programs that a node
-//! finds under the real names (nvidia-smi, systemctl, reboot …). Which part it is follows from its name and first argument.
+//! One binary has every role: the command line, the nodes' first processes, their SSH server, and the programs that a
+//! node has under the real names (nvidia-smi, systemctl, reboot …). Its name and first argument select the role.
 
 mod cli;
 mod enter;
@@ -31,7 +31,7 @@ fn main() -> ExitCode {
     part(&rest).unwrap_or_else(cli::run)
 }
 
-/// The parts that the lab starts by itself.
+/// Runs the roles that the lab itself starts.
 fn part(arguments: &[String]) -> Option<ExitCode> {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let code = match words.as_slice() {

@@ -1,8 +1,8 @@
-//! The one place that writes to standard output and standard error.
+//! The only place that writes to standard output and standard error.
 
 use std::io::Write as _;
 
-/// Writes a line to standard output. A reader that went away is no error of ours.
+/// Writes a line to standard output. A closed pipe is no error.
 pub fn line(text: impl AsRef<str>) {
     let mut stdout = std::io::stdout().lock();
     let _ = stdout.write_all(text.as_ref().as_bytes());

@@ -1,7 +1,7 @@
-//! The power switch of a node, as a management controller has one: it works whatever the node does.
+//! The power switch of a node, like that of a management controller: it works in any state of the node.
 //!
-//! A switch marks the node and ends its first process; the node's supervisor sees the mark and boots it anew, also a node
-//! that vanished or never booted.
+//! A switch marks the node and ends its first process. The node's supervisor sees the mark and boots it again, even a
+//! node that vanished or never booted.
 
 use std::fs;
 use std::io;
@@ -26,17 +26,17 @@ pub enum PowerError {
     Unattended(String),
 }
 
-/// Whether somebody switched this node off and on.
+/// Whether the node was switched off and on.
 pub fn asked(dir: &Path) -> bool {
     dir.join(MARK).exists()
 }
 
-/// Takes the mark away, once the node is down.
+/// Removes the mark, once the node is down.
 pub fn seen(dir: &Path) -> io::Result<()> {
     fs::remove_file(dir.join(MARK))
 }
 
-/// Switches a node off and on again; answers when its boot begins.
+/// Switches a node off and on again; returns when its boot begins.
 pub fn cycle(fleet: &Path, name: &str) -> Result<(), PowerError> {
     let dir = node(fleet, name)?;
     fs::write(dir.join(MARK), "").map_err(|source| PowerError::Node { node: name.to_owned(), source })?;
@@ -51,7 +51,7 @@ pub fn cycle(fleet: &Path, name: &str) -> Result<(), PowerError> {
     Ok(())
 }
 
-/// The directory of a node; that it is there is all that its power state is.
+/// Returns the directory of a node; its existence is all of its power state.
 pub fn node(fleet: &Path, name: &str) -> Result<PathBuf, PowerError> {
     let nodes = restore::nodes(fleet)?;
     nodes

@@ -1,8 +1,9 @@
-//! Brings nodes back to how they were at the fleet's start, without starting the fleet anew.
+//! Returns nodes to their state at the fleet's start, without a restart of the fleet.
 //!
-//! At the start each node's own files are kept as a copy. A restore marks the nodes, ends their first processes, and waits: it
-//! is each node's supervisor that puts the copy back and boots it, so a node that vanished or never booted returns too. A
-//! restored node has forgotten all it did, its logs included; only its name, its keys and its port stay.
+//! At the start, each node's own files are copied. A restore marks the nodes, ends their first processes, and waits.
+//! Each node's supervisor restores the copy and boots the node, so a node that vanished or never booted returns too.
+//! A restored node has lost everything since its start, including its logs; only its name, its keys and its port
+//! stay.
 
 use std::fs;
 use std::io;
@@ -14,7 +15,7 @@ use nvml_sim::store::Store;
 
 use crate::spec::NodeSpec;
 
-/// What makes a node's state; all else in its directory is written at every boot.
+/// The parts of a node's state; everything else in its directory is written at every boot.
 const PARTS: [&str; 6] = ["upper", "home", "units", "sysctl.d", "grub.d", "state"];
 const COPY: &str = "initial";
 const MARK: &str = "restore";
@@ -32,7 +33,7 @@ pub enum RestoreError {
     NotBack(String),
 }
 
-/// Keeps a copy of a node that was just made.
+/// Copies a new node's files.
 pub fn keep(dir: &Path) -> io::Result<()> {
     for part in PARTS {
         copy(&dir.join(part), &dir.join(COPY).join(part))?;
@@ -40,12 +41,12 @@ pub fn keep(dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether somebody asked for this node to be restored.
+/// Whether the node is to be restored.
 pub fn asked(dir: &Path) -> bool {
     dir.join(MARK).exists()
 }
 
-/// Puts the copy back; the node must not run. Its next boot is its first, under a new boot id.
+/// Restores the copy; the node must not run. Its next boot is its first, under a new boot id.
 pub fn put_back(dir: &Path) -> io::Result<()> {
     for part in PARTS.iter().copied().chain(["work"]) {
         empty(&dir.join(part))?;
@@ -82,7 +83,7 @@ pub fn restore(dir: &Path) -> Result<(), RestoreError> {
     Ok(())
 }
 
-/// The directories of a fleet's nodes, by name.
+/// Returns the directories of a fleet's nodes, sorted by name.
 pub fn nodes(dir: &Path) -> Result<Vec<PathBuf>, RestoreError> {
     let entries = fs::read_dir(dir.join("nodes")).map_err(|_| RestoreError::NoLab(dir.to_owned()))?;
     let mut nodes: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
@@ -94,7 +95,7 @@ pub fn name(node: &Path) -> String {
     node.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// Removes what lies in a directory. The directory itself stays: it may be somebody's mount source.
+/// Removes the contents of a directory, but not the directory, which may be a mount source.
 fn empty(dir: &Path) -> io::Result<()> {
     for entry in fs::read_dir(dir)? {
         let path = entry?.path();
@@ -131,7 +132,7 @@ fn copy(from: &Path, to: &Path) -> io::Result<()> {
 
 fn own(from: &Path, to: &Path) -> io::Result<()> {
     let meta = fs::metadata(from)?;
-    // Why the result is dropped: in a user namespace there is one owner only.
+    // Ignored, because a user namespace has one owner only.
     let _ = lchown(to, Some(meta.uid()), Some(meta.gid()));
     fs::set_permissions(to, fs::Permissions::from_mode(meta.mode() & 0o7777))
 }

@@ -1,4 +1,4 @@
-//! The files a user gives: faults and initial states, both lists of rules over node names; and the built-in drift.
+//! The rule files of a user, for faults and initial states of nodes by name, and the built-in drift.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -28,18 +28,18 @@ pub struct StateRule {
     /// Glob over node names.
     #[serde(default = "everywhere")]
     nodes: String,
-    /// Index of one GPU; all of them without it.
+    /// Index of one GPU; all GPUs without it.
     gpu: Option<usize>,
-    /// What `gpusimctl set` knows, by name.
+    /// Properties of `gpusimctl set`, by name.
     #[serde(default)]
     set: BTreeMap<String, serde_json::Value>,
-    /// What `gpusimctl machine` knows, by name.
+    /// Properties of `gpusimctl machine`, by name.
     #[serde(default)]
     machine: BTreeMap<String, serde_json::Value>,
-    /// GPU instances to begin with, by profile name, as many as there are names; full compute instances in each.
+    /// Initial GPU instances by profile name, one for each entry, each with a full compute instance.
     #[serde(default)]
     mig_layout: Vec<String>,
-    /// Units that are enabled and thus running.
+    /// Units that are enabled and so running.
     #[serde(default)]
     pub enable: Vec<String>,
     /// Kernel settings, by name.
@@ -72,7 +72,7 @@ pub fn load_faults(path: &Path) -> Result<Vec<Rule>, RuleError> {
     Ok(rules)
 }
 
-/// The rules that concern one node.
+/// Returns the rules for one node.
 pub fn faults_of(rules: &[Rule], node: &str) -> Vec<Rule> {
     rules.iter().filter(|rule| glob_matches(&rule.nodes, node)).cloned().collect()
 }
@@ -93,7 +93,7 @@ pub fn load_states(path: &Path) -> Result<Vec<StateRule>, RuleError> {
     Ok(rules)
 }
 
-/// Applies the rules that name this machine; answers the units to enable and the kernel settings to make.
+/// Applies the rules for this machine. Returns the units to enable and the kernel settings to write.
 pub fn apply_states(rules: &[StateRule], machine: &mut Machine) -> Result<Extras, String> {
     let mut extras = Extras::default();
     let name = machine.name.clone();
@@ -105,7 +105,7 @@ pub fn apply_states(rules: &[StateRule], machine: &mut Machine) -> Result<Extras
     Ok(extras)
 }
 
-/// What a node has besides its GPUs.
+/// Properties of a node beside its GPUs.
 #[derive(Clone, Debug, Default)]
 pub struct Extras {
     pub enable: Vec<String>,
@@ -158,7 +158,8 @@ fn plain(value: &serde_json::Value) -> String {
     }
 }
 
-/// The built-in drift: every eighth node is as delivered, the others each differ in one way that a bring-up finds.
+/// Applies the built-in drift: every eighth node is as delivered, the others each differ in one way that a bring-up
+/// finds.
 pub fn drift(number: usize, machine: &mut Machine) -> Extras {
     let mut extras = Extras::default();
     for (index, gpu) in machine.gpus.iter_mut().enumerate() {

@@ -1,4 +1,4 @@
-//! What one node of the lab is made of, as the supervisor hands it to the node's first process (`spec.json`).
+//! The specification of one node of the lab, which the supervisor passes to the node's first process (`spec.json`).
 
 use std::path::{Path, PathBuf};
 
@@ -45,7 +45,7 @@ impl NodeSpec {
         )
     }
 
-    /// Where the node's state, faults and logs lie; `/run/gpusim` inside the node.
+    /// Returns the directory of the node's state, faults and logs; `/run/gpusim` inside the node.
     pub fn state_dir(&self) -> PathBuf {
         self.dir.join("state")
     }
@@ -54,7 +54,7 @@ impl NodeSpec {
         self.state_dir().join("node.json")
     }
 
-    /// The node's changed files, the upper layer of its root.
+    /// Returns the node's changed files, the upper layer of its root.
     pub fn upper(&self) -> PathBuf {
         self.dir.join("upper")
     }

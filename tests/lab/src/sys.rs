@@ -9,14 +9,14 @@ pub fn unshare(flags: UnshareFlags) -> std::io::Result<()> {
     unsafe { rustix::thread::unshare_unsafe(flags) }.map_err(Into::into)
 }
 
-/// Blocks signals for this thread and all that it starts, so that [`wait_signal`] can take them.
+/// Blocks signals for this thread and all that it starts, so that [`wait_signal`] can receive them.
 pub fn block(signals: &[i32]) {
     let set = set_of(signals);
     // SAFETY: the set is initialised; the old mask is not asked for.
     unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()) };
 }
 
-/// Waits for one of the blocked signals and answers which.
+/// Waits for one of the blocked signals and returns it.
 pub fn wait_signal(signals: &[i32]) -> i32 {
     let set = set_of(signals);
     loop {
@@ -50,7 +50,7 @@ fn set_of(signals: &[i32]) -> libc::sigset_t {
     }
 }
 
-/// Collects one dead child, if there is any: its process id and its wait status.
+/// Collects one dead child, if there is any. Returns its process id and its wait status.
 pub fn reap() -> Option<(i32, i32)> {
     let mut status = 0;
     // SAFETY: the status is a valid place.
@@ -58,7 +58,7 @@ pub fn reap() -> Option<(i32, i32)> {
     (pid > 0).then_some((pid, status))
 }
 
-/// Lets a command start with no signal blocked, whatever this thread blocks.
+/// Makes a command start with no signal blocked, whatever this thread blocks.
 pub fn unblocked(command: &mut std::process::Command) -> &mut std::process::Command {
     use std::os::unix::process::CommandExt as _;
     // SAFETY: between fork and exec only sigemptyset and sigprocmask are called, which are async-signal-safe.

@@ -1,7 +1,7 @@
-//! What a fleet is and what happened to it, as seen from outside: the witness of tests that must not trust gpufleet's own record.
+//! The state and history of a fleet as seen from outside, for tests that must not trust gpufleet's own record.
 //!
-//! [`describe`] tells all that a playbook could have declared of a node, and nothing that differs between two ways to the same
-//! end: no boot ids, MIG identities, process ids, times. [`outages`] reads the nodes' own logs.
+//! [`describe`] returns all that a playbook can declare for a node, and nothing that may differ between two ways to
+//! the same state: no boot ids, MIG identities, process ids, times. [`outages`] reads the nodes' own logs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -13,7 +13,7 @@ use nvml_sim::store::Store;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-/// Directories of a node that hold what was declared, under the paths that they have inside the node.
+/// Directories of a node with declared state, and their paths inside the node.
 const FILES: [(&str, &str); 6] = [
     ("upper/etc", "/etc"),
     ("upper/boot", "/boot"),
@@ -23,7 +23,7 @@ const FILES: [(&str, &str); 6] = [
     ("grub.d", "/etc/default/grub.d"),
 ];
 
-/// Everything declared of one node, a line each.
+/// Returns everything declared on one node, one item in each line.
 pub fn describe(node: &Path) -> Result<String, String> {
     let machine = Store::new(node.join("state/node.json")).read().map_err(|e| e.to_string())?;
     let mut lines = vec![machine_line(&machine)];
@@ -35,7 +35,7 @@ pub fn describe(node: &Path) -> Result<String, String> {
     Ok(lines.join("\n") + "\n")
 }
 
-/// A short name of a description.
+/// Returns the digest of a description.
 pub fn digest(description: &str) -> String {
     format!("{:032x}", name_hash(description))
 }
@@ -98,7 +98,7 @@ fn files(dir: &Path, inside: &str, lines: &mut Vec<String>) {
     }
 }
 
-/// Services that run, and processes that work on GPUs: those in the process namespace of the node's first process.
+/// Returns running services and processes that use GPUs, in the process namespace of the node's first process.
 fn running(node: &Path) -> Vec<String> {
     let Some(init) = fs::read_to_string(node.join("init.pid")).ok() else {
         return vec!["not running".to_owned()];
@@ -117,7 +117,7 @@ fn running(node: &Path) -> Vec<String> {
         }
         let environment = read("environ");
         let unit = environment.split(|byte| *byte == 0).find_map(|item| item.strip_prefix(b"LAB_UNIT="));
-        // Transient units come and go with the tool that made them.
+        // Transient units depend on the tool that started them.
         if let Some(unit) = unit.map(|unit| String::from_utf8_lossy(unit).into_owned())
             && !unit.starts_with("run-")
             && !unit.starts_with("gpufleet")
@@ -130,33 +130,33 @@ fn running(node: &Path) -> Vec<String> {
     lines
 }
 
-/// What happened to a fleet, from its nodes' own logs.
+/// The history of a fleet, from its nodes' own logs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Outages {
-    /// The most nodes between a shutdown and the next boot at once.
+    /// Largest number of nodes at once between a shutdown and the next boot.
     pub most_down: usize,
-    /// The most nodes at once between their first and their last disturbing act: a service stopped, MIG changed, a GPU reset,
-    /// a reboot. A node that was left half done counts until it is finished.
+    /// Largest number of nodes at once between their first and their last disruptive action: a stopped service, a MIG
+    /// change, a GPU reset, a reboot. A node that was left half done counts until it is finished.
     pub most_disturbed: usize,
     pub nodes: BTreeMap<String, History>,
 }
 
-/// One node's part.
+/// The history of one node.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct History {
     pub reboots: usize,
     pub resets: usize,
-    /// Seconds since the epoch; no end where the node is still away.
+    /// Seconds since the epoch; no end if the node is still down.
     pub down: Vec<(f64, Option<f64>)>,
-    /// First and last disturbing act.
+    /// First and last disruptive action.
     pub disturbed: Option<(f64, f64)>,
-    /// When each of them was, in order.
+    /// The times of all of them, in order.
     pub acts: Vec<f64>,
-    /// Services that were stopped and not started again since.
+    /// Services that were stopped and not started again.
     pub left_stopped: Vec<String>,
 }
 
-/// Derives outages from the logs of all nodes.
+/// Derives the history from the logs of all nodes.
 pub fn outages(nodes: &[std::path::PathBuf]) -> Outages {
     let mut result = Outages::default();
     for node in nodes {
@@ -238,7 +238,7 @@ fn history(events: &[Value], setters: &[Value]) -> History {
     history
 }
 
-/// The most spans that lie over one instant; a span that ends when another begins is not over it.
+/// Returns the largest number of spans at one instant; a span that ends when another begins does not overlap it.
 fn peak(spans: impl Iterator<Item = (f64, f64)>) -> usize {
     let mut steps: Vec<(f64, i32)> = spans.flat_map(|(from, to)| [(from, 1), (to, -1)]).collect();
     steps.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));

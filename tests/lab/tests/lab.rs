@@ -1,6 +1,7 @@
-//! The lab from outside: fleets that start, answer over SSH with a stock client, reboot, and end without a trace.
+//! Tests of the lab from outside: fleets start, answer over SSH with a stock client, reboot, and end without a trace.
 //!
-//! Needs Linux, root (to give it up, too), user namespaces and the OpenSSH client; without those the tests fail and say so.
+//! Needs Linux, root (which it also gives up), user namespaces and the OpenSSH client; without these the tests fail
+//! and say so.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
@@ -16,7 +17,7 @@ struct Lab {
 }
 
 impl Lab {
-    /// Starts a fleet, or tells why this machine cannot.
+    /// Starts a fleet, or prints why this machine cannot.
     fn up(arguments: &[&str], faults: &str) -> Option<Self> {
         if !Path::new("/usr/bin/ssh").exists() || !rustix::process::geteuid().is_root() {
             panic!("this test needs root and /usr/bin/ssh; `make test` as root installs it");
@@ -61,7 +62,7 @@ impl Lab {
         String::from_utf8(output.stdout).unwrap().trim().to_owned()
     }
 
-    /// Puts the NVML client on a node.
+    /// Copies the NVML client to a node.
     fn install_probe(&self, node: &str) {
         let probe =
             Path::new(env!("CARGO_BIN_EXE_gpufleet-lab")).with_file_name("examples").join("nvml_probe");
@@ -158,7 +159,7 @@ fn pending_becomes_current_at_a_reboot_and_hopper_forgets_mig() {
         lab.install_probe(node);
         assert_eq!(
             lab.probe(node, "set_ecc:0:0 ecc:0 set_mig:0:1 mig:0 create:0:9:4 compute:0:2:2 instances:0:9"),
-            // On Ampere MIG's reset inside the call makes the pending ECC mode current as well.
+            // On Ampere, MIG's reset inside of the call makes the pending ECC mode current too.
             ["0 init", "0", "0 1 0", "0 0", "0 1 1", "0", "0", "0 1"]
         );
         assert!(lab.text(node, "nvidia-smi -L").contains("MIG 3g.40gb"));
@@ -187,7 +188,7 @@ fn whoever_holds_a_gpu_blocks_its_reset() {
 
     lab.text("gpu001", "systemctl start nvidia-persistenced");
     assert_eq!(lab.ssh("gpu001", "nvidia-smi --gpu-reset -i 1").status.code(), Some(255));
-    // Persistence is released for one GPU through the daemon, which keeps the others.
+    // Persistence is switched off for one GPU through the daemon, which keeps the others.
     assert_eq!(lab.probe("gpu001", "persistence:1:0"), ["0 init", "0"]);
     lab.text("gpu001", "nvidia-smi --gpu-reset -i 1");
     assert_eq!(lab.ssh("gpu001", "nvidia-smi --gpu-reset -i 0").status.code(), Some(255));

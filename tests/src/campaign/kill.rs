@@ -3,21 +3,21 @@
 use std::fmt;
 use std::time::Duration;
 
-/// One way to die.
+/// A way to kill the controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kill {
     /// Nothing of the record with this number is written; records count from 1.
     Before(usize),
-    /// The record is written, and the controller never learns of it.
+    /// The record is written, but the controller does not learn of it.
     After(usize),
-    /// So many bytes of the record are written.
+    /// This many bytes of the record are written.
     Torn(usize, usize),
-    /// This long after the start, wherever that is.
+    /// This long after the start.
     Instant(Duration),
 }
 
 impl Kill {
-    /// `CRASH_AT` and `CRASH_HOW` for the crash shim; none for an instant.
+    /// Returns `CRASH_AT` and `CRASH_HOW` for the crash library; `None` for an instant.
     pub fn orders(self) -> Option<(String, String)> {
         match self {
             Self::Before(at) => Some((at.to_string(), "before".to_owned())),
@@ -27,7 +27,7 @@ impl Kill {
         }
     }
 
-    /// How many whole records it leaves; any number after an instant.
+    /// Returns how many complete records are left; `None` for an instant, after which it may be any number.
     pub const fn leaves(self) -> Option<usize> {
         match self {
             Self::Before(at) | Self::Torn(at, _) => Some(at - 1),
@@ -36,7 +36,7 @@ impl Kill {
         }
     }
 
-    /// Reads what [`fmt::Display`] wrote.
+    /// Parses the output of [`fmt::Display`].
     pub fn parse(text: &str) -> Option<Self> {
         let mut parts = text.split(':');
         let how = parts.next()?;
@@ -50,7 +50,7 @@ impl Kill {
         }
     }
 
-    /// Every `every`-th of the records `from` to `to` in each of these ways (`before`, `after`, `torn`).
+    /// Returns every `every`-th of the records `from` to `to`, in each of these ways (`before`, `after`, `torn`).
     pub fn at_records(from: usize, to: usize, every: usize, ways: &[&str]) -> Vec<Self> {
         let mut kills = Vec::new();
         for at in (from.max(1)..=to).step_by(every.max(1)) {
@@ -58,7 +58,8 @@ impl Kill {
                 kills.push(match *way {
                     "before" => Self::Before(at),
                     "after" => Self::After(at),
-                    // Any byte: a small prime walks over the length of a record; the shim stops short of its end.
+                    // Any byte: a small prime walks over the length of a record, and the crash library stops before
+                    // its end.
                     _ => Self::Torn(at, 1 + at * 37 % 397),
                 });
             }
@@ -66,7 +67,7 @@ impl Kill {
         kills
     }
 
-    /// Instants spread over `span`, the same for the same seed.
+    /// Returns instants spread over `span`, the same for the same seed.
     pub fn at_random(count: usize, span: Duration, seed: u64) -> Vec<Self> {
         let mut state = seed;
         let mut draw = || {

@@ -1,7 +1,8 @@
-//! The kill campaign: the controller of a rolling MIG reconfiguration dies, and a second command ends what it began.
+//! The kill campaign: the controller of a rolling MIG reconfiguration is killed, and a second command finishes its
+//! work.
 //!
-//! Owns the fleet, the playbook, the run that nobody interrupted, and the judgement of a case. A case is judged by what the
-//! lab saw ([`Fleet::described`], [`Fleet::outages`]) and by the log of its scheduler, never by what gpufleet recorded.
+//! Owns the fleet, the playbook, the uninterrupted run, and the judgement of a case. A case is judged by the lab's
+//! records ([`Fleet::described`], [`Fleet::outages`]) and by the log of its scheduler, never by gpufleet's.
 
 mod kill;
 mod scheduler;
@@ -18,15 +19,15 @@ pub use kill::Kill;
 use self::scheduler::Holds;
 use crate::{Finished, Fleet, FleetOptions, Home, binary};
 
-/// How long a run may take, killed or not. Why so long: at a load of 35 on two processors one of 12 nodes took over two minutes.
+/// Time limit of a run, killed or not. At a load of 35 on two processors, a run of 12 nodes took over two minutes.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// What the playbook has besides the MIG layout.
+/// What the playbook has beside the MIG layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Variant {
-    /// Declared state only: whatever was interrupted is planned again.
+    /// Declared state only: anything interrupted is planned again.
     Mig,
-    /// And a command that adds a line to a file of the node: it must never run twice.
+    /// In addition a command that adds a line to a file of the node, and must never run twice.
     Command,
 }
 
@@ -43,14 +44,14 @@ impl Variant {
     }
 }
 
-/// What a campaign is to be.
+/// The options of a campaign.
 #[derive(Clone, Debug)]
 pub struct CampaignOptions {
     pub nodes: usize,
     pub variant: Variant,
     /// How many nodes may be out at once.
     pub budget: usize,
-    /// The command that ends what the killed one began, without the inventory: `resume --yes`, or `run play.yaml --yes`.
+    /// The command that finishes the killed one's work, without the inventory, such as `resume --yes`.
     pub second: Vec<String>,
     /// Where the folders of failed cases go.
     pub keep: PathBuf,
@@ -84,8 +85,8 @@ fn playbook(options: &CampaignOptions) -> String {
     )
 }
 
-/// Ampere and Hopper in turn, a service that holds the GPUs, layouts that must go, and every second Ampere node without a way to
-/// reset its GPUs, so that only a reboot makes the mode current.
+/// Ampere and Hopper alternate. They have a service that holds the GPUs and layouts that must be removed; every
+/// second Ampere node cannot reset its GPUs, so that only a reboot makes the mode current.
 fn fleet(options: &CampaignOptions) -> FleetOptions {
     let names = |pick: fn(usize) -> bool| {
         let names = (1..=options.nodes).filter(|n| pick(*n)).map(|n| format!("gpu{n:03}"));
@@ -106,16 +107,16 @@ fn fleet(options: &CampaignOptions) -> FleetOptions {
     }
 }
 
-/// How a fleet looks: for every node, lines.
+/// The state of a fleet: lines for every node.
 type Described = BTreeMap<String, Vec<String>>;
 
-/// A fleet and the run that nobody interrupted.
+/// A fleet and its uninterrupted run.
 pub struct Campaign {
     options: CampaignOptions,
     fleet: Fleet,
-    /// The node with a job on it, which nobody may disturb.
+    /// The node with a job on it, which must not be disturbed.
     busy: String,
-    /// The node that a person has drained, where the budget leaves room for others.
+    /// The node that a person has drained, if the budget leaves room for others.
     theirs: Option<String>,
     initial: Described,
     wanted: Described,
@@ -125,19 +126,19 @@ pub struct Campaign {
     took: Duration,
 }
 
-/// What became of one case.
+/// The result of one case.
 #[derive(Debug)]
 pub struct Outcome {
     pub kill: Kill,
-    /// Whether the controller died of it; a run that is over earlier than another one does not.
+    /// Whether the controller was killed by it; a run may end before the record or instant.
     pub reached: bool,
-    /// Records that the killed controller left.
+    /// Number of records that the killed controller left.
     pub records: usize,
     pub problems: Vec<String>,
-    /// Nodes on which the second command held the interrupted task instead of running it again.
+    /// Number of nodes on which the second command held the interrupted task instead of running it again.
     pub held: usize,
     pub took: Duration,
-    /// What a failed case left, to look at.
+    /// The folder of a failed case.
     pub folder: Option<PathBuf>,
 }
 
@@ -145,7 +146,7 @@ impl Campaign {
     /// Starts the fleet and runs the playbook once, to its end.
     ///
     /// # Errors
-    /// A run that fails without anybody killing it, or that does not do what the campaign needs.
+    /// If the run fails without a kill, or does not do what the campaign needs.
     pub fn start(options: CampaignOptions) -> Result<Self, String> {
         let fleet = Fleet::start(&fleet(&options));
         let name = |number: usize| format!("gpu{number:03}");
@@ -188,17 +189,17 @@ impl Campaign {
         if problems.is_empty() { Ok(campaign) } else { Err(format!("{problems:#?}\n{done}")) }
     }
 
-    /// Records that the uninterrupted run left.
+    /// Returns the number of records of the uninterrupted run.
     pub const fn records(&self) -> usize {
         self.records
     }
 
-    /// How long the uninterrupted run took.
+    /// Returns how long the uninterrupted run took.
     pub const fn took(&self) -> Duration {
         self.took
     }
 
-    /// Whether the run is to change this node.
+    /// Whether the run should change this node.
     fn is_for_us(&self, node: &str) -> bool {
         node != self.busy && self.theirs.as_deref() != Some(node)
     }
@@ -216,7 +217,7 @@ impl Campaign {
 
     fn second<'a>(&self, home: &'a Home) -> crate::Command<'a> {
         let command = home.gpufleet(&self.options.second);
-        // Why only there: a resumed run has its inventory in its record.
+        // A resumed run has its inventory in its journal.
         if self.options.second.first().is_some_and(|word| word == "run") {
             command.args(["-i", &self.fleet.inventory()])
         } else {
@@ -224,7 +225,7 @@ impl Campaign {
         }
     }
 
-    /// The fleet as it was, and a job on its last node, which must outlive everything.
+    /// Restores the fleet, and starts a job on its last node that must survive everything.
     fn reset(&self) -> Result<(), String> {
         self.fleet.restore()?;
         self.fleet.control(&self.busy, &["client", "add", "0", "4000"]);
@@ -235,7 +236,7 @@ impl Campaign {
         let mut all = Described::new();
         for line in self.fleet.described().lines() {
             if let Some((node, rest)) = line.split_once(' ')
-                // How often the command ran is counted apart.
+                // The runs of the command are counted separately.
                 && !rest.starts_with(&format!("file {MARKS} "))
             {
                 all.entry(node.to_owned()).or_default().push(rest.to_owned());
@@ -244,7 +245,7 @@ impl Campaign {
         all
     }
 
-    /// Kills a run in one way, ends it with the second command, and judges the fleet.
+    /// Kills a run in one way, finishes its work with the second command, and judges the fleet.
     pub fn case(&self, kill: Kill) -> Outcome {
         let begin = Instant::now();
         let home = self.home();
@@ -311,7 +312,7 @@ impl Campaign {
         Ok((first, second))
     }
 
-    /// The fleet's state and the commands, after the second command.
+    /// Judges the fleet's state and the commands after the second command.
     fn judge_end(&self, now: &Described, over: bool, second: &Finished, outcome: &mut Outcome) {
         let said = format!("{}{}", second.stdout, second.stderr);
         if second.code != self.code && !(over && second.code == Some(0)) {
@@ -359,7 +360,7 @@ impl Campaign {
         problems
     }
 
-    /// What the scheduler's own log and the lab's together say of the drains.
+    /// Judges the drains by the logs of the scheduler and of the lab.
     fn judge_drains(&self, home: &Home, holds: &Holds, outages: &Value, said: &str) -> Vec<String> {
         let mut problems = holds.judge(outages, self.options.budget);
         let held = scheduler::held(home);
@@ -368,7 +369,8 @@ impl Campaign {
             problems.push(format!("the drain of a person is gone or overwritten: {held:?}"));
         }
         for (node, by) in held.iter().filter(|held| theirs.as_ref() != Some(*held)) {
-            // Why not given back: what an interrupted command left there is not known. It must be said, and with that reason.
+            // Not given back, because what an interrupted command left is unknown. The output must say so, with that
+            // reason.
             if self.options.variant == Variant::Command && says_left_out(said, node) {
                 continue;
             }
@@ -386,7 +388,7 @@ impl Campaign {
         problems
     }
 
-    /// Keeps what a failed case left: the home with its journal, the nodes' logs and states, what was said.
+    /// Keeps a failed case: the home with its journal, the nodes' logs and states, the output.
     fn keep(&self, home: &Home, outcome: &Outcome, said: &str) -> std::io::Result<PathBuf> {
         let variant = self.options.variant.name();
         let folder =
@@ -408,7 +410,7 @@ impl Campaign {
     }
 }
 
-/// How a recap begins to name a node whose command was interrupted.
+/// Returns how a recap line begins for a node whose command was interrupted.
 fn held_line(node: &str) -> String {
     format!("{node} is held: interrupted in task `Mark`")
 }
@@ -423,7 +425,7 @@ fn says_left_out(recap: &str, node: &str) -> bool {
     words.join(" ").contains("this run took it out of service and left it there")
 }
 
-/// Where two lines part, with what is around.
+/// Returns where two lines differ, with the text around.
 fn difference(wanted: Option<&String>, found: Option<&String>) -> String {
     let text = |line: Option<&String>| line.map_or_else(|| "nothing".to_owned(), Clone::clone);
     let (wanted, found) = (text(wanted), text(found));

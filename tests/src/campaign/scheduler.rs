@@ -1,7 +1,7 @@
 //! The scheduler of a campaign: hooks over files in a case's folder, with a log of their own.
 //!
-//! Owns the hooks and what their log proves about who was drained when. Must not know what gpufleet recorded. Times are
-//! seconds since the epoch, as in the lab's logs.
+//! Owns the hooks and what their log proves about drains. Must not know gpufleet's records. Times are seconds since
+//! the epoch, as in the lab's logs.
 
 use std::collections::BTreeMap;
 
@@ -9,8 +9,9 @@ use serde_json::Value;
 
 use crate::Home;
 
-/// What the hooks do. A node is held by the link `held/NODE`, whose target is the holder's mark: made and read in one step.
-/// The log has a line before and a line after each change, so that what lies between them counts as either.
+/// The hooks. A node is held by the link `held/NODE`, whose target is the holder's mark, so that it is created and
+/// read in one step. The log has a line before and a line after each change; the time in between counts as either
+/// state.
 const SCRIPT: &str = r#"
 log() { echo "$(date +%s.%N) $1 $GPUFLEET_NODE $GPUFLEET_MARKER" >> log; }
 ours() {
@@ -35,7 +36,7 @@ out() {
 }
 "#;
 
-/// How a play asks for it; a line of `rollout`.
+/// The line of `rollout` that uses the hooks.
 pub const DRAIN: &str = "    drain:
       command:
         drain: '. ./scheduler.sh; cordon'
@@ -46,10 +47,10 @@ pub const DRAIN: &str = "    drain:
         timeout: 60s
 ";
 
-/// What a person leaves at a node that they drained.
+/// The mark of a person at a node that they drained.
 pub const PERSON: &str = "alice: bad DIMM";
 
-/// Puts the hooks where the commands of a home run; `theirs` is drained by a person from the beginning.
+/// Writes the hooks where the commands of a home run; `theirs` is drained by a person from the beginning.
 pub fn install(home: &Home, theirs: Option<&str>) {
     home.write("scheduler.sh", SCRIPT);
     let held = home.work().join("held");
@@ -62,7 +63,7 @@ pub fn install(home: &Home, theirs: Option<&str>) {
     home.write("log", &log);
 }
 
-/// Nodes that are drained now, each with its holder's mark.
+/// Returns the nodes that are drained now, each with its holder's mark.
 pub fn held(home: &Home) -> Vec<(String, String)> {
     let entries = std::fs::read_dir(home.work().join("held")).into_iter().flatten().flatten();
     let mut held: Vec<(String, String)> = entries
@@ -75,7 +76,7 @@ pub fn held(home: &Home) -> Vec<(String, String)> {
     held
 }
 
-/// One drain of a node, from before its cordon to after its return.
+/// One drain of a node, from before its cordon until after its return.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Hold {
     from: f64,
@@ -85,7 +86,7 @@ struct Hold {
 }
 
 impl Hold {
-    /// Whether the node was surely drained then.
+    /// Whether the node was certainly drained at this time.
     fn covers(&self, at: f64) -> bool {
         self.cordoned.is_some_and(|from| from <= at) && self.resuming.is_none_or(|to| at <= to)
     }
@@ -120,19 +121,19 @@ impl Holds {
                 ("cordoned", Some(hold)) => _ = hold.cordoned.get_or_insert(at),
                 ("resuming", Some(hold)) => _ = hold.resuming.get_or_insert(at),
                 ("resumed", Some(hold)) => hold.to = Some(at),
-                // Why the rest is no news: a hook of the killed controller may still run beside the next one's.
+                // A hook of the killed controller may still run beside those of the next one.
                 _ => {}
             }
         }
         Self(all)
     }
 
-    /// How often a node was drained.
+    /// Returns how often a node was drained.
     pub fn times(&self, node: &str) -> usize {
         self.0.get(node).map_or(0, Vec::len)
     }
 
-    /// What the lab saw that must not have been: an act on a node outside its drains, more nodes out than may be.
+    /// Returns forbidden events in the lab's records: a disruptive action outside of a drain, or too many nodes out.
     pub fn judge(&self, outages: &Value, budget: usize) -> Vec<String> {
         let mut problems = Vec::new();
         let mut spans: Vec<(f64, f64)> = Vec::new();
@@ -160,7 +161,7 @@ impl Holds {
     }
 }
 
-/// The same spans without overlaps.
+/// Returns the spans without overlaps.
 fn merged(mut spans: Vec<(f64, f64)>) -> Vec<(f64, f64)> {
     spans.sort_by(|a, b| a.0.total_cmp(&b.0));
     let mut whole: Vec<(f64, f64)> = Vec::new();
@@ -173,7 +174,7 @@ fn merged(mut spans: Vec<(f64, f64)>) -> Vec<(f64, f64)> {
     whole
 }
 
-/// The most spans over one instant; one that ends when another begins is not over it.
+/// Returns the largest number of spans at one instant; a span that ends when another begins does not overlap it.
 fn peak(spans: &[(f64, f64)]) -> usize {
     let mut steps: Vec<(f64, i32)> = spans.iter().flat_map(|(from, to)| [(*from, 1), (*to, -1)]).collect();
     steps.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));

@@ -13,10 +13,10 @@ use std::{
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// How long the browser may take for one thing.
+/// Time limit of the browser for one step.
 const LIMIT: Duration = Duration::from_secs(90);
 
-/// Words that every start has: a user of its own, and no network of its own accord.
+/// Arguments of every start: a fresh profile, and no network access of its own.
 const WORDS: [&str; 7] = [
     "--headless",
     "--no-sandbox",
@@ -27,12 +27,12 @@ const WORDS: [&str; 7] = [
     "--hide-scrollbars",
 ];
 
-/// A browser with one page; both end with this value.
+/// A browser with one page; dropping it ends both.
 pub struct Browser {
     child: Child,
     input: File,
     messages: Receiver<Value>,
-    /// What was heard and not asked for.
+    /// Events received while waiting for other answers.
     events: VecDeque<Value>,
     session: String,
     last: u64,
@@ -40,10 +40,10 @@ pub struct Browser {
 }
 
 impl Browser {
-    /// Opens a file in a window so many pixels wide.
+    /// Opens a file in a window of this width in pixels.
     ///
     /// # Panics
-    /// When the browser does not start or does not load it.
+    /// If the browser does not start, or does not load the file.
     pub fn open(file: &Path, fragment: &str, width: u32) -> Self {
         let folder = tempfile::Builder::new().prefix("gpufleet-page-").tempdir().expect("a folder");
         let pipe = |name: &str| {
@@ -53,7 +53,7 @@ impl Browser {
             path
         };
         let (to, from) = (pipe("to"), pipe("from"));
-        // Why a shell: the browser speaks on descriptors 3 and 4.
+        // A shell, because the browser uses descriptors 3 and 4.
         let child = Command::new("sh")
             .args(["-c", "exec chromium \"$@\" 3<\"$TO\" 4>\"$FROM\"", "sh", "--remote-debugging-pipe"])
             .args(WORDS)
@@ -98,12 +98,12 @@ impl Browser {
         browser
     }
 
-    /// Loads a file anew.
+    /// Loads a file again.
     ///
     /// # Panics
-    /// When it does not load.
+    /// If it does not load.
     pub fn go(&mut self, file: &Path, fragment: &str) {
-        // Why first elsewhere: from one fragment of a file to another nothing is loaded.
+        // Through another page, because a change of the fragment alone loads nothing.
         for url in ["about:blank".to_owned(), format!("file://{}#{fragment}", file.display())] {
             self.events.retain(|event| event["method"] != "Page.loadEventFired");
             self.call("Page.navigate", json!({"url": url}));
@@ -115,10 +115,10 @@ impl Browser {
         }
     }
 
-    /// What an expression gives in the page.
+    /// Returns the value of an expression in the page.
     ///
     /// # Panics
-    /// When it throws.
+    /// If it throws.
     pub fn says(&mut self, expression: &str) -> Value {
         let asked = json!({"expression": expression, "returnByValue": true, "awaitPromise": true});
         let answer = self.call("Runtime.evaluate", asked);
@@ -126,9 +126,9 @@ impl Browser {
         answer["result"]["value"].clone()
     }
 
-    /// What the page complained of, and all that it wanted from elsewhere.
+    /// Returns the page's errors, and all its requests to other places.
     pub fn complaints(&mut self) -> Vec<String> {
-        // Why: an answer comes behind everything that was said before it.
+        // An answer comes after all earlier messages.
         self.says("1");
         let bad = |event: &&Value| match event["method"].as_str().unwrap_or_default() {
             "Log.entryAdded" | "Runtime.exceptionThrown" | "Runtime.consoleAPICalled" => true,
@@ -175,10 +175,10 @@ impl Drop for Browser {
     }
 }
 
-/// How many sheets a file makes on paper.
+/// Returns how many sheets a file has on paper.
 ///
 /// # Panics
-/// When the browser does not print it.
+/// If the browser does not print it.
 pub fn sheets(file: &Path, fragment: &str) -> usize {
     let folder = tempfile::tempdir().expect("a folder");
     let paper = folder.path().join("paper.pdf");

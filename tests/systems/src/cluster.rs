@@ -1,6 +1,6 @@
 //! A real Slurm cluster on this machine: its own munged, one slurmctld and a slurmd for each node, all on loopback.
 //!
-//! Owns the folder, the ports and the processes; several clusters run beside each other. Invariant: only processes that
+//! Owns the folder, the ports and the processes; several clusters can run at once. Invariant: only processes that
 //! this value started are signalled.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,14 +16,14 @@ use gpufleet::drain::{Call, LocalRunner, Output, RunError, Runner};
 use gpufleet_ports::{Ports, ReservedPort};
 use tempfile::TempDir;
 
-/// How long the cluster may take for anything.
+/// Time limit for any step of the cluster.
 const PATIENCE: Duration = Duration::from_secs(40);
 
-/// What differs between clusters.
+/// The options of a cluster.
 #[derive(Clone, Copy, Debug)]
 pub struct ClusterOptions {
     pub nodes: usize,
-    /// Slurm's setting: what becomes of a node that was down and registers.
+    /// Slurm's setting for a node that was down and registers.
     pub return_to_service: u8,
 }
 
@@ -38,9 +38,9 @@ pub struct Cluster {
     folder: TempDir,
     munged: Child,
     controller: Mutex<Option<Child>>,
-    /// Why locked: a test restarts them while others look on.
+    /// Locked, because a test restarts them while others read.
     nodes: Vec<Mutex<Option<Child>>>,
-    /// Why as long as the cluster: its daemons come and go, and nobody may take their place meanwhile.
+    /// Reserved as long as the cluster exists, because its daemons come and go.
     _ports: Vec<ReservedPort>,
 }
 
@@ -48,14 +48,14 @@ impl Cluster {
     /// Starts all daemons and waits until every node is idle.
     ///
     /// # Panics
-    /// When a daemon is missing or does not come up, with the end of its log.
+    /// If a daemon is missing or does not come up, with the end of its log.
     pub fn start(options: ClusterOptions) -> Self {
         let folder = TempDir::with_prefix("gfslurm").expect("a folder for the cluster");
         let path = folder.path();
         for name in ["log", "spool", "state", "munge"] {
             std::fs::create_dir(path.join(name)).expect("a folder of the cluster");
         }
-        // Why: daemons refuse a socket in a folder that others cannot enter, and a key that others can read.
+        // Daemons refuse a socket in a folder that others cannot enter, and a key that others can read.
         for (name, mode) in [("", 0o755), ("munge", 0o755), ("state", 0o700)] {
             std::fs::set_permissions(path.join(name), std::fs::Permissions::from_mode(mode)).expect("a mode");
         }
@@ -107,22 +107,22 @@ impl Cluster {
         self.folder.path()
     }
 
-    /// Runs Slurm's programs against this cluster.
+    /// Returns a runner for Slurm's programs on this cluster.
     pub fn runner(&self) -> ClusterRunner {
         ClusterRunner { conf: self.conf() }
     }
 
-    /// One of Slurm's programs, as an administrator types it; gives what it printed.
+    /// Runs one of Slurm's programs as an administrator, and returns its output.
     ///
     /// # Panics
-    /// When it fails.
+    /// If it fails.
     pub fn admin(&self, argv: &[&str]) -> String {
         let output = self.tried(argv);
         assert!(output.status.success(), "{argv:?}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8_lossy(&output.stdout).trim().to_owned()
     }
 
-    /// One line of `scontrol show node`, for messages and conditions.
+    /// Returns one line of `scontrol show node`, for messages and conditions.
     pub fn show(&self, node: usize) -> String {
         String::from_utf8_lossy(
             &self.tried(&["scontrol", "show", "node", "-o", &format!("gpu{node}")]).stdout,
@@ -131,13 +131,13 @@ impl Cluster {
         .to_owned()
     }
 
-    /// What stands behind `State=`.
+    /// Returns the value of `State=`.
     pub fn state(&self, node: usize) -> String {
         let line = self.show(node);
         line.split_whitespace().find_map(|word| word.strip_prefix("State=")).unwrap_or_default().to_owned()
     }
 
-    /// Submits a job to one node and waits until it runs; gives its number.
+    /// Submits a job to one node and waits until it runs. Returns its number.
     pub fn run_job(&self, node: usize, script: &str) -> String {
         let file = self.path().join("log/job-%j.out").display().to_string();
         let id =
@@ -154,7 +154,7 @@ impl Cluster {
         end(&mut held(&self.controller));
     }
 
-    /// Starts a node's slurmd; with `rebooted` it says that the node has just booted.
+    /// Starts a node's slurmd; with `rebooted` it reports that the node has just booted.
     pub fn start_node(&self, node: usize, rebooted: bool) {
         let mut arguments = vec!["-D".to_owned(), "-N".to_owned(), format!("gpu{node}")];
         arguments.extend(rebooted.then(|| "-b".to_owned()));
@@ -168,7 +168,7 @@ impl Cluster {
     /// Waits for a condition.
     ///
     /// # Panics
-    /// When it does not come true in time, with what the cluster shows.
+    /// If it does not hold in time, with the cluster's state.
     pub fn wait(&self, what: &str, condition: impl Fn() -> bool) {
         let deadline = Instant::now() + PATIENCE;
         while !condition() {
@@ -191,18 +191,18 @@ impl Cluster {
         text
     }
 
-    /// What `SLURM_CONF` names for this cluster.
+    /// Returns the path for `SLURM_CONF`.
     pub fn conf(&self) -> PathBuf {
         self.path().join("slurm.conf")
     }
 
-    /// What slurmctld itself wrote down of drains, in its order.
+    /// Returns slurmctld's own record of drains, in order.
     pub fn drains(&self) -> Drains {
         let log = std::fs::read_to_string(self.path().join("log/slurmctld.log")).unwrap_or_default();
         Drains::read(&log)
     }
 
-    /// When slurmctld wrote down that a node was set to a state without a drain, as its log has it: civil time.
+    /// Returns when slurmctld set a node to a state without a drain, by its log: civil time.
     pub fn resumes(&self, node: usize) -> Vec<String> {
         let log = std::fs::read_to_string(self.path().join("log/slurmctld.log")).unwrap_or_default();
         let set = format!("update_node: node gpu{node} state set to ");
@@ -211,7 +211,7 @@ impl Cluster {
         resumes.map(|(time, _)| time.trim().trim_matches(['[', ']']).to_owned()).collect()
     }
 
-    /// Whether the node's slurmd was told to reboot it since this was asked last.
+    /// Whether the node's slurmd was told to reboot it since the last call.
     pub fn takes_order(&self, node: usize) -> bool {
         std::fs::remove_file(self.path().join(format!("reboot.gpu{node}"))).is_ok()
     }
@@ -245,19 +245,19 @@ impl Drop for Cluster {
     }
 }
 
-/// Drains as slurmctld's log has them.
+/// Drains in slurmctld's log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Drains {
-    /// The most nodes that were drained at the same time.
+    /// Largest number of nodes that were drained at the same time.
     pub most: usize,
     /// How often each was drained.
     pub times: BTreeMap<String, usize>,
-    /// Who is drained at the end.
+    /// The nodes that are drained at the end.
     pub left: BTreeSet<String>,
 }
 
 impl Drains {
-    /// Reads lines such as `update_node: node gpu1 state set to DRAINING`.
+    /// Parses lines such as `update_node: node gpu1 state set to DRAINING`.
     fn read(log: &str) -> Self {
         let mut drains = Self::default();
         for line in log.lines() {
@@ -298,7 +298,7 @@ fn daemon(program: &str, arguments: &[String], folder: &Path) -> Child {
     Command::new(program)
         .args(arguments)
         .env("SLURM_CONF", folder.join("slurm.conf"))
-        // Why: its reboot program is not told for which node it is called.
+        // The reboot program does not get the name of its node.
         .env(
             "REBOOTED_NODE",
             arguments.iter().find(|word| word.starts_with("gpu")).map_or("none", String::as_str),
@@ -314,7 +314,7 @@ fn held(child: &Mutex<Option<Child>>) -> MutexGuard<'_, Option<Child>> {
     child.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Asks a process to end, and makes it after a while.
+/// Ends a process, after a while by force.
 fn end(child: &mut Option<Child>) {
     let Some(mut child) = child.take() else { return };
     let _ = Command::new("kill").arg(child.id().to_string()).stderr(Stdio::null()).status();

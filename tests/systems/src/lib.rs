@@ -1,5 +1,5 @@
-//! Real systems for tests: what is started here runs on loopback or in namespaces, in a folder of its own, and ends with its
-//! value.
+//! Real systems for tests: everything started here runs on loopback or in namespaces, in its own folder, and ends
+//! when its value is dropped.
 
 mod browser;
 mod cluster;

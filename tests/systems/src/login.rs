@@ -1,4 +1,4 @@
-//! A login node: an sshd on loopback in whose sessions Slurm's programs find one cluster.
+//! A login node: an sshd on loopback whose sessions use one cluster.
 
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt as _;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use gpufleet_ports::{Ports, ReservedPort};
 use tempfile::TempDir;
 
-/// The running sshd. It ends with this value.
+/// The running sshd; dropping it ends it.
 pub struct LoginNode {
     folder: TempDir,
     port: ReservedPort,
@@ -17,10 +17,10 @@ pub struct LoginNode {
 }
 
 impl LoginNode {
-    /// Starts it; `conf` is what `SLURM_CONF` names in its sessions.
+    /// Starts it; `conf` is `SLURM_CONF` in its sessions.
     ///
     /// # Panics
-    /// When sshd is missing or does not listen, with its log.
+    /// If sshd is missing or does not listen, with its log.
     pub fn start(conf: &Path) -> Self {
         let folder = TempDir::with_prefix("gflogin").expect("a folder for the login node");
         let path = folder.path();
@@ -49,7 +49,7 @@ impl LoginNode {
         std::fs::write(path.join("known_hosts"), format!("[127.0.0.1]:{port} {}\n", known.join(" ")))
             .expect("known_hosts");
         let log = std::fs::File::create(path.join("log")).expect("a log");
-        // Why the full path: sshd executes itself again and insists on it.
+        // The full path, because sshd executes itself again and insists on it.
         let child = Command::new("/usr/sbin/sshd")
             .args(["-D", "-e", "-f"])
             .arg(path.join("sshd_config"))
@@ -67,7 +67,7 @@ impl LoginNode {
         node
     }
 
-    /// An inventory with this host alone, under a name.
+    /// Returns an inventory with this host alone, under a name.
     pub fn inventory(&self, name: &str) -> String {
         let path = self.folder.path().display();
         format!(
@@ -78,7 +78,7 @@ impl LoginNode {
         )
     }
 
-    /// How many connections were let in.
+    /// Returns how many connections were accepted.
     pub fn connections(&self) -> usize {
         self.log().matches("Accepted publickey").count()
     }

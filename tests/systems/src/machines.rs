@@ -1,8 +1,9 @@
-//! Real machines: a systemd as PID 1, an OpenSSH server, a disk that survives a reboot, and a power supply that can fail.
+//! Real machines: a systemd as PID 1, an OpenSSH server, a disk that survives a reboot, and a power supply that can
+//! fail.
 //!
-//! Each is a systemd-nspawn container of one file tree, which `tests/systems/nspawn/tree.sh` builds, with a layer of its own.
-//! The host needs no systemd. Kernel and clock are the host's; the boot id is the machine's own (systemd-nspawn makes one for
-//! each boot), and so is the rest of what a reboot changes.
+//! Each is a systemd-nspawn container of one file tree (built by `tests/systems/nspawn/tree.sh`), with its own layer
+//! on top. The host needs no systemd. Kernel and clock are the host's. The boot id is the machine's own
+//! (systemd-nspawn creates one for each boot), and so is everything else that a reboot changes.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -18,12 +19,12 @@ use crate::network::{Network, address};
 use crate::power::{Parts, Power, console};
 use crate::service::{Boot, boots, most_at_once, outages};
 
-/// How long a machine may take to boot, with all others of this test and of three more at it.
+/// Time limit for a boot, with all machines of this test and of three others booting at once.
 const BOOT: Duration = Duration::from_secs(120);
 
-/// A set of machines, `node1` and so on, and their network. It all ends with this value.
+/// A set of machines, `node1` and so on, and their network; dropping it ends all.
 pub struct Machines {
-    // Why this order: machines end before their network and their disks do.
+    // In this order, because machines must end before their network and their disks.
     machines: Vec<Machine>,
     network: Network,
     folder: TempDir,
@@ -36,18 +37,18 @@ struct Machine {
 }
 
 impl Machines {
-    /// Boots machines and waits until each lets somebody in.
+    /// Boots machines and waits until each accepts a login.
     ///
     /// # Panics
-    /// When one does not, with the end of what it said on its console.
+    /// If one does not, with the end of its console.
     pub fn start(count: usize) -> Self {
         Self::start_with(count, |_| {})
     }
 
-    /// Boots machines whose disks are prepared first: the function gets the folder that is laid over each file tree.
+    /// Boots machines with prepared disks: `prepare` gets the folder that is mounted over each file tree.
     ///
     /// # Panics
-    /// When one does not come up.
+    /// If one does not come up.
     pub fn start_with(count: usize, prepare: impl Fn(&Path)) -> Self {
         let tree = tree();
         let folder = folder();
@@ -91,7 +92,7 @@ impl Machines {
         self.machines.iter().map(|machine| machine.name.clone()).collect()
     }
 
-    /// The inventory of all machines, in the group `fleet`.
+    /// Returns the inventory of all machines, in the group `fleet`.
     pub fn inventory(&self) -> String {
         self.folder.path().join("inventory.yaml").display().to_string()
     }
@@ -116,14 +117,14 @@ fleet:
         text
     }
 
-    /// `gpufleet` where it can reach the machines.
+    /// Prepares `gpufleet` in the network of the machines.
     pub fn gpufleet<'a>(&self, home: &'a Home, arguments: &[&str]) -> gpufleet_tests::Command<'a> {
         home.program(Path::new("ip"), ["netns", "exec", &self.network.hub()])
             .arg(binary("gpufleet"))
             .args(arguments)
     }
 
-    /// Runs a command on a machine through OpenSSH; `None` where nobody answers or the command fails.
+    /// Runs a command on a machine with OpenSSH; `None` if it does not answer or the command fails.
     pub fn tried(&self, name: &str, command: &str) -> Option<String> {
         let number = self.number(name);
         let folder = self.folder.path().display();
@@ -138,20 +139,20 @@ fleet:
         output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
     }
 
-    /// What a command on a machine prints.
+    /// Returns the output of a command on a machine.
     ///
     /// # Panics
-    /// When it fails.
+    /// If it fails.
     #[track_caller]
     pub fn read(&self, name: &str, command: &str) -> String {
         self.tried(name, command)
             .unwrap_or_else(|| panic!("`{command}` fails on {name}:\n{}", self.console(name)))
     }
 
-    /// Waits until a machine lets somebody in and says that it has started.
+    /// Waits until a machine accepts a login and reports that it has started.
     ///
     /// # Panics
-    /// When it takes too long.
+    /// If it takes too long.
     #[track_caller]
     pub fn await_answer(&self, name: &str) {
         let deadline = Instant::now() + BOOT;
@@ -161,7 +162,7 @@ fleet:
         }
     }
 
-    /// Takes a machine's power away, in silence: nothing on it ends in order, and nobody is told.
+    /// Cuts a machine's power silently: nothing on it ends in order, and no connection is closed.
     pub fn cut_power(&self, name: &str) {
         self.machine(name).power.cut();
     }
@@ -170,12 +171,12 @@ fleet:
         self.machine(name).power.switch_on();
     }
 
-    /// The machine's next reboot ends where it is off.
+    /// Makes the machine's next reboot end with the machine off.
     pub fn stay_off_after_reboot(&self, name: &str) {
         self.machine(name).power.stay_off_after_reboot(true);
     }
 
-    /// Takes back that its next reboot never comes back.
+    /// Undoes [`Self::stay_off_after_reboot`].
     pub fn return_after_reboot(&self, name: &str) {
         self.machine(name).power.stay_off_after_reboot(false);
     }
@@ -183,42 +184,42 @@ fleet:
     /// Waits until a machine is off.
     ///
     /// # Panics
-    /// When that takes long.
+    /// If it takes too long.
     pub fn await_off(&self, name: &str) {
         self.machine(name).power.await_off(BOOT);
     }
 
-    /// A file as the machine wrote it, from its disk.
+    /// Returns a file from the machine's disk.
     pub fn text(&self, name: &str, path: &str) -> Option<String> {
         let path = self.machine(name).folder.join("disk").join(path.trim_start_matches('/'));
         fs::read_to_string(path).ok()
     }
 
-    /// The boots of a machine, from its own record.
+    /// Returns the boots of a machine, from its own record.
     pub fn boots(&self, name: &str) -> Vec<Boot> {
         boots(&self.text(name, "/var/log/service").unwrap_or_default())
     }
 
-    /// The boots of a machine whose id its systemd kept in its journal, the oldest first.
+    /// Returns the boot ids in a machine's systemd journal, oldest first.
     pub fn journal_boots(&self, name: &str) -> Vec<String> {
         let text = self.read(name, "journalctl --list-boots --no-pager --quiet");
         let ids = text.lines().filter_map(|line| line.split_whitespace().nth(1));
         ids.filter(|id| id.len() == 32).map(str::to_owned).collect()
     }
 
-    /// From when to when a machine did not serve, from its own record and its power supply's, in milliseconds since the
-    /// epoch.
+    /// Returns when a machine was not in service, from its own record and its power supply's, in milliseconds since
+    /// the epoch.
     pub fn outages(&self, name: &str) -> Vec<(u64, u64)> {
         outages(&self.boots(name), &self.machine(name).power.cuts())
     }
 
-    /// How many machines were out of service at once, at most.
+    /// Returns the largest number of machines that were out of service at once.
     pub fn most_out_at_once(&self) -> usize {
         let all: Vec<(u64, u64)> = self.names().iter().flat_map(|name| self.outages(name)).collect();
         most_at_once(&all)
     }
 
-    /// The end of what a machine said on its console.
+    /// Returns the end of a machine's console output.
     pub fn console(&self, name: &str) -> String {
         console(&self.machine(name).folder)
     }
@@ -233,7 +234,7 @@ fleet:
     }
 }
 
-/// Where the machines' file tree lies.
+/// Returns the path of the machines' file tree.
 fn tree() -> PathBuf {
     let tree = std::env::var_os("GPUFLEET_MACHINE_TREE").map_or_else(
         || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/systems/tree"),
@@ -244,7 +245,7 @@ fn tree() -> PathBuf {
     })
 }
 
-/// A folder whose file system can hold the upper layer of an overlay.
+/// Returns a folder whose file system can hold the upper layer of an overlay.
 fn folder() -> TempDir {
     const OVERLAY: u64 = 0x794c_7630;
     let folder = tempfile::Builder::new().prefix("gpufleet-machines-").tempdir().expect("a folder");
@@ -258,7 +259,7 @@ fn folder() -> TempDir {
         .expect("a folder in /dev/shm")
 }
 
-/// Writes what makes a machine itself.
+/// Writes the files that identify a machine.
 fn furnish(own: &Path, name: &str, uuid: &str, key: &str) {
     let disk = own.join("disk");
     for path in ["root", "work", "disk/etc/ssh"] {

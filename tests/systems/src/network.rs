@@ -1,12 +1,13 @@
-//! The network of a set of machines: a namespace where the controller runs, with a bridge, and one namespace a machine.
+//! The network of a set of machines: a namespace for the controller, with a bridge, and one namespace for each
+//! machine.
 //!
-//! Invariant: nothing of it is reachable from outside, and only namespaces that this value made are removed.
+//! Invariant: nothing of it is reachable from outside, and only namespaces that this value created are removed.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Namespaces, which go with this value.
+/// Namespaces, which are removed when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Network {
     name: String,
@@ -14,10 +15,10 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    /// Makes the namespaces. The cables of the machines are unplugged.
+    /// Creates the namespaces. The cables of the machines are unplugged.
     ///
     /// # Panics
-    /// When this machine cannot make them.
+    /// If this machine cannot create them.
     pub(crate) fn new(machines: usize) -> Self {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         let name = format!("gf{}x{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
@@ -42,12 +43,12 @@ impl Network {
         network
     }
 
-    /// The namespace of the controller.
+    /// Returns the namespace of the controller.
     pub(crate) fn hub(&self) -> String {
         format!("{}-hub", self.name)
     }
 
-    /// The namespace of a machine; its name is unique on this host.
+    /// Returns the namespace of a machine; its name is unique on this host.
     pub(crate) fn machine(&self, number: usize) -> String {
         format!("{}-{number}", self.name)
     }
@@ -63,7 +64,7 @@ impl Drop for Network {
     }
 }
 
-/// Plugs or unplugs a machine's cable. Unplugged, it is silent: nobody is told that a connection is over.
+/// Plugs or unplugs a machine's cable. Unplugged, it is silent: no connection is closed.
 pub(crate) fn plugged(hub: &str, number: usize, plugged: bool) {
     ip(&["-n", hub, "link", "set", &plug(number), if plugged { "up" } else { "down" }]);
 }

@@ -1,7 +1,7 @@
-//! The power supply of one machine: what its mains switch, its reset line and its console are to a person.
+//! The power supply of one machine: its mains switch, its reset line and its console.
 //!
-//! Owns the process of the machine's boots. Invariants: the machine runs only while its power is on; a reboot that it asked
-//! for is a new boot; nothing of it outlives this value, nor the test that holds it.
+//! Owns the process of the machine's boots. Invariants: the machine runs only while its power is on; a reboot that it
+//! requests is a new boot; no process of it outlives this value, nor the test that holds it.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -14,19 +14,19 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::network::plugged;
 
-/// What systemd-nspawn answers when the machine wants to boot again.
+/// systemd-nspawn's exit code if the machine wants to boot again.
 const REBOOT: i32 = 133;
-/// How long the processes of a machine may take to die.
+/// Time limit for the processes of a machine to die.
 const DEATH: Duration = Duration::from_secs(20);
 
-/// What one machine is made of.
+/// The parts of one machine.
 #[derive(Clone, Debug)]
 pub(crate) struct Parts {
-    /// The file tree it shares with others, read-only.
+    /// The read-only file tree that it shares with others.
     pub(crate) tree: PathBuf,
-    /// Its own folder: disk, console.
+    /// Its own folder, with disk and console.
     pub(crate) folder: PathBuf,
-    /// The name of its namespace, its cgroup and its entry in systemd-nspawn's books.
+    /// The name of its namespace, its cgroup and its systemd-nspawn machine.
     pub(crate) name: String,
     pub(crate) uuid: String,
     pub(crate) number: usize,
@@ -36,7 +36,7 @@ pub(crate) struct Parts {
 #[derive(Debug, Default)]
 struct State {
     on: bool,
-    /// The next reboot ends where the machine is off.
+    /// Whether the next reboot ends with the machine off.
     stays_off: bool,
     process: Option<u32>,
     cuts: Vec<u64>,
@@ -58,7 +58,7 @@ pub(crate) struct Power {
 }
 
 impl Power {
-    /// A machine that is switched off.
+    /// Creates a machine that is switched off.
     pub(crate) fn new(parts: Parts) -> Self {
         let shared = Arc::new(Shared { parts, state: Mutex::default(), changed: Condvar::new() });
         let for_thread = Arc::clone(&shared);
@@ -73,12 +73,12 @@ impl Power {
         self.shared.changed.notify_all();
     }
 
-    /// Whether the machine's next reboot ends where it is off.
+    /// Sets whether the machine's next reboot ends with the machine off.
     pub(crate) fn stay_off_after_reboot(&self, stays_off: bool) {
         self.shared.lock().stays_off = stays_off;
     }
 
-    /// Takes its power away: it falls silent, and nothing on it gets to end in order.
+    /// Cuts its power: it falls silent, and nothing on it ends in order.
     pub(crate) fn cut(&self) {
         let mut state = self.shared.lock();
         state.on = false;
@@ -87,7 +87,7 @@ impl Power {
         let process = state.process;
         drop(state);
         if let Some(process) = process {
-            // Why the first process where there is one: all others of a PID namespace die with it.
+            // The first process if there is one: all others of a PID namespace die with it.
             let first = child_of(process).and_then(child_of).unwrap_or(process);
             kill(first);
         }
@@ -97,7 +97,7 @@ impl Power {
     /// Waits until the machine is off.
     ///
     /// # Panics
-    /// When it is on for longer.
+    /// If it is on for longer than `patience`.
     pub(crate) fn await_off(&self, patience: Duration) {
         let deadline = Instant::now() + patience;
         while self.shared.lock().process.is_some() {
@@ -106,7 +106,7 @@ impl Power {
         }
     }
 
-    /// When its power was cut, in milliseconds since the epoch.
+    /// Returns when its power was cut, in milliseconds since the epoch.
     pub(crate) fn cuts(&self) -> Vec<u64> {
         self.shared.lock().cuts.clone()
     }
@@ -118,7 +118,7 @@ impl Drop for Power {
         state.over = true;
         state.on = false;
         if let Some(process) = state.process {
-            // Why its child: that is the first process of a PID namespace, and this one still takes note of its end.
+            // The child is the first process of the PID namespace; systemd-nspawn itself still records its end.
             kill(child_of(process).unwrap_or(process));
         }
         self.shared.changed.notify_all();
@@ -132,11 +132,11 @@ impl Drop for Power {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Why: a test that failed while it held the lock must not keep the machine alive.
+        // A test that failed while it held the lock must not keep the machine alive.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The state once no process of the machine is left.
+    /// Returns the state once no process of the machine is left.
     fn off(&self) -> MutexGuard<'_, State> {
         let state = self.lock();
         let wait = self.changed.wait_timeout_while(state, DEATH, |state| state.process.is_some());
@@ -168,7 +168,7 @@ impl Shared {
                 &self.parts.folder,
                 &format!("the boot ended with {code:?}; the power is {}", switch(state.on)),
             );
-            // Why also after a failure: whose power is on boots until it is switched off.
+            // After a failure too: a machine with power on boots until it is switched off.
             let off = code == Some(0) || (code == Some(REBOOT) && state.stays_off);
             state.on &= !off;
             if state.on && code != Some(REBOOT) {
@@ -182,7 +182,7 @@ impl Shared {
     }
 }
 
-/// Starts a machine. Its processes die with this one, and with the thread that called.
+/// Starts a machine. Its processes die with this process and with the calling thread.
 fn boot(parts: &Parts) -> std::process::Child {
     let console = std::fs::File::options()
         .create(true)
@@ -201,10 +201,10 @@ fn boot(parts: &Parts) -> std::process::Child {
         .unwrap_or_else(|error| panic!("setpriv cannot be started ({error}): type `make test-systems`"))
 }
 
-/// Adds a line to what the machine said.
+/// Adds a line to the machine's console.
 fn note(folder: &Path, text: &str) {
     let console = std::fs::File::options().append(true).open(folder.join("console"));
-    // Why no error: it is for those who read why a test failed.
+    // Errors do not matter: the line only helps to understand a failed test.
     let _ = console.and_then(|mut console| writeln!(console, "power supply: {text}"));
 }
 
@@ -219,13 +219,13 @@ fn child_of(process: u32) -> Option<u32> {
 
 fn kill(process: u32) {
     let pid = i32::try_from(process).ok().and_then(Pid::from_raw);
-    // Why no error: it may have ended by itself a moment ago.
+    // It may have ended by itself a moment ago.
     let _ = pid.map(|pid| kill_process(pid, Signal::KILL));
 }
 
 /// Removes the cgroups that a machine leaves behind.
 fn remove_group(name: &str) {
-    // Why several tries: the kernel is not done with dead processes at once.
+    // Several tries, because the kernel does not remove dead processes at once.
     const REMOVE: &str = "umount -R -l /sys/fs/cgroup; mount -t cgroup2 cgroup2 /sys/fs/cgroup && \
                           for try in $(seq 50); do \
                               find \"/sys/fs/cgroup/$1\" -depth -type d -exec rmdir {} +; \
@@ -239,13 +239,13 @@ fn remove_group(name: &str) {
         .status();
 }
 
-/// The wall clock, which machines share with their host.
+/// Returns the wall clock, which machines share with their host.
 pub(crate) fn now_ms() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The end of what a machine said on its console.
+/// Returns the end of a machine's console output.
 pub(crate) fn console(folder: &Path) -> String {
     let text = std::fs::read(folder.join("console")).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);

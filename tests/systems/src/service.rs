@@ -1,16 +1,16 @@
-//! What machines recorded of themselves: when they served, and in which boot.
+//! The machines' own records: when they were in service, and in which boot.
 
-/// One boot of a machine, as the machine wrote it down.
+/// One boot of a machine, as recorded by the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Boot {
     pub id: String,
     /// When its sshd listened, in milliseconds since the epoch.
     pub up: u64,
-    /// When its shutdown began; none while it runs, and where its power was cut.
+    /// When its shutdown began; `None` while it runs, or if its power was cut.
     pub down: Option<u64>,
 }
 
-/// Reads a machine's record: `up MILLISECONDS BOOT_ID` or `down MILLISECONDS BOOT_ID` a line.
+/// Parses a machine's record, with `up MILLISECONDS BOOT_ID` or `down MILLISECONDS BOOT_ID` in each line.
 pub(crate) fn boots(text: &str) -> Vec<Boot> {
     let mut boots: Vec<Boot> = Vec::new();
     for line in text.lines() {
@@ -31,7 +31,7 @@ pub(crate) fn boots(text: &str) -> Vec<Boot> {
     boots
 }
 
-/// From when to when a machine did not serve after its first boot, given when its power was cut; the last one may have no
+/// Returns when a machine was not in service after its first boot, given the power cuts; the last one may have no
 /// end.
 pub(crate) fn outages(boots: &[Boot], cuts: &[u64]) -> Vec<(u64, u64)> {
     let ends = boots.iter().enumerate().filter_map(|(index, boot)| {
@@ -43,7 +43,7 @@ pub(crate) fn outages(boots: &[Boot], cuts: &[u64]) -> Vec<(u64, u64)> {
     ends.collect()
 }
 
-/// How many of these were out at once, at most.
+/// Returns the largest number of them at once.
 pub(crate) fn most_at_once(outages: &[(u64, u64)]) -> usize {
     let at = |moment: u64| outages.iter().filter(|(from, to)| (*from..*to).contains(&moment)).count();
     outages.iter().map(|(from, _)| at(*from)).max().unwrap_or_default()

@@ -1,7 +1,7 @@
-//! Nodes of the lab that are nodes of a real Slurm cluster as well: `gpu001` of the lab is `gpu1` there.
+//! Nodes of the lab that are nodes of a real Slurm cluster too: the lab's `gpu001` is Slurm's `gpu1`.
 //!
-//! Owns both, the home of who runs gpufleet on them, and the thread that lets a node's slurmd know of each boot of its
-//! machine. Holds no expectation about gpufleet.
+//! Owns both, the home of gpufleet's user, and the thread that reports each boot of a machine through its slurmd.
+//! Makes no assumption about gpufleet.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,10 +12,10 @@ use gpufleet_tests::{Command, Fleet, FleetOptions, Home};
 
 use crate::{Cluster, ClusterOptions};
 
-/// What maps a lab's name to Slurm's.
+/// Maps a lab's name to Slurm's.
 const NODE: &str = "gpu{{ inventory_hostname[3:] | int }}";
 
-/// When which node's slurmd began to tell of a new boot.
+/// When each node's slurmd began to report a new boot.
 type Starts = Mutex<Vec<(usize, SystemTime)>>;
 
 /// The running cluster and its nodes.
@@ -29,7 +29,7 @@ pub struct SlurmFleet {
 }
 
 impl SlurmFleet {
-    /// Starts both. With `reboots` the GPUs cannot be reset, so that only a reboot makes MIG mode current.
+    /// Starts both. With `reboots` the GPUs cannot be reset, so that only a reboot makes the MIG mode current.
     pub fn start(nodes: usize, return_to_service: u8, reboots: bool) -> Self {
         let cluster = Arc::new(Cluster::start(ClusterOptions { nodes, return_to_service }));
         let (faults, states) = match reboots {
@@ -41,7 +41,7 @@ impl SlurmFleet {
             gpus: "a100-80gb",
             faults: faults.to_owned(),
             states: states.to_owned(),
-            // Why two: Slurm tells boots by the second.
+            // Two, because Slurm records boots by the second.
             boot_seconds: 2.0,
             ..FleetOptions::default()
         }));
@@ -54,12 +54,12 @@ impl SlurmFleet {
         Self { cluster, fleet, home: Home::new(), starts, stop, follower: Some(follower) }
     }
 
-    /// A rolling MIG reconfiguration with these further settings of `slurm`, in YAML's flow style.
+    /// Writes a rolling MIG reconfiguration with these further settings of `slurm`, in YAML's flow style.
     pub fn write_play(&self, budget: usize, more: &str) {
         self.write_rollout(budget, more, "health_gate: [gpu_count, mig_layout]");
     }
 
-    /// The same with one more line of `rollout`, which is the health gate otherwise.
+    /// Writes it with one more line of `rollout`, by default the health gate.
     pub fn write_rollout(&self, budget: usize, more: &str, line: &str) {
         let text = format!(
             "- name: Rolling MIG reconfiguration
@@ -78,42 +78,42 @@ impl SlurmFleet {
         self.home.write("play.yaml", &text);
     }
 
-    /// gpufleet with this cluster's configuration.
+    /// Prepares gpufleet with this cluster's configuration.
     pub fn gpufleet(&self, arguments: &[&str]) -> Command<'_> {
         let command = self.home.gpufleet(arguments).env("SLURM_CONF", self.cluster.conf());
         command.within(Duration::from_secs(150))
     }
 
-    /// The run of the play.
+    /// Prepares the run of the play.
     pub fn run(&self) -> Command<'_> {
         self.gpufleet(&["run", "play.yaml", "--yes", "--format", "json", "-i", &self.fleet.inventory()])
     }
 
-    /// Calls that changed the GPUs of a node.
+    /// Returns the number of calls that changed the GPUs of a node.
     pub fn changes(&self, node: usize) -> usize {
         self.fleet.setters(&host(node)).len()
     }
 
-    /// When the slurmd of a node began to tell of each boot after the first.
+    /// Returns when the slurmd of a node began to report each boot after the first.
     pub fn boots_told(&self, node: usize) -> Vec<SystemTime> {
         let starts = self.starts.lock().unwrap_or_else(PoisonError::into_inner);
         starts.iter().filter(|(of, _)| *of == node).map(|(_, at)| *at).collect()
     }
 
-    /// What is at a node of Slurm that is there only while somebody has it out, for messages.
+    /// Returns what Slurm's node shows only while it is held, for messages.
     pub fn traces(&self, node: usize) -> Option<String> {
         let line = self.cluster.show(node);
         let marks = ["DRAIN", "DOWN", "Reason=", "Extra=gpufleet", "Comment=gpufleet"];
         marks.iter().any(|mark| line.contains(mark)).then_some(line)
     }
 
-    /// Runs that hold the lock at Slurm, as Slurm shows it.
+    /// Returns the number of runs that hold the lock in Slurm.
     pub fn locks(&self) -> usize {
         self.cluster.admin(&["scontrol", "-a", "show", "reservation", "-o"]).matches("gpufleet_").count()
     }
 }
 
-/// The name in the lab of Slurm's node.
+/// Returns the lab's name of Slurm's node.
 pub fn host(node: usize) -> String {
     format!("gpu{node:03}")
 }
@@ -127,7 +127,7 @@ impl Drop for SlurmFleet {
     }
 }
 
-/// Starts a node's slurmd anew, as one that has just booted, after each boot of its machine; and reboots the machine when
+/// After each boot of a machine, restarts the node's slurmd as one that has just booted; reboots the machine when its
 /// slurmd was told to.
 fn follow(cluster: &Cluster, fleet: &Fleet, stop: &AtomicBool, nodes: usize, starts: &Starts) {
     let mut seen = vec![1; nodes];

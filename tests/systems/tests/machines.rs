@@ -1,6 +1,6 @@
 //! Rolling reboots of real machines: a real systemd, a real sshd, the real helper.
 //!
-//! What happened is taken from the machines' own records, never from gpufleet's.
+//! What happened is read from the machines' own records, never from gpufleet's.
 
 use std::fs;
 use std::path::Path;
@@ -23,7 +23,7 @@ const REBOOT: &str = "
     - shell: cat /proc/sys/kernel/random/boot_id >>/var/log/after
 ";
 
-/// Why generous: the machines of several tests share two cores.
+/// Generous, because the machines of several tests share two cores.
 const LIMIT: Duration = Duration::from_secs(240);
 
 fn home(max_unavailable: usize, timeout: &str) -> Home {
@@ -48,7 +48,7 @@ fn resume<'a>(home: &'a Home, machines: &Machines) -> Command<'a> {
     machines.gpufleet(home, &["resume", "--yes", "--format", "json"]).within(LIMIT)
 }
 
-/// Waits until the run has asked a node to reboot; gives its name.
+/// Waits until the run has told a node to reboot, and returns its name.
 fn first_reboot(running: &mut Running) -> String {
     running.until("a reboot", |events| events.has("reboot_issued"));
     running.journal().hosts("reboot_issued").remove(0)
@@ -62,7 +62,7 @@ fn wait(what: &str, condition: impl Fn() -> bool) {
     }
 }
 
-/// Every machine is done, rebooted once, one after the other.
+/// Checks that every machine is done and was rebooted once, one after the other.
 #[track_caller]
 fn all_rebooted_in_turn(machines: &Machines, done: &Finished) {
     for name in machines.names() {
@@ -72,7 +72,8 @@ fn all_rebooted_in_turn(machines: &Machines, done: &Finished) {
     assert_eq!(machines.most_out_at_once(), 1, "{done}");
 }
 
-/// The machine was in these many boots, each with an id of its own, and the command ran once, in the last of them.
+/// Checks that the machine had this number of boots, each with its own id, and that the command ran once, in the last
+/// boot.
 #[track_caller]
 fn rebooted(machines: &Machines, name: &str, boots: usize, said: &Finished) {
     let record = machines.boots(name);
@@ -86,7 +87,7 @@ fn rebooted(machines: &Machines, name: &str, boots: usize, said: &Finished) {
     assert_eq!(machines.text(name, "/etc/wanted.conf").as_deref(), Some("wanted"), "{name}");
 }
 
-/// A unit that keeps a shutdown going for a while.
+/// Adds a unit that makes a shutdown take longer.
 fn slow_shutdown(disk: &Path) {
     unit(
         disk,
@@ -118,7 +119,7 @@ fn all_machines_reboot_one_after_the_other() {
         assert_eq!(document.reboots(name), 1, "{done}");
         assert_eq!((document.stat(name, "ok"), document.stat(name, "changed")), (3, 3), "{done}");
         rebooted(&machines, name, 2, &done);
-        // systemd's own journal: the boots of before, and one more.
+        // systemd's own journal: the earlier boots and one more.
         let after = machines.journal_boots(name);
         assert_eq!((before.len(), after.len()), (1, 2), "{name}: {after:?}");
         let record = machines.boots(name);
@@ -199,7 +200,7 @@ fn a_machine_that_never_returns_keeps_its_place_in_the_budget() {
     }
     assert_eq!(machines.most_out_at_once(), 1, "{done}");
 
-    // Its power is back. What was asked of it has happened, and must not be asked for again.
+    // Its power is back. The reboot has happened, and must not be requested again.
     machines.await_off(lost);
     machines.switch_on(lost);
     machines.await_answer(lost);
@@ -262,7 +263,7 @@ fn a_power_cut_between_two_tasks_is_a_failure_of_its_own() {
     }
 }
 
-// A node is back when `systemctl is-system-running` says `running` or `degraded`, not when its sshd answers.
+// A node is back if `systemctl is-system-running` prints `running` or `degraded`, not if its sshd answers.
 #[test]
 fn a_machine_that_still_starts_is_not_back() {
     const SETTLES: &str = "[Unit]\nAfter=ssh.service\n[Service]\nType=oneshot\nRemainAfterExit=yes\n\

@@ -1,5 +1,5 @@
-//! The page of a report in a real browser: what it lets run, what its filter finds, what its address keeps, how it looks on
-//! a phone and on paper.
+//! The page of a report in a real browser: which scripts it runs, what its filter finds, what its address keeps, how
+//! it looks on a phone and on paper.
 
 use std::path::PathBuf;
 
@@ -14,7 +14,7 @@ use gpufleet_protocol::{Change, Disruption};
 use gpufleet_systems_tests::{Browser, sheets};
 use tempfile::TempDir;
 
-/// Would be a script, an image and an end of everything that it can stand in.
+/// A script, an image and the end of every element that it can be in.
 const EVIL: &str =
     "\"'></title></style></script><img src=x onerror=\"window.harm=1\"><script>window.harm=1</script>";
 
@@ -28,7 +28,7 @@ impl Page {
     }
 }
 
-/// An audit of so many nodes: each tenth differs, each fiftieth fails, and two of those have names that nobody should trust.
+/// Returns an audit of `count` nodes: every tenth differs, every fiftieth fails, and two of those have hostile names.
 fn page(count: usize) -> Page {
     let name = |at: usize| match at {
         49 | 99 => format!("gpu{at:04}{EVIL}"),
@@ -131,7 +131,7 @@ fn nothing_but_the_pages_own_script_runs() {
     let mut browser = Browser::open(&page.file(), "open=gpu0003", 1280);
     assert_eq!(browser.says("typeof window.harm"), "undefined");
     assert_eq!(browser.complaints(), Vec::<String>::new());
-    // What would have slipped through the escapes is stopped by the policy, and that is said.
+    // The policy stops what the escapes might let through, and reports it.
     let slipped = "document.body.insertAdjacentHTML('beforeend','<img src=x onerror=\"window.harm=1\">');\
                    var s=document.createElement('script');s.textContent='window.harm=1';document.body.append(s);\
                    document.body.insertAdjacentHTML('beforeend','<form action=\"http://127.0.0.1:9/\"></form>');\
@@ -139,7 +139,7 @@ fn nothing_but_the_pages_own_script_runs() {
     assert_eq!(browser.says(slipped), "undefined");
     let told = browser.complaints().join("\n");
     assert!(told.contains("Content Security Policy"), "{told}");
-    // Only the two lines of the script and of the style are in it: filter and tiles work, so both apply.
+    // It contains only the messages about the page's script and style; filter and tiles work, so both apply.
     assert_eq!(browser.says(SHOWN), 100);
     assert_eq!(browser.says("getComputedStyle(document.querySelector('.tiles')).display"), "flex");
 }
@@ -180,7 +180,7 @@ fn the_filter_finds_what_is_folded_and_the_address_keeps_what_was_chosen() {
     assert_eq!(browser.says("document.querySelectorAll('details.node[open]').length"), 1);
     assert_eq!(browser.says("document.getElementById('q').value"), "motd");
     assert_eq!(browser.complaints(), Vec::<String>::new());
-    // An address that somebody else made is no more than words.
+    // A forged address is plain text.
     browser.go(&page.file(), "sort=constructor&verdict=%22%5D&open=%3Cimg%3E&q=%3Cscript%3E");
     assert_eq!(browser.says("typeof window.harm"), "undefined");
     assert_eq!(browser.complaints(), Vec::<String>::new());

@@ -1,7 +1,7 @@
-//! Rollouts over a real Slurm in which nodes reboot, or are not well afterwards.
+//! Rollouts over a real Slurm in which nodes reboot, or are not healthy afterwards.
 //!
-//! A node of the lab really goes down and boots anew, and its slurmd tells slurmctld of the boot. What happened is read
-//! from Slurm and from the lab; never from gpufleet.
+//! A node of the lab really shuts down and boots, and its slurmd reports the boot to slurmctld. What happened is read
+//! from Slurm and from the lab, never from gpufleet.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,8 @@ fn host(node: usize) -> String {
     format!("gpu{node:03}")
 }
 
-/// The node was drained, rebooted and given back once each, in this order, and no trace of us is left at Slurm.
+/// Checks that the node was drained, rebooted and given back once each, in this order, and that Slurm has no trace of
+/// it.
 #[track_caller]
 fn rebooted_once(lab: &SlurmFleet, node: usize) {
     assert_eq!(lab.traces(node), None);
@@ -51,7 +52,7 @@ fn whole_rollout(return_to_service: u8, line: &str) {
     let drains = lab.cluster.drains();
     assert!((1..=2).contains(&drains.most) && drains.left.is_empty(), "{drains:?}");
     assert_eq!(lab.locks(), 0, "the lock is left");
-    // Everybody takes work again, and a second run leaves them alone.
+    // All nodes accept work again, and a second run leaves them alone.
     for node in 1..=NODES {
         lab.cluster.run_job(node, "sleep 300");
     }
@@ -85,7 +86,7 @@ fn slurm_reboots_the_nodes_with_return_to_service_2() {
     whole_rollout(2, VIA_SLURM);
 }
 
-/// A person drains a node in the middle of its reboot.
+/// A person drains a node during its reboot.
 fn taken_over_in_mid_reboot(return_to_service: u8, line: &str, states: &[&str]) {
     let lab = SlurmFleet::start(NODES, return_to_service, true);
     lab.write_rollout(2, "", line);
@@ -98,7 +99,7 @@ fn taken_over_in_mid_reboot(return_to_service: u8, line: &str, states: &[&str]) 
     let reason = format!("reason={REASON}");
     lab.cluster.admin(&["scontrol", "update", "nodename=gpu2", "state=drain", &reason]);
     let done = running.wait();
-    // Why either: it is done where nothing that disturbs it was left to do.
+    // Either: the node is done if no disruptive step was left.
     let state = done.document().state("gpu002").to_owned();
     match done.code {
         Some(0) => assert_eq!(state, "done", "{done}"),
@@ -129,7 +130,7 @@ fn a_person_who_drains_a_node_in_mid_reboot_has_the_last_word_with_return_to_ser
     taken_over_in_mid_reboot(2, "soak: 0s", &["IDLE+DRAIN"]);
 }
 
-/// The controller is killed once a node is told to reboot, and taken up when all that were told are back.
+/// The controller is killed once a node was told to reboot, and resumed when all such nodes are back.
 fn killed_in_mid_reboot(return_to_service: u8, line: &str) {
     let lab = SlurmFleet::start(NODES, return_to_service, true);
     lab.write_rollout(1, "", line);
@@ -142,7 +143,7 @@ fn killed_in_mid_reboot(return_to_service: u8, line: &str) {
     running.signal(Signal::KILL);
     assert_eq!(running.wait().code, None);
     let node = (1..=NODES).find(|node| host(*node) == told).unwrap();
-    // Why so long: whatever Slurm does by itself with a node that comes back must not give it work.
+    // Long enough for Slurm to act on a node that comes back; it must not give it work.
     std::thread::sleep(Duration::from_secs(8));
     lab.cluster.wait("a node that is out", || {
         let state = lab.cluster.state(node);
@@ -203,7 +204,7 @@ fn a_node_that_is_not_well_stays_drained_and_says_why() {
         assert_eq!(done.document().state(&host(node)), "done", "{done}");
         assert_eq!(lab.traces(node), None);
     }
-    // Nothing was mended: nothing changes.
+    // Nothing was repaired, so nothing changes.
     let resume = ["resume", "--yes", "--format", "json"];
     held(&lab.gpufleet(&resume).run());
     lab.fleet.read("gpu002", "rm /etc/sick");

@@ -1,6 +1,6 @@
-//! Whole rollouts of the real gpufleet over nodes that a real Slurm gives work to.
+//! Whole rollouts of the real gpufleet over nodes of a real Slurm.
 //!
-//! What happened is read from slurmctld's own log and records, and from the lab's logs; never from gpufleet's.
+//! What happened is read from slurmctld's own log and records, and from the lab's logs, never from gpufleet's.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ fn host(node: usize) -> String {
     format!("gpu{node:03}")
 }
 
-/// All nodes are done, changed once, and no trace of us is left at Slurm.
+/// Checks that all nodes are done and changed once, and that Slurm has no trace of the run.
 #[track_caller]
 fn all_done(lab: &SlurmFleet, states: impl Fn(&str) -> String, budget: usize) {
     for node in 1..=NODES {
@@ -31,7 +31,7 @@ fn all_done(lab: &SlurmFleet, states: impl Fn(&str) -> String, budget: usize) {
     assert_eq!(lab.locks(), 0, "the lock is left");
 }
 
-/// A job on a node that ends when its file is there, and then takes a while to be gone.
+/// A job that ends when its file exists, and then takes a while to be gone.
 struct Job {
     id: String,
     file: std::path::PathBuf,
@@ -49,7 +49,7 @@ impl Job {
     }
 }
 
-/// Waits until Slurm shows our drain of a node that its job keeps busy, and gpufleet saw that.
+/// Waits until Slurm shows this run's drain of a busy node, and gpufleet has seen it.
 #[track_caller]
 fn until_drained_by_us(lab: &SlurmFleet, running: &Running, node: usize) {
     let deadline = Instant::now() + Duration::from_secs(60);
@@ -57,7 +57,7 @@ fn until_drained_by_us(lab: &SlurmFleet, running: &Running, node: usize) {
         let line = lab.cluster.show(node);
         let journal = running.journal();
         let ours = line.contains("DRAIN") && line.contains("Reason=gpufleet:");
-        // Why both: who resumes a node before gpufleet saw its drain is taken for the failure of that drain.
+        // Both: a resume before gpufleet saw its drain would look like a failed drain.
         if ours && journal.of_host("drain", &host(node)).any(|with| with["step"]["step"] == "cordoned") {
             return;
         }
@@ -73,7 +73,7 @@ fn idle_nodes_are_drained_changed_and_given_back() {
     let done = lab.run().run().expect(0);
     all_done(&lab, |host| done.document().state(host).to_owned(), 2);
     assert!(lab.fleet.names().iter().all(|name| lab.fleet.boots(name) == 1), "a reset was enough");
-    // A second run finds nothing to do and drains nobody.
+    // A second run finds nothing to do and drains no node.
     let again = lab.run().run().expect(0).document();
     assert!(again.states().values().all(|state| state == "compliant"), "{:?}", again.states());
     assert_eq!(lab.cluster.drains().times.values().sum::<usize>(), NODES);
@@ -93,7 +93,7 @@ fn a_node_with_a_job_waits_until_nothing_of_it_is_left() {
     let lab = SlurmFleet::start(NODES, 0, false);
     lab.write_play(2, "");
     let file = lab.home.dir().join("ready");
-    // Why the trap: the job ignores its end until KillWait is over, and the node is COMPLETING meanwhile.
+    // The trap makes the job ignore its end until KillWait is over, and the node is COMPLETING meanwhile.
     let script = format!("trap '' TERM; touch {}; while :; do sleep 1; done", file.display());
     let job = lab.cluster.run_job(2, &script);
     lab.cluster.wait("the job's trap", || file.exists());
@@ -110,7 +110,7 @@ fn a_node_with_a_job_waits_until_nothing_of_it_is_left() {
         || !lab.cluster.admin(&["squeue", "-a", "-h", "-w", "gpu2"]).is_empty()
     {
         completing += usize::from(lab.cluster.state(2).contains("COMPLETING"));
-        // Why asked again: what was there a moment ago may be gone by now.
+        // Read again, because it may have changed meanwhile.
         let changes = lab.changes(2);
         if lab.cluster.state(2).contains("COMPLETING") {
             assert_eq!(changes, 0, "changed while its job was completing");
@@ -144,7 +144,7 @@ fn a_node_that_a_person_drained_before_is_left_alone() {
     assert_eq!((drains.left.len(), lab.locks()), (1, 0), "{drains:?}");
 }
 
-/// A person does something to a node that we hold and wait for; then its job ends.
+/// A person changes a node that the run has drained and waits for; then its job ends.
 fn taken_over(action: &[&str], state: &str, shows: &str) {
     let lab = SlurmFleet::start(NODES, 0, false);
     lab.write_play(2, "");
@@ -222,7 +222,7 @@ fn slurm_is_asked_on_a_login_node() {
     lab.home.write("logins.yaml", &login.inventory("login1"));
     let inventory = lab.fleet.inventory();
     let arguments = ["run", "play.yaml", "--yes", "--format", "json", "-i", &inventory, "-i", "logins.yaml"];
-    // Why without SLURM_CONF: on this machine nobody would answer.
+    // Without SLURM_CONF, so that no Slurm on this machine would answer.
     let done = lab.home.gpufleet(arguments).within(Duration::from_secs(150)).run().expect(0);
     all_done(&lab, |host| done.document().state(host).to_owned(), 2);
     assert_eq!(login.connections(), 1, "one connection for all calls");
@@ -250,14 +250,14 @@ fn a_second_run_is_kept_away_by_the_lock() {
     let lab = SlurmFleet::start(NODES, 0, false);
     lab.write_play(4, "");
     let jobs = [1, 2, 3].map(|node| Job::start(&lab, node));
-    // Why a limit: the second run's node is none of the first's.
+    // Limited to a node that the first run does not use.
     let inventory = lab.fleet.inventory();
     let first =
         ["run", "play.yaml", "--yes", "--format", "json", "-l", "gpu001,gpu002,gpu003", "-i", &inventory];
     let running = lab.gpufleet(&first).start();
     until_drained_by_us(&lab, &running, 2);
     assert_eq!(lab.locks(), 1);
-    // Why another home: the lock of this machine would tell of it first.
+    // Another home, because this machine's lock would refuse the run first.
     let home = Home::new();
     home.write("play.yaml", &std::fs::read_to_string(lab.home.work().join("play.yaml")).unwrap());
     let second = home

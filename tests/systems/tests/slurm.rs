@@ -57,7 +57,7 @@ async fn until_idle(drainer: &SlurmDrainer, node: usize) -> Vec<Vec<String>> {
 async fn a_running_job_keeps_the_node_busy_until_it_is_gone_completely() {
     let cluster = Cluster::start(ClusterOptions::default());
     let drainer = drainer(&cluster, Notice::Nothing);
-    // Why the trap: the job ignores its end until KillWait is over, and the node is COMPLETING meanwhile.
+    // The trap makes the job ignore its end until KillWait is over, and the node is COMPLETING meanwhile.
     let job = cluster.run_job(1, "trap '' TERM; while :; do sleep 1; done");
     cordoned(&drainer, 1, "run1").await;
     let Activity::Busy { work } = drainer.activity(&target(1)).await.unwrap() else {
@@ -93,7 +93,7 @@ async fn a_drain_by_a_person_is_neither_overwritten_nor_undone() {
     assert!(cluster.show(2).contains("Reason=bad DIMM"), "{}", cluster.show(2));
     assert_eq!(cluster.state(2), "IDLE+DRAIN");
 
-    // A person who resumes our drain has the last word too.
+    // A person who resumes a node of this run's drain has the last word too.
     cluster.admin(&["scontrol", "update", "nodename=gpu2", "state=resume"]);
     assert_eq!(drainer.ownership(&target(2), &marker("run1")).await, Ok(Ownership::NotDrained));
 }
@@ -211,7 +211,7 @@ async fn two_runs_never_hold_the_lock_together() {
     drainer.unlock("runA").await.unwrap();
     drainer.unlock("runA").await.unwrap();
     assert_eq!(drainer.lock("runB").await, Ok(None));
-    // The lock keeps no job away, not even one without a limit.
+    // The lock delays no job, not even one without a limit.
     cluster.run_job(1, "sleep 60");
 }
 

@@ -1,8 +1,8 @@
-//! What is said to a person about wrong input: a message, its place, why, and what to do next.
+//! What is reported about wrong input: a message, its place, the reason, and what to do next.
 //!
-//! Owns the error model of everything that reads text (inventory, playbooks, patterns) and its rendering.
-//! Must not know any of those languages. Invariants: a [`Span`] always carries the text it points into, so an
-//! excerpt can be shown wherever the error ends up; values of keys that look secret never reach an excerpt.
+//! Owns the error model of everything that reads text (inventory, playbooks, patterns) and its rendering. Must not
+//! know any of those languages. Invariants: a [`Span`] always carries the text it points into, so an excerpt can be
+//! shown wherever the error is reported; values of keys that look secret never reach an excerpt.
 
 mod render;
 mod secret;
@@ -14,7 +14,7 @@ pub use secret::looks_secret;
 pub use span::{SourceFile, Span};
 pub use suggest::{did_you_mean, suggest};
 
-/// How bad it is.
+/// How serious a diagnostic is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
     /// Nothing may run.
@@ -25,15 +25,15 @@ pub enum Severity {
     Note,
 }
 
-/// One thing to say about one place.
+/// One report about one place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Diagnostic {
     pub severity: Severity,
     /// One sentence without a full stop: what is wrong.
     pub message: String,
-    /// Where; none for things that have no place in a file (a command line, a missing file).
+    /// Where it is wrong; `None` for input without a place in a file (a command line, a missing file).
     pub span: Option<Span>,
-    /// A few words under the carets: why.
+    /// A few words under the carets that say why.
     pub label: Option<Box<str>>,
     /// Further facts, one line each.
     pub notes: Vec<String>,
@@ -71,14 +71,14 @@ impl Diagnostic {
         }
     }
 
-    /// Says where.
+    /// Sets the place.
     #[must_use]
     pub fn at(mut self, span: &Span) -> Self {
         self.span = Some(span.clone());
         self
     }
 
-    /// Says why, under the carets.
+    /// Sets the reason, shown under the carets.
     #[must_use]
     pub fn label(mut self, label: impl Into<String>) -> Self {
         self.label = Some(label.into().into_boxed_str());
@@ -134,7 +134,7 @@ impl Diagnostic {
     }
 }
 
-/// Everything that is wrong with some input, in the order found; the error type of all parsers.
+/// Everything that is wrong with some input, in the order found. The error type of all parsers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Diagnostics(pub Vec<Diagnostic>);
 
@@ -143,12 +143,12 @@ impl Diagnostics {
         Self::default()
     }
 
-    /// The same, each of them once: a file that is read for several plays has its mistakes in all of them.
+    /// Removes repeated diagnostics: a file that several plays read reports its mistakes once for each of them.
     #[must_use]
     pub fn once(self) -> Self {
         let mut told: Vec<Diagnostic> = Vec::with_capacity(self.0.len());
         for diagnostic in self.0 {
-            // Why bounded: who has thousands of mistakes reads the first ones.
+            // The search is linear, so it is done for the first 2,000 only.
             if told.len() > 2_000 || !told.contains(&diagnostic) {
                 told.push(diagnostic);
             }
@@ -168,7 +168,7 @@ impl Diagnostics {
         self.0.is_empty()
     }
 
-    /// Whether anything in here forbids going on.
+    /// Whether there is an error, so that nothing may run.
     pub fn has_errors(&self) -> bool {
         self.0.iter().any(|diagnostic| diagnostic.severity == Severity::Error)
     }
@@ -177,13 +177,13 @@ impl Diagnostics {
         self.0.iter()
     }
 
-    /// `Err(self)` when there is an error in here, else `Ok(value)`.
+    /// Returns `Err(self)` if there is an error, otherwise `Ok(value)`.
     pub fn into_result<T>(self, value: T) -> Result<T, Diagnostics> {
         if self.has_errors() { Err(self.once()) } else { Ok(value) }
     }
 
-    /// Takes the errors of `result` into `self` and returns its value, so that parsing can go on and
-    /// report several mistakes at once.
+    /// Moves the errors of `result` into `self` and returns its value, so that parsing can go on and report
+    /// several mistakes at once.
     pub fn absorb<T>(&mut self, result: Result<T, Diagnostics>) -> Option<T> {
         match result {
             Ok(value) => Some(value),

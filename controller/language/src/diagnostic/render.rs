@@ -1,4 +1,4 @@
-//! The look of an error on a terminal.
+//! Renders diagnostics for a terminal.
 
 use std::fmt::Write as _;
 
@@ -10,7 +10,7 @@ use crate::visible::{is_hidden, visible, visible_lines};
 use super::secret::{inside_secret, mask_line};
 use super::{Diagnostic, Diagnostics, Severity, Span};
 
-/// Columns of source text shown of one line.
+/// Columns of source text that an excerpt shows.
 const EXCERPT_WIDTH: usize = 88;
 const TAB_WIDTH: usize = 4;
 
@@ -78,12 +78,13 @@ impl Painter {
     }
 }
 
-/// Why: a message quotes texts of others, which may hold escape sequences, or lines that look like ours.
+/// Escapes what a terminal would interpret: a message may quote foreign text with escape sequences, or with lines
+/// that look like gpufleet's own.
 fn printable(text: &str) -> String {
     visible_lines(text).replace('\n', "\n  ")
 }
 
-/// One source line made fit for the screen, with the place of the carets in columns.
+/// One source line cut to fit the screen, with the columns of the carets.
 struct Excerpt {
     text: String,
     offset: usize,
@@ -111,7 +112,7 @@ impl Excerpt {
         }
         let visible_end = cells.iter().rposition(|(text, _)| text.trim() != "").map_or(0, |last| last + 1);
         let end = first.saturating_add(count).min(visible_end.max(first + 1)).max(first);
-        // Why: columns[i] is where cell i begins; lines of any length are cut in one pass.
+        // `columns[i]` is where cell `i` begins, so that a line of any length is cut in one pass.
         let columns: Vec<usize> = std::iter::once(0)
             .chain(cells.iter().scan(0, |sum, (_, width)| {
                 *sum += width;
@@ -122,7 +123,7 @@ impl Excerpt {
 
         let mut text = String::new();
         let mut start = 0;
-        // Why: keep a third of the window in front of the carets, so that what leads to the mistake is seen.
+        // A third of the window stays in front of the carets, so that the text before the mistake is seen.
         if column(end) > EXCERPT_WIDTH {
             let wanted = column(first).saturating_sub(EXCERPT_WIDTH / 3);
             start = columns.partition_point(|column| *column < wanted).min(first);
@@ -150,7 +151,7 @@ impl Excerpt {
     }
 }
 
-/// What is shown for one character, and how many columns it takes.
+/// Returns what is shown for one character, and how many columns it takes.
 fn cell(c: char) -> (String, usize) {
     match c {
         '\t' => (" ".repeat(TAB_WIDTH), TAB_WIDTH),

@@ -4,8 +4,8 @@ use super::SourceFile;
 
 /// Whether a variable or parameter of this name probably holds a secret.
 ///
-/// By its words (split at `_`, `-`, `.` and spaces): password, passphrase, token, secret, vault, key, credential and
-/// their short and plural forms. Names of files that hold one (`…_key_file`) are no secret.
+/// Decides by its words (split at `_`, `-`, `.` and spaces): password, passphrase, token, secret, vault, key,
+/// credential and their short and plural forms. The name of a file that holds a secret (`…_key_file`) is not one.
 pub fn looks_secret(key: &str) -> bool {
     let key = key.to_lowercase();
     let words: Vec<&str> = key.split(['_', '-', '.', ' ']).filter(|word| !word.is_empty()).collect();
@@ -20,9 +20,10 @@ pub fn looks_secret(key: &str) -> bool {
     })
 }
 
-/// `line` with the value of the first secret key in it replaced, and from which character on; or none.
+/// Returns `line` with the value of its first secret key replaced, and the character from which it is; `None` without
+/// one.
 ///
-/// What follows a secret on the same line goes with it: where a value ends cannot be told from one line.
+/// The rest of the line is hidden too, as one line does not tell where a value ends.
 pub(super) fn mask_line(line: &str, hides: impl Fn(&str) -> bool) -> Option<(String, usize)> {
     let chars: Vec<char> = line.chars().collect();
     let mut start = 0;
@@ -57,7 +58,7 @@ pub(super) fn inside_secret(source: &SourceFile, number: u32) -> bool {
         if line.trim().is_empty() || line.trim_start().starts_with('#') {
             continue;
         }
-        // Why: the sign of a list item takes part in the indentation of the key behind it.
+        // The dash of a list item counts as indentation of the key behind it.
         let key_indent = line.chars().take_while(|c| *c == ' ' || *c == '\t' || *c == '-').count();
         if key_indent < indent {
             let key = line.trim_start_matches([' ', '\t', '-']).split(':').next().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! A place in a text that somebody wrote.
+//! A place in a source text.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,12 +18,12 @@ impl SourceFile {
         Arc::new(Self { name: name.into(), text: text.into(), secret: false, plain_key: false })
     }
 
-    /// A text in which the name `key` alone stands for an expression, which may be shown.
+    /// Creates a text in which the value of a key named just `key` may be shown, because it is an expression.
     pub fn with_plain_key(name: impl Into<String>, text: impl Into<String>) -> Arc<Self> {
         Arc::new(Self { name: name.into(), text: text.into(), secret: false, plain_key: true })
     }
 
-    /// A text of which nothing may be shown, such as a decrypted vault.
+    /// Creates a text of which nothing may be shown, such as a decrypted vault.
     pub fn secret(name: impl Into<String>, text: impl Into<String>) -> Arc<Self> {
         Arc::new(Self { name: name.into(), text: text.into(), secret: true, plain_key: false })
     }
@@ -40,18 +40,18 @@ impl SourceFile {
         self.secret
     }
 
-    /// Whether the value of this name is kept out of excerpts.
+    /// Whether the value of the key `name` is kept out of excerpts.
     pub(super) fn hides(&self, name: &str) -> bool {
         looks_secret(name) && !(self.plain_key && name == "key")
     }
 
-    /// The line of this number (from 1) without its line break.
+    /// Returns a line (from 1) without its line break.
     pub fn line(&self, number: u32) -> Option<&str> {
         self.text.split('\n').nth(number.checked_sub(1)? as usize).map(|line| line.trim_end_matches('\r'))
     }
 }
 
-/// Why: two readings of one file are the same place, and comparing whole texts would be dear.
+/// Compares names only: a file that is read twice is the same place, and comparing whole texts is slow.
 impl PartialEq for SourceFile {
     fn eq(&self, other: &Self) -> bool {
         self.name == other.name
@@ -60,14 +60,14 @@ impl PartialEq for SourceFile {
 
 impl Eq for SourceFile {}
 
-/// Why: texts hold secrets; a debug print of any parsed tree must not carry them.
+/// Prints no text, as it may hold secrets that a debug print of a parsed tree must not show.
 impl fmt::Debug for SourceFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "SourceFile({})", self.name)
     }
 }
 
-/// A stretch of one line.
+/// A range of characters in one line.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Span {
     pub source: Arc<SourceFile>,
@@ -75,7 +75,7 @@ pub struct Span {
     pub line: u32,
     /// In characters, from 1.
     pub column: u32,
-    /// In characters; what goes over the end of the line is cut, and 0 is drawn as one caret.
+    /// In characters. What goes beyond the end of the line is cut; 0 is drawn as one caret.
     pub length: u32,
 }
 
@@ -89,7 +89,7 @@ impl Span {
         self.source.name()
     }
 
-    /// The stretch of `length` characters that begins `offset` characters into this one.
+    /// Returns the `length` characters that begin `offset` characters into this span.
     #[must_use]
     pub fn part(&self, offset: usize, length: usize) -> Self {
         let offset = u32::try_from(offset).unwrap_or(u32::MAX);
@@ -98,7 +98,7 @@ impl Span {
     }
 }
 
-/// `file:line:column`, as editors understand it.
+/// Prints `file:line:column`, which editors understand.
 impl fmt::Display for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}:{}", self.file(), self.line, self.column)

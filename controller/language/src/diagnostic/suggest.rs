@@ -1,9 +1,9 @@
-//! "Did you mean …".
+//! "Did you mean …" suggestions.
 
-/// The candidate that `word` was most likely meant to be, if any is close enough.
+/// Returns the candidate that `word` was most likely meant to be, if any is close enough.
 ///
-/// Close means at most one edit (insertion, deletion, replacement, swap) for every three characters, and one more where one
-/// word begins with the other; case and the choice between `-` and `_` cost nothing.
+/// Close means at most one edit (insertion, deletion, replacement, swap) for every three characters, and one more
+/// where one word begins with the other. Case and the choice between `-` and `_` cost nothing.
 pub fn suggest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let wanted = normalise(word);
     let length = wanted.chars().count();
@@ -16,7 +16,7 @@ pub fn suggest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
         edits.clamp(1, 5)
     };
     let candidates: Vec<&str> = candidates.into_iter().collect();
-    // Why first: `source` is nearer to `src` than to `force` for everybody but an edit distance.
+    // Before distances: `src` is short for `source`, though `force` is fewer edits away.
     let short = |candidate: &&str| {
         let (candidate, consonants) =
             (normalise(candidate), |text: &str| text.replace(['a', 'e', 'i', 'o', 'u'], ""));
@@ -39,7 +39,8 @@ pub fn suggest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
             distance <= limit && *distance < candidate.chars().count().min(length)
         })
         .map(|(_, distance, candidate)| (distance, candidate))
-        // Why letters: who writes `taks` means `tasks`, where all of them are, rather than `tags`.
+        // Of two equally near candidates, one with all letters of the word wins: `taks` means `tasks` rather than
+        // `tags`.
         .min_by_key(|(distance, candidate)| {
             let there = normalise(candidate);
             (*distance, wanted.chars().filter(|c| !there.contains(*c)).count(), *candidate)
@@ -47,7 +48,7 @@ pub fn suggest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
         .map(|(_, candidate)| candidate)
 }
 
-/// The help line for [`suggest`].
+/// Returns the help line for [`suggest`].
 pub fn did_you_mean<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<String> {
     suggest(word, candidates).map(|candidate| format!("did you mean `{candidate}`?"))
 }

@@ -1,13 +1,13 @@
-//! Host identifiers with an optional port, as Ansible's `parse_address` reads them.
+//! Host identifiers with an optional port, by the rules of Ansible's `parse_address`.
 //!
-//! Owns the grammar of names, IPv4 and IPv6 addresses, all with ranges in them. What it does not recognise is still a
-//! host name to Ansible, taken as it is and without a port; the callers decide.
+//! Owns the grammar of names, IPv4 and IPv6 addresses, all with ranges in them. Ansible takes any other text for a
+//! host name without a port; callers decide what to do with it.
 
 use std::sync::LazyLock;
 
 use regex::Regex;
 
-/// A host identifier, ranges still in it, and its port.
+/// A host identifier, with its ranges unexpanded, and its port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Address<'a> {
     pub host: &'a str,
@@ -38,7 +38,7 @@ fn matches(regex: &LazyLock<Option<Regex>>, text: &str) -> bool {
     regex.as_ref().is_some_and(|regex| regex.is_match(text))
 }
 
-/// Reads `host`, `host:port`, `[host]:port`; none when this is no host identifier.
+/// Parses `host`, `host:port` or `[host]:port`; `None` if the text is no host identifier.
 pub(super) fn parse_address(text: &str) -> Option<Address<'_>> {
     let mut host = text;
     let mut port = None;
@@ -52,7 +52,7 @@ pub(super) fn parse_address(text: &str) -> Option<Address<'_>> {
     known.then_some(Address { host, port })
 }
 
-/// Whether this is an IPv4 or IPv6 address, ranges allowed.
+/// Whether a text is an IPv4 or IPv6 address, which may have ranges.
 pub(super) fn is_ip(text: &str) -> bool {
     matches(&IPV4, text) || is_ipv6(text)
 }
@@ -61,13 +61,13 @@ fn is_ipv6(text: &str) -> bool {
     text.contains(':') && matches(&IPV6, text)
 }
 
-/// `[host]:port`
+/// Parses `[host]:port`.
 fn bracketed_port(text: &str) -> Option<(&str, u32)> {
     let (inner, port) = text.strip_prefix('[')?.rsplit_once("]:")?;
     (!inner.is_empty()).then_some((inner, number(port)?))
 }
 
-/// `host:port`, where a `:` may otherwise stand only inside of `[…]`.
+/// Parses `host:port`. Any other `:` must be inside of `[…]`.
 fn plain_port(text: &str) -> Option<(&str, u32)> {
     let (host, port) = text.rsplit_once(':')?;
     let port = number(port)?;

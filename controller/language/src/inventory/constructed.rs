@@ -1,9 +1,9 @@
-//! Groups and variables that follow from others: files with `plugin: constructed`.
+//! Groups and variables computed from others, by files with `plugin: constructed`.
 //!
-//! Owns what such a file may say and how its expressions become variables, groups and members. Must not know where the
-//! hosts came from. Invariants: only hosts and variables of the sources before this one count; an expression that
-//! cannot be read is an error for every host, one that fails on a host counts for nothing there unless the file is
-//! strict, or gpufleet does not do on any host what it asks for.
+//! Owns what such a file may contain, and how its expressions become variables, groups and members. Must not know
+//! where the hosts come from. Invariants: only hosts and variables of the sources before this one are used. An
+//! expression that cannot be read is an error. One that fails on a host is skipped for that host, unless the file is
+//! strict or the expression uses something that gpufleet never does.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -33,28 +33,28 @@ const KEYS: [&str; 9] = [
     "use_extra_vars",
     "facts",
 ];
-/// Variables that nobody wrote.
+/// Variables that Ansible sets for every host.
 const MAGIC: [&str; 5] =
     ["inventory_hostname", "inventory_hostname_short", "group_names", "inventory_file", "inventory_dir"];
 const KEYED: [&str; 6] =
     ["key", "prefix", "separator", "parent_group", "default_value", "trailing_separator"];
 
-/// What lies around such a file.
+/// The context of such a file.
 pub(super) struct Surroundings<'a> {
     /// The folder of the file.
     pub folder: &'a Path,
-    /// Folders of the sources before it.
+    /// Folders of the sources that were read before.
     pub before: &'a [PathBuf],
     pub extra_vars: &'a Map<String, Json>,
     pub keyring: &'a Keyring,
 }
 
-/// Whether this is the name of the one plugin that is built in.
+/// Whether this is the name of the one plugin that gpufleet has.
 pub(super) fn is_constructed(name: &str) -> bool {
     matches!(name, "constructed" | "ansible.builtin.constructed" | "ansible.legacy.constructed")
 }
 
-/// Reads the file and applies it to every host that is there so far.
+/// Reads the file and applies it to every host known so far.
 pub(super) fn read(
     draft: &mut Draft,
     root: &Node,
@@ -89,15 +89,15 @@ struct Config {
     compose: Vec<Composed>,
     groups: Vec<(String, Text)>,
     keyed: Vec<Keyed>,
-    /// What `gpufleet facts --format json` wrote, by host.
+    /// The output of `gpufleet facts --format json`, by host.
     facts: Map<String, Json>,
 }
 
-/// A variable that follows from others.
+/// A computed variable.
 struct Composed {
     name: String,
     text: Text,
-    /// The variables that it reads and somebody wrote.
+    /// The variables that it reads, without magic ones.
     reads: Vec<String>,
 }
 
@@ -123,7 +123,7 @@ impl Text {
         Ok(Self { text, span: node.span.clone() })
     }
 
-    /// A condition, which may be a plain `true` as well.
+    /// Reads a condition, which may be a plain `true` too.
     fn condition(node: &Node, what: &str) -> Result<Self, Diagnostics> {
         match node.value {
             Yaml::Bool(value) => Ok(Self { text: value.to_string(), span: node.span.clone() }),
@@ -131,7 +131,7 @@ impl Text {
         }
     }
 
-    /// The part of the text that an error is about.
+    /// Returns the part of the text that an error is about.
     fn place(&self, error: &TemplateError) -> Span {
         let Some(range) = error.range() else { return self.span.clone() };
         let chars = |end: usize| self.text.get(..end).map_or(0, |text| text.chars().count());
@@ -194,7 +194,7 @@ fn boolean(node: &Node, key: &str) -> Result<bool, Diagnostics> {
     }
 }
 
-/// The entries of `compose` or `groups`; all that can be told without a host is checked here.
+/// Reads the entries of `compose` or `groups`, and checks all that can be checked without a host.
 fn expressions(
     root: &Node,
     key: &str,
@@ -282,14 +282,14 @@ fn read_facts(path: &Path, node: &Node) -> Result<Map<String, Json>, Diagnostics
     }
 }
 
-/// A group name without signs that variables may not have either, as Ansible changes it.
+/// Replaces characters that variables may not have in a group name, as Ansible does.
 fn safe_name(name: &str) -> String {
     let word = |c: char| c.is_alphanumeric() || c == '_';
     let good = |(index, c): (usize, char)| word(c) && (index > 0 || !c.is_numeric());
     name.chars().enumerate().map(|(index, c)| if good((index, c)) { c } else { '_' }).collect()
 }
 
-/// The strings in some variables that may be templates.
+/// Returns the strings in some variables that may be templates.
 fn written_strings<'a>(names: &[String], layers: &[&'a Map<String, Json>]) -> HashSet<&'a str> {
     let found = |name: &String| layers.iter().find_map(|layer| layer.get(name));
     let mut open: Vec<&Json> = names.iter().filter_map(found).collect();
@@ -309,7 +309,7 @@ fn written_strings<'a>(names: &[String], layers: &[&'a Map<String, Json>]) -> Ha
     strings
 }
 
-/// Marks strings that an expression made, and nobody wrote, as not to be templated.
+/// Marks strings that an expression computed, and that no source contains, as not to be templated.
 fn with_marks(value: Json, written: &HashSet<&str>) -> Json {
     match value {
         Json::String(text) if !written.contains(text.as_str()) => json!({ "__ansible_unsafe": text }),
@@ -328,7 +328,7 @@ struct Run<'a> {
     surroundings: &'a Surroundings<'a>,
     depths: Vec<usize>,
     errors: Diagnostics,
-    /// Why: an expression that fails does so on thousands of hosts; the first one tells it.
+    /// Places of reported expressions: one that fails on thousands of hosts is reported for the first only.
     told: HashSet<String>,
 }
 
@@ -404,7 +404,7 @@ impl Run<'_> {
         Scope::new(layers)
     }
 
-    /// What is known of a host at this point: variables of its groups, its own, and a few magic ones.
+    /// Returns the variables of a host at this point: those of its groups, its own, and some magic ones.
     fn variables(&self, draft: &Draft, host: HostId) -> Map<String, Json> {
         let Some(data) = draft.hosts.get(host) else { return Map::new() };
         let mut groups: Vec<GroupId> = data.groups.clone();
@@ -426,7 +426,7 @@ impl Run<'_> {
         let keyring = self.surroundings.keyring;
         for files in &self.files {
             for group in known() {
-                // Why the errors do not count here: the same files are read again for all groups, and told then.
+                // Errors are ignored here: the same files are read again for all groups, and reported then.
                 add(&files.group(&group.name, keyring).unwrap_or_default());
             }
         }
@@ -458,13 +458,13 @@ impl Run<'_> {
     }
 
     fn failed(&mut self, draft: &Draft, host: HostId, text: &Text, error: &TemplateError, so: &str) {
-        // Why: what is never done here cannot be meant to fail on some hosts, as a variable that is not everywhere can.
+        // A variable may be missing on some hosts on purpose; what gpufleet refuses fails on all of them.
         if self.config.strict || error.is_refusal() {
             self.refuse(draft, host, text.error(error).note(so), text);
         }
     }
 
-    /// Tells an error once for each expression, with the first host it happened on.
+    /// Reports an error once for each expression, with the first host on which it occurred.
     fn refuse(&mut self, draft: &Draft, host: HostId, error: Diagnostic, text: &Text) {
         if self.told.insert(format!("{}:{}:{}", text.span.file(), text.span.line, text.span.column)) {
             let name = draft.hosts.get(host).map_or("", |host| &host.name);
@@ -524,7 +524,7 @@ enum NoNames {
 }
 
 impl Keyed {
-    /// What comes behind prefix and separator, for each group that follows from the value of the key.
+    /// Returns the group names that follow from the value of the key, without prefix and separator.
     fn names(&self, value: &Json) -> Result<Vec<String>, NoNames> {
         let empty = |value: &Json| value.is_null() || value.as_str() == Some("");
         let defaulted = |value: &Json| match &self.default {

@@ -1,7 +1,7 @@
-//! Hosts, groups and their relations while sources are read.
+//! Hosts, groups and their relations while sources are being read.
 //!
-//! Owns the rules of Ansible's inventory data: who comes first, what belongs to `all` and `ungrouped`, how deep a
-//! group is. Must not know files or syntax. Invariants: the group graph has no cycle; a host is in a group once.
+//! Owns the rules of Ansible's inventory data: the order of hosts, the members of `all` and `ungrouped`, the depth of
+//! a group. Must not know files or syntax. Invariants: the group graph has no cycle; a group lists a host once.
 
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
@@ -23,23 +23,23 @@ pub(super) const UNGROUPED: GroupId = 1;
 #[derive(Clone, Debug)]
 pub(super) struct Group {
     pub name: String,
-    /// Hosts named in this group itself, in order.
+    /// Hosts listed in this group itself, in order.
     pub hosts: Vec<HostId>,
     pub children: Vec<GroupId>,
     pub parents: Vec<GroupId>,
     pub vars: Map<String, Value>,
-    /// What the variable files beside the sources and the playbook say, filled in when they are read.
+    /// Variables from the files beside the sources and the playbook, filled in when these are read.
     pub file_vars: Map<String, Value>,
     pub places: Places,
-    /// `ansible_group_priority`: of groups of one depth, the higher one wins.
+    /// `ansible_group_priority`: among groups of the same depth, the higher one wins.
     pub priority: i64,
-    /// The longest way down from `all`.
+    /// The longest path from `all` to this group.
     pub depth: usize,
     /// Hosts of this group and of all groups below it, in order.
     pub members: Vec<HostId>,
 }
 
-/// The source that a host came from first.
+/// The first source that defines a host.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Origin {
     pub file: String,
@@ -50,20 +50,20 @@ pub(super) struct Origin {
 pub(super) struct Host {
     pub name: HostName,
     pub vars: Map<String, Value>,
-    /// Groups that name this host, then (after [`Draft::finish`]) also all groups above them.
+    /// Groups that list this host; after [`Draft::finish`] also all groups above them.
     pub groups: Vec<GroupId>,
     pub origin: Arc<Origin>,
     pub places: Places,
 }
 
-/// Where the variables that say how a host is reached stand, for messages.
+/// The places of variables that say how a host is reached, for messages.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Places(HashMap<String, Span>);
 
 impl Places {
-    /// Notes where a variable was set last.
+    /// Records where a variable was set last.
     ///
-    /// Why not all of them: inventories are large, and of others no message names the place.
+    /// Only for variables that messages point at, because inventories are large.
     pub(super) fn note(&mut self, key: &str, place: &Span) {
         if key.starts_with("ansible_") {
             self.0.insert(key.to_owned(), place.clone());
@@ -89,7 +89,7 @@ pub(super) struct Draft {
     misnamed: Diagnostics,
 }
 
-/// `child` is above `parent` already, or is the same group.
+/// The error for a `child` that is above `parent` already, or is the same group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Cycle;
 
@@ -111,7 +111,7 @@ impl Draft {
         draft
     }
 
-    /// Groups and hosts that are complete, once more.
+    /// Creates a draft from groups and hosts that are complete.
     pub(super) fn again(
         (groups, group_index): (Vec<Group>, HashMap<String, GroupId>),
         (hosts, host_index): (Vec<Host>, HashMap<HostName, HostId>),
@@ -144,7 +144,7 @@ impl Draft {
         id
     }
 
-    /// Adds a host to a group; port and place count only where the host is named for the first time.
+    /// Adds a host to a group. Port and place are used only where the host is named for the first time.
     pub(super) fn add_host(&mut self, name: &str, group: GroupId, port: Option<u32>, place: &Span) -> HostId {
         let id = match self.host_index.get(name) {
             Some(&id) => id,
@@ -153,7 +153,7 @@ impl Draft {
                 let id = self.hosts.len();
                 let shared: HostName = Arc::from(name);
                 let mut vars = Map::new();
-                // Why: to Ansible port 0 is no port.
+                // Ansible takes port 0 for no port.
                 if let Some(port) = port.filter(|port| *port > 0) {
                     vars.insert("ansible_port".to_owned(), port.into());
                 }
@@ -184,7 +184,7 @@ impl Draft {
     }
 
     pub(super) fn add_child(&mut self, parent: GroupId, child: GroupId) -> Result<(), Cycle> {
-        // Why: every group is below `all`, so nothing can be above it.
+        // Every group is below `all`, so nothing can be above it.
         if child == ALL || parent == child || self.ancestors(parent).contains(&child) {
             return Err(Cycle);
         }
@@ -200,12 +200,12 @@ impl Draft {
         Ok(())
     }
 
-    /// An error for each host that no pattern could select, or whose name could be taken for something else where it is shown.
+    /// Returns an error for each host that no pattern could select, or whose name is ambiguous where it is shown.
     pub(super) fn names_without_a_pattern(&mut self) -> Diagnostics {
         std::mem::take(&mut self.misnamed)
     }
 
-    /// All groups above `group`.
+    /// Returns all groups above `group`.
     pub(super) fn ancestors(&self, group: GroupId) -> HashSet<GroupId> {
         let mut found = HashSet::new();
         let mut open = vec![group];
@@ -219,7 +219,7 @@ impl Draft {
         found
     }
 
-    /// Applies the rules that hold once all sources are read.
+    /// Applies the rules that need all sources.
     pub(super) fn finish(&mut self) {
         for id in 0..self.groups.len() {
             if id != ALL && self.groups.get(id).is_some_and(|group| group.parents.is_empty()) {
@@ -261,7 +261,7 @@ impl Draft {
         }
     }
 
-    /// The longest way down to each group from one that has nothing above it.
+    /// Returns for each group the longest path to it from a group without parents.
     pub(super) fn depths(&self) -> Vec<usize> {
         let mut depths = vec![0usize; self.groups.len()];
         let mut waiting: Vec<usize> = self.groups.iter().map(|group| group.parents.len()).collect();
@@ -325,7 +325,7 @@ impl Draft {
         let groups = &self.groups;
         let key =
             |id: &GroupId| groups.get(*id).map(|group| (group.depth, group.priority, group.name.as_str()));
-        // Why: thousands of hosts share a handful of group lists.
+        // Thousands of hosts share a few lists of groups.
         let mut known: HashMap<Vec<GroupId>, Vec<GroupId>> = HashMap::new();
         for host in &mut self.hosts {
             let direct = std::mem::take(&mut host.groups);
@@ -344,14 +344,14 @@ impl Draft {
     }
 }
 
-/// What is wrong with the name of a host.
+/// Returns the error for a host name that is not allowed.
 fn misnamed(name: &str, place: &Span) -> Option<Diagnostic> {
     let why = why_no_name(name)?;
     let error = Diagnostic::error(format!("`{}` is no name for a host: {why}", visible(name))).at(place);
     Some(error.help("give it another name, and what it connects to as `ansible_host`"))
 }
 
-/// Why a pattern, a command line or a screen could not hold the name of a host.
+/// Says why a pattern, a command line or a screen cannot hold a host name.
 fn why_no_name(name: &str) -> Option<&'static str> {
     if name.chars().any(is_hidden) {
         return Some("it has characters that are not seen, or that change how others are");

@@ -2,7 +2,7 @@
 //!
 //! Owns the syntax: sections, host lines, variable lines, lines of child groups. Must not know where the text comes
 //! from. Invariant: a line that is not understood is an error with its place; the rest of the file is still read, so
-//! that all mistakes are told at once.
+//! that all mistakes are reported at once.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -34,7 +34,7 @@ pub(super) fn read(draft: &mut Draft, source: &Arc<SourceFile>) -> Result<(), Di
         if text.trimmed.starts_with('[') && !is_host_in_brackets(text.trimmed) {
             match reader.header(&text) {
                 Some(next) => section = next,
-                // Why: without the header the lines below it belong nowhere, and would only give follow-up errors.
+                // Without a header, the lines below would only cause follow-up errors.
                 None => section.kind = Kind::Unknown,
             }
             continue;
@@ -50,11 +50,11 @@ pub(super) fn read(draft: &mut Draft, source: &Arc<SourceFile>) -> Result<(), Di
     reader.errors.into_result(())
 }
 
-/// `[fe80::1]:22` and `[a:c].example.com` are hosts, although they begin like a section.
+/// Whether a line that begins like a section is a host, such as `[fe80::1]:22` or `[a:c].example.com`.
 fn is_host_in_brackets(line: &str) -> bool {
     let first = line.split_whitespace().next().unwrap_or_default();
     let address = first.contains("]:") && parse_address(first).is_some();
-    // Why not before a `]` at the end, or before a comment: that is a section, `[gpu:vars]`, or meant to be one.
+    // A line with `]` at its end or before a comment is a section such as `[gpu:vars]`, or meant to be one.
     address || (split_header(line).is_none() && !line.ends_with(']') && range::expand(first).is_ok())
 }
 
@@ -69,15 +69,15 @@ enum Kind {
     Hosts,
     Vars,
     Children,
-    /// The header was wrong.
+    /// The header is invalid.
     Unknown,
 }
 
-/// One line without blanks around it.
+/// One line without surrounding blanks.
 struct Text<'a> {
     number: u32,
     trimmed: &'a str,
-    /// Characters in front of `trimmed`.
+    /// Number of characters in front of `trimmed`.
     indent: usize,
 }
 
@@ -88,7 +88,7 @@ impl<'a> Text<'a> {
     }
 }
 
-/// A group that was named but not declared so far.
+/// A group that is named but not declared yet.
 struct Pending {
     name: String,
     kind: Kind,
@@ -101,7 +101,7 @@ struct Reader<'a> {
     source: &'a Arc<SourceFile>,
     errors: Diagnostics,
     pending: Vec<Pending>,
-    /// Where the section that is read set a variable of its group.
+    /// The lines at which the current section sets variables of its group.
     section_vars: HashMap<String, u32>,
     sections: HashSet<String>,
 }
@@ -204,7 +204,7 @@ impl Reader<'_> {
         for word in assignments {
             let place = self.place(text, word.start, word.length);
             let Some((key, value)) = word.text.split_once('=') else {
-                // Why: after `password=` this may be the rest of a password with a blank in it.
+                // After `password=` this may be the rest of a password that contains a blank.
                 let secret = assignments
                     .iter()
                     .take_while(|other| other.start < word.start)
@@ -298,7 +298,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Errors for groups that were only ever named.
+    /// Reports groups that are named but never declared.
     fn undeclared(&mut self) {
         for pending in std::mem::take(&mut self.pending) {
             let name = &pending.name;
@@ -328,7 +328,7 @@ fn twice(key: &str, place: &Span, first: u32) -> Diagnostic {
         .help("remove one of the two: only one of them could count")
 }
 
-/// `[name]` and `[name:kind]`, with a comment behind it.
+/// Splits `[name]` and `[name:kind]`, which a comment may follow.
 fn split_header(line: &str) -> Option<(&str, Option<&str>)> {
     let (inside, behind) = line.strip_prefix('[')?.split_once(']')?;
     let behind = behind.trim_start();
@@ -344,7 +344,7 @@ fn split_header(line: &str) -> Option<(&str, Option<&str>)> {
     (!name.is_empty() && !name.contains(char::is_whitespace) && good_kind).then_some((name, kind))
 }
 
-/// Host names that one host pattern of an inventory stands for.
+/// The host names that one host pattern of an inventory expands to.
 pub(super) struct Hosts {
     pub names: Vec<String>,
     pub port: Option<u32>,
@@ -382,7 +382,7 @@ pub(super) fn hosts_of(text: &str, place: &Span) -> Result<Hosts, Box<Diagnostic
     match range::expand(pattern) {
         Ok(names) => Ok(Hosts { names, port }),
         Err((error, offset, length)) => {
-            // Why: an address with brackets around it is shorter than what was written.
+            // The brackets around an address are not part of the pattern.
             let shift = text.find(pattern).map_or(0, |at| text[..at].chars().count());
             let exact = place.length as usize == text.chars().count();
             let place = if exact { place.part(offset + shift, length) } else { place.clone() };
@@ -395,7 +395,7 @@ pub(super) fn hosts_of(text: &str, place: &Span) -> Result<Hosts, Box<Diagnostic
     }
 }
 
-/// Sets a variable of a group; `ansible_group_priority` is no variable but a property of the group.
+/// Sets a variable of a group. `ansible_group_priority` sets a property of the group instead.
 pub(super) fn set_group_var(
     draft: &mut Draft,
     group: GroupId,
@@ -430,7 +430,7 @@ pub(super) fn set_group_var(
     Ok(())
 }
 
-/// The error for a group that would be below itself.
+/// Returns the error for a group that would be below itself.
 pub(super) fn cycle(draft: &Draft, parent: GroupId, child: GroupId, place: &Span) -> Diagnostic {
     let name = |id: GroupId| draft.groups.get(id).map_or("", |group| group.name.as_str());
     let (parent_name, child_name) = (name(parent), name(child));

@@ -1,16 +1,16 @@
-//! Values of INI inventories: what Python's `ast.literal_eval` makes of a text, else the text itself.
+//! Values in INI inventories: what Python's `ast.literal_eval` makes of a text, or else the text itself.
 //!
 //! Owns the subset of Python's expression grammar that a literal may use. Invariant: any text has a value.
 
 use serde_json::{Map, Value, json};
 
-/// Nesting that is still read as a literal.
+/// Deepest nesting that is read as a literal.
 const MAX_DEPTH: usize = 64;
 
-/// The value of `text`: `1` is a number, `True` a boolean, `[1, 'a']` a list, and everything else a string.
+/// Returns the value of `text`: `1` is a number, `True` a boolean, `[1, 'a']` a list, and anything else a string.
 pub(super) fn value_of(text: &str) -> Value {
     let starts = text.trim_start_matches([' ', '\t']).chars().next();
-    // Why: nearly all values are plain words or addresses; only these can begin a literal.
+    // Nearly all values are plain words or addresses; only these characters can begin a literal.
     let possible = starts.is_some_and(|c| c.is_ascii_digit() || "+-.([{'\"TFNrRbBuUs".contains(c));
     if !possible {
         return Value::String(text.to_owned());
@@ -22,11 +22,11 @@ pub(super) fn value_of(text: &str) -> Value {
     }
 }
 
-/// A literal before it becomes JSON; keys of dictionaries and members of sets need to be compared.
+/// A literal before its conversion to JSON; keys of dictionaries and members of sets must be comparable.
 #[derive(Clone, Debug, PartialEq)]
 enum Literal {
     Json(Value),
-    /// An imaginary number as Python prints it.
+    /// An imaginary number, as Python prints it.
     Imaginary(String),
     List(Vec<Literal>),
     Dict(Vec<(Literal, Literal)>),
@@ -88,7 +88,7 @@ impl Reader {
         found
     }
 
-    /// Skips blanks, inside of brackets line breaks and comments as well.
+    /// Skips blanks, and inside of brackets line breaks and comments too.
     fn blanks(&mut self, inside: bool) {
         while let Some(c) = self.peek() {
             match c {
@@ -104,7 +104,7 @@ impl Reader {
         }
     }
 
-    /// `a` or `a, b` without brackets.
+    /// Parses `a`, or a tuple `a, b` without brackets.
     fn tuple_or_expression(&mut self, inside: bool) -> Option<Literal> {
         let first = self.expression(inside)?;
         self.blanks(inside);
@@ -148,7 +148,7 @@ impl Reader {
             Literal::Imaginary(text) => {
                 Some(Literal::Imaginary(if negative { format!("(-0-{text})") } else { text }))
             }
-            // Why: numbers that JSON cannot hold were made strings, and a sign changes their text only.
+            // Numbers that JSON cannot hold are strings by now, and a sign only changes their text.
             Literal::Json(Value::String(text))
                 if text.bytes().all(|b| b.is_ascii_digit()) || text == "inf" =>
             {
@@ -203,7 +203,7 @@ impl Reader {
         }
     }
 
-    /// A dictionary or a set.
+    /// Parses a dictionary or a set.
     fn braces(&mut self) -> Option<Literal> {
         self.blanks(true);
         if self.take('}') {
@@ -246,7 +246,7 @@ impl Reader {
         }
     }
 
-    /// `True`, `False`, `None`, `set()`, or a string with a prefix.
+    /// Parses `True`, `False`, `None`, `set()`, or a string with a prefix.
     fn word(&mut self, inside: bool) -> Option<Literal> {
         let start = self.at;
         while self.peek().is_some_and(|c| c.is_alphanumeric() || c == '_') {
@@ -271,7 +271,7 @@ impl Reader {
         }
     }
 
-    /// One or more string literals side by side.
+    /// Parses one or more adjacent string literals.
     fn strings(&mut self, inside: bool) -> Option<Literal> {
         let mut text = String::new();
         let mut bytes = None;
@@ -293,7 +293,7 @@ impl Reader {
             text.push_str(&self.string(quote?, prefix.contains('r'), is_bytes)?);
             self.blanks(inside);
         }
-        // Why: Ansible takes bytes for text from elsewhere, which is never a template.
+        // Ansible treats bytes as foreign text, which is never a template.
         bytes.map(|is_bytes| {
             Literal::Json(if is_bytes { json!({ "__ansible_unsafe": text }) } else { Value::String(text) })
         })
@@ -425,14 +425,14 @@ impl Reader {
                 serde_json::Number::from_f64(value).map_or_else(|| "inf".into(), Value::Number),
             ));
         }
-        // Why: Python refuses leading zeros, so that nobody takes them for octal; a number of zeros only is 0.
+        // Python refuses leading zeros, which look octal, but accepts a number of zeros only.
         if whole.len() > 1 && whole.starts_with('0') && whole.bytes().any(|b| b != b'0') {
             return None;
         }
         integer(&whole, 10)
     }
 
-    /// Digits with single `_` between them.
+    /// Reads digits, with single `_` between them.
     fn digits(&mut self, radix: u32) -> Option<String> {
         let mut digits = String::new();
         loop {
@@ -467,7 +467,7 @@ fn integer(digits: &str, radix: u32) -> Option<Literal> {
     if let Ok(value) = u64::from_str_radix(digits, radix) {
         return Some(Literal::Json(value.into()));
     }
-    // Why: JSON numbers here have 64 bits; the digits are kept as text.
+    // JSON integers here have 64 bits; longer ones are kept as text.
     let text =
         i128::from_str_radix(digits, radix).map_or_else(|_| digits.to_owned(), |value| value.to_string());
     Some(Literal::Json(Value::String(text)))

@@ -1,7 +1,7 @@
-//! From the sources a user names to one inventory.
+//! Loads the sources that a user names into one inventory.
 //!
-//! Owns what a source is (file, directory, list of hosts, script), in which order sources and their parts count, and
-//! which format a file has. Invariant: nothing is skipped in silence; a source that cannot be read is an error.
+//! Owns what a source is (file, directory, list of hosts, script), the order of sources and their parts, and which
+//! format a file has. Invariant: nothing is skipped silently; a source that cannot be read is an error.
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -21,22 +21,22 @@ use crate::yaml::{self, Node};
 /// What to load, and how.
 #[derive(Clone)]
 pub struct LoadOptions {
-    /// Files, directories, executable scripts, or lists of hosts with a comma in them; what comes later wins.
+    /// Files, directories, executable scripts, or lists of hosts with a comma in them; later ones win.
     pub sources: Vec<String>,
     /// The directory of the playbook, whose `group_vars/` and `host_vars/` win over those beside the sources.
     pub playbook_dir: Option<PathBuf>,
-    /// Whether that directory is only the current one, and nobody named it: hosts get what it gives, and `--graph` does
-    /// not show it as variables of groups.
+    /// Whether that directory is the current one by default. Hosts then get its variables, but `--graph` does not
+    /// show them as variables of groups.
     pub playbook_dir_implied: bool,
-    /// Variables of the command line: seen by constructed groups that ask for them, and shown with every host.
+    /// Variables of the command line: passed to constructed groups that ask for them, and shown with every host.
     pub extra_vars: Map<String, Value>,
-    /// Whether an inventory without hosts, and a selection without hosts, is fine.
+    /// Whether an inventory or a selection may be without hosts.
     pub allow_empty: bool,
-    /// How long one call of a script may take.
+    /// Time limit of one call of a script.
     pub script_timeout: Duration,
-    /// Leaves out what scripts would say.
+    /// Skips all scripts.
     pub skip_scripts: bool,
-    /// For variable files that are encrypted as a whole, and for `!vault` strings of hosts that are worked on.
+    /// Opens variable files that are encrypted as a whole, and `!vault` strings of the hosts that are used.
     pub keyring: Arc<Keyring>,
 }
 
@@ -65,13 +65,13 @@ impl std::fmt::Debug for LoadOptions {
     }
 }
 
-/// Larger files are no inventories.
+/// Largest size of a file in bytes; larger ones are no inventories.
 const MAX_FILE_BYTES: u64 = 256 * 1024 * 1024;
 
-/// Directories in directories are followed this deep (a link may lead in a circle).
+/// Deepest nesting of directories that is followed, as links may form a circle.
 const MAX_DIRECTORY_DEPTH: usize = 16;
 
-/// Names in a directory of sources that are not sources.
+/// Names in a directory of sources that are no sources.
 const IGNORED_NAMES: [&str; 3] = ["group_vars", "host_vars", "vars_plugins"];
 const IGNORED_ENDINGS: [&str; 12] =
     [".pyc", ".pyo", ".swp", ".bak", "~", ".rpm", ".md", ".txt", ".rst", ".orig", ".cfg", ".retry"];
@@ -93,7 +93,7 @@ pub(super) fn load(options: &LoadOptions) -> Result<Inventory, Diagnostics> {
     let beside_sources =
         options.sources.iter().filter_map(|source| variable_base(source)).map(|base| VarFiles::beside(&base));
     let beside_playbook = options.playbook_dir.as_deref().map(VarFiles::beside);
-    // Why also after errors: mistakes in variable files are told in the same go.
+    // Also after errors, so that mistakes in variable files are reported too.
     let inventory =
         errors.absorb(Inventory::build(draft, beside_sources.collect(), beside_playbook, options));
     match inventory {
@@ -113,7 +113,7 @@ fn no_hosts(options: &LoadOptions) -> Diagnostic {
         .help("add hosts, or allow an empty inventory with `--allow-empty`")
 }
 
-/// Where the variable files of a source lie; a list of hosts has none.
+/// Returns the folder of a source's variable files; `None` for a list of hosts.
 fn variable_base(source: &str) -> Option<PathBuf> {
     let path = Path::new(source);
     if source.is_empty() || (source.contains(',') && !path.exists()) {
@@ -149,7 +149,7 @@ fn read_source(draft: &mut Draft, source: &str, options: &LoadOptions) -> Result
     .into())
 }
 
-/// `host1,host2:2222,`
+/// Reads `host1,host2:2222,`.
 fn read_list(draft: &mut Draft, list: &str) -> Result<(), Diagnostics> {
     let source = SourceFile::new("host list", list);
     draft.origin = Arc::new(Origin { file: list.to_owned(), dir: None });
@@ -217,12 +217,12 @@ fn unreadable(path: &Path, error: &std::io::Error) -> Diagnostic {
     Diagnostic::error(format!("cannot read {}: {error}", path.display()))
 }
 
-/// Reads a text file; its name in messages is `path` as given.
+/// Reads a text file. Messages call it by `path` as given.
 pub(super) fn read_file(path: &Path) -> Result<Arc<SourceFile>, Diagnostics> {
     vault::decode(&path.display().to_string(), &read_bytes(path)?)
 }
 
-/// Reads an inventory; lines that are comments may be in any encoding.
+/// Reads an inventory. Comment lines may be in any encoding.
 fn read_inventory_text(path: &Path) -> Result<Arc<SourceFile>, Diagnostics> {
     let bytes = read_bytes(path)?;
     let name = path.display().to_string();
@@ -310,7 +310,7 @@ fn read_ini(draft: &mut Draft, source: &Arc<SourceFile>) -> Result<(), Diagnosti
     result
 }
 
-/// A file that is no script.
+/// An inventory file that is no script.
 struct TextFile<'a> {
     path: &'a Path,
     source: &'a Arc<SourceFile>,
@@ -318,7 +318,7 @@ struct TextFile<'a> {
 }
 
 impl TextFile<'_> {
-    /// Why: Ansible tries YAML and then INI; a file without an ending, or with the wrong one, still loads.
+    /// Reads YAML or else INI, in the order in which Ansible tries them, so that any file ending will do.
     fn read_yaml_or_ini(&self, draft: &mut Draft, open: bool) -> Result<(), Diagnostics> {
         let source = self.source;
         let yaml_errors = match yaml::parse_source(source) {
@@ -327,7 +327,7 @@ impl TextFile<'_> {
             Ok(root) => not_a_mapping(&root),
             Err(errors) => errors,
         };
-        // Why: a brace begins no host and no section, so a mistake in JSON is told as what it is.
+        // A brace begins neither a host nor a section, so the mistake must be one in JSON.
         if source.text().trim_start().starts_with('{') {
             return Err(yaml_errors);
         }
@@ -342,13 +342,13 @@ impl TextFile<'_> {
         }
     }
 
-    /// Groups and hosts, or a file that constructs them from those before it.
+    /// Reads groups and hosts, or a file that constructs them from earlier ones.
     fn read_tree(&self, draft: &mut Draft, root: &Node) -> Result<(), Diagnostics> {
         self.options.keyring.note(root);
         if !root.get("plugin").and_then(Node::as_str).is_some_and(constructed::is_constructed) {
             return tree::read(draft, root);
         }
-        // Why an error: it would give nothing to anybody, and nobody would hear of it.
+        // Without an error, the file would silently do nothing.
         if draft.hosts.is_empty() {
             let at = root.entry("plugin").map_or(&root.span, |(key, _)| &key.span);
             return Err(Diagnostic::error("no host is known where this file is read, so it constructs nothing")
@@ -364,7 +364,7 @@ impl TextFile<'_> {
             extra_vars: &self.options.extra_vars,
             keyring: &self.options.keyring,
         };
-        // Why read again: under `key` stands an expression here, which an error has to show.
+        // Parsed again with a source that may show the value of `key`, which is an expression here.
         let source = SourceFile::with_plain_key(self.source.name(), self.source.text());
         constructed::read(draft, &yaml::parse_source(&source)?, &surroundings)
     }
@@ -376,7 +376,7 @@ fn not_a_mapping(root: &Node) -> Diagnostics {
         .into()
 }
 
-/// Whether the author most likely meant INI.
+/// Whether the author probably meant INI.
 fn looks_like_ini(text: &str, open: bool) -> bool {
     let mut lines =
         text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with(['#', ';']));
@@ -394,7 +394,7 @@ fn looks_like_ini(text: &str, open: bool) -> bool {
     !yaml && (open || lines.any(section))
 }
 
-/// Names that a pattern with a range in it stands for, for messages.
+/// Whether a text holds a range, so that it stands for several names.
 pub(super) fn expands(text: &str) -> bool {
     range::expand(text).is_ok_and(|names| names.len() > 1)
 }

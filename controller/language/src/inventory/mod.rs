@@ -1,12 +1,13 @@
-//! Which hosts there are, what groups they are in, and which variables they have.
+//! Hosts, their groups and their variables.
 //!
 //! Owns inventory sources (INI, YAML, JSON, scripts, lists of hosts), `group_vars/` and `host_vars/`, the order in
 //! which variables win, constructed groups, and host patterns. Must not know playbooks or connections; values stay as
-//! written, only constructed groups look into them. Invariants: a source that is not understood is an error with its place, never a warning; a pattern
-//! that matches nothing is an error; the same sources always give the same order of hosts.
+//! written, and only constructed groups evaluate them. Invariants: a source that is not understood is an error with
+//! its place, never a warning; a pattern that matches nothing is an error; the same sources always give the same
+//! order of hosts.
 //!
-//! Semantics are those of ansible-core 2.19 where it does not go on in silence; docs/design/0002-inventory.md has the
-//! differences.
+//! Semantics are those of ansible-core 2.19, except where it ignores mistakes silently; docs/design/0002-inventory.md
+//! lists the differences.
 
 mod address;
 mod constructed;

@@ -13,17 +13,17 @@ use super::var_files::VarFiles;
 use crate::diagnostic::{Diagnostics, Span};
 use crate::vault::{self, Keyring};
 
-/// The name of a host, cheap to copy.
+/// The name of a host, cheap to clone.
 pub type HostName = Arc<str>;
 
-/// Names that stand for the controller itself when no source defines them.
+/// Names of the controller itself, unless a source defines them.
 pub(super) const LOCALHOST: [&str; 3] = ["127.0.0.1", "localhost", "::1"];
 
 type Vars = Map<String, Value>;
 
-/// The inventory variables of one host: what its groups give (shared by all hosts of the same groups), and its own.
+/// The inventory variables of one host: those of its groups (shared by all hosts of the same groups), and its own.
 ///
-/// Values are as written; strings with `{{ }}` are not templated yet.
+/// Values are as written: strings with `{{ }}` are not rendered yet.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct HostVars {
     shared: Arc<Vars>,
@@ -35,23 +35,23 @@ impl HostVars {
         self.own.get(name).or_else(|| self.shared.get(name))
     }
 
-    /// All names and values, each name once.
+    /// Returns all names and values, each name once.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Value)> {
         let shared = self.shared.iter().filter(|(name, _)| !self.own.contains_key(*name));
         shared.chain(&self.own).map(|(name, value)| (name.as_str(), value))
     }
 
-    /// The variables of the host's groups; two hosts of the same groups hold the very same map.
+    /// Returns the variables of the host's groups; hosts of the same groups share the same map.
     pub fn shared(&self) -> &Arc<Map<String, Value>> {
         &self.shared
     }
 
-    /// The variables of the host itself, which win.
+    /// Returns the variables of the host itself, which win over those of its groups.
     pub fn own(&self) -> &Map<String, Value> {
         &self.own
     }
 
-    /// Everything in one map.
+    /// Returns all variables in one map.
     pub fn merged(&self) -> Map<String, Value> {
         let mut all = (*self.shared).clone();
         all.extend(self.own.iter().map(|(name, value)| (name.clone(), value.clone())));
@@ -59,7 +59,7 @@ impl HostVars {
     }
 }
 
-/// The part in front of the first dot; an address stays whole.
+/// Returns the part before the first dot; an address stays whole.
 pub(super) fn short_name(host: &str) -> &str {
     if is_ip(host) { host } else { host.split('.').next().unwrap_or(host) }
 }
@@ -72,11 +72,11 @@ pub struct Inventory {
     pub(super) hosts: Vec<Host>,
     pub(super) host_index: HashMap<HostName, HostId>,
     pub(super) allow_empty: bool,
-    /// Variables of the command line, which `--list` and `--host` show as well.
+    /// Variables of the command line, which `--list` and `--host` show too.
     pub(super) extra_vars: Map<String, Value>,
     keyring: Arc<Keyring>,
     beside_sources: Vec<VarFiles>,
-    /// The folder of the playbook that its variable files were read for.
+    /// The folder of the playbook whose variable files were read.
     playbook_dir: Option<PathBuf>,
     pub(super) vars: Vec<HostVars>,
     implicit: Vec<(Host, HostVars)>,
@@ -84,16 +84,19 @@ pub struct Inventory {
 }
 
 impl Inventory {
-    /// Reads all sources. Every mistake found is in the error, with file, line and column where there is one.
+    /// Loads all sources.
+    ///
+    /// # Errors
+    /// Every mistake found, with file, line and column if it has one.
     pub fn load(options: &LoadOptions) -> Result<Self, Diagnostics> {
         load(options)
     }
 
-    /// The same hosts and groups as a playbook in another folder sees them: with the `group_vars/` and `host_vars/` of that
-    /// folder in place of those that count here. Nothing where none of both has any. No source is read again.
+    /// Returns the inventory as a playbook in another folder sees it: with that folder's `group_vars/` and
+    /// `host_vars/` instead of those read now. `None` if neither folder has any. No source is read again.
     ///
     /// # Errors
-    /// Variable files that cannot be read.
+    /// If a variable file cannot be read.
     pub fn seen_from(&self, playbook_dir: &Path) -> Result<Option<Self>, Diagnostics> {
         let there = VarFiles::beside(playbook_dir);
         let here = self.playbook_dir.as_deref().map(VarFiles::beside);
@@ -115,7 +118,7 @@ impl Inventory {
         Self::build(draft, self.beside_sources.clone(), Some(there), &options).map(Some)
     }
 
-    /// Merges the variables; called once by the loader.
+    /// Merges the variables; the loader calls it once.
     pub(super) fn build(
         draft: Draft,
         beside_sources: Vec<VarFiles>,
@@ -183,7 +186,7 @@ impl Inventory {
         });
         let groups_json = Arc::new(Value::Object(groups_json.collect()));
         drop(known);
-        // Why: one file is read for every group set, and through several sources; each mistake is told once.
+        // A file is read for every set of groups and through several sources; each mistake is reported once.
         let mut seen = HashSet::new();
         errors.0.retain(|error| seen.insert(format!("{:?} {}", error.span, error.message)));
         let mut groups = draft.groups;
@@ -212,12 +215,12 @@ impl Inventory {
         })
     }
 
-    /// All hosts, in inventory order (the order of `all`).
+    /// Returns all hosts, in inventory order (the order of `all`).
     pub fn hosts(&self) -> Vec<HostName> {
         self.members(ALL)
     }
 
-    /// How many hosts there are.
+    /// Returns the number of hosts.
     pub fn host_count(&self) -> usize {
         self.hosts.len()
     }
@@ -227,22 +230,22 @@ impl Inventory {
         self.host_index.contains_key(host)
     }
 
-    /// Every group with all hosts in it and below it, in inventory order, `all` and `ungrouped` first.
+    /// Returns every group with all hosts in it and below it, in inventory order, `all` and `ungrouped` first.
     pub fn groups(&self) -> impl Iterator<Item = (&str, Vec<HostName>)> {
         self.groups.iter().enumerate().map(|(id, group)| (group.name.as_str(), self.members(id)))
     }
 
-    /// The hosts of one group and of the groups below it.
+    /// Returns the hosts of a group and of the groups below it.
     pub fn group(&self, name: &str) -> Option<Vec<HostName>> {
         self.group_index.get(name).map(|id| self.members(*id))
     }
 
-    /// The magic variable `groups`: one value for all hosts.
+    /// Returns the magic variable `groups`, which is the same value for all hosts.
     pub fn groups_json(&self) -> &Arc<Value> {
         &self.groups_json
     }
 
-    /// The magic variable `group_names`: the groups of a host, sorted, without `all`.
+    /// Returns the magic variable `group_names`: the groups of a host, sorted, without `all`.
     pub fn groups_of(&self, host: &str) -> Vec<&str> {
         let groups = self.host(host).map(|(host, _)| host.groups.as_slice()).unwrap_or_default();
         let mut names: Vec<&str> = groups
@@ -254,14 +257,14 @@ impl Inventory {
         names
     }
 
-    /// The variables that sources and variable files give to a host; none for a host that does not exist.
+    /// Returns the variables that sources and variable files give to a host; `None` for an unknown host.
     ///
     /// `localhost`, `127.0.0.1` and `::1` exist without being defined, with `ansible_connection: local`.
     pub fn host_vars(&self, host: &str) -> Option<&HostVars> {
         self.host(host).map(|(_, vars)| vars)
     }
 
-    /// Where the value that counts of a host's `ansible_…` variable stands, as far as that is known.
+    /// Returns the place of the effective value of a host's `ansible_…` variable, if known.
     pub fn place_of(&self, host: &str, name: &str) -> Option<Span> {
         let (data, _) = self.host(host)?;
         let there = self.playbook_dir.as_deref().map(VarFiles::beside);
@@ -269,7 +272,7 @@ impl Inventory {
         let below_all =
             || data.groups.iter().rev().filter(|id| **id != ALL).filter_map(|id| self.groups.get(*id));
         let all = || self.groups.get(ALL);
-        // Why in this order: it is that of `merge`, from behind; what files say of `all` is below what they say of others.
+        // The order of `merge` reversed: files about `all` rank below files about other groups.
         files()
             .find_map(|files| files.host_place(host, name))
             .or_else(|| data.places.get(name).cloned())
@@ -280,13 +283,13 @@ impl Inventory {
             .or_else(|| below_all().chain(all()).find_map(|group| group.places.get(name).cloned()))
     }
 
-    /// Decrypts the `!vault` strings among the variables of these hosts; those of all others stay as they are.
+    /// Decrypts the `!vault` strings among the variables of these hosts, and of no others.
     ///
     /// # Errors
-    /// Strings that no password opens, each once and with its place.
+    /// For each string that no password opens, once and with its place.
     pub fn unlock(&mut self, hosts: &[String]) -> Result<(), Diagnostics> {
         let mut errors = Diagnostics::new();
-        // Why the old ones are kept: an address tells maps apart only as long as they live.
+        // The old maps are kept alive, because maps are told apart by their addresses.
         let mut known: Vec<(Arc<Vars>, Arc<Vars>)> = Vec::new();
         let mut places: HashMap<*const Vars, usize> = HashMap::new();
         for host in hosts {
@@ -317,7 +320,7 @@ impl Inventory {
         errors.into_result(())
     }
 
-    /// All variables of a host, decrypted as far as the passwords go; what they do not open is left out.
+    /// Returns all variables of a host, decrypted; values that no password opens are left out.
     pub fn opened_vars(&self, host: &str) -> Map<String, Value> {
         let mut vars = self.host_vars(host).map(HostVars::merged).unwrap_or_default();
         vars.retain(|_, value| !vault::holds_locked(value) || self.keyring.reveal(value).is_ok());
@@ -327,12 +330,12 @@ impl Inventory {
     /// Decrypts one value.
     ///
     /// # Errors
-    /// Strings that no password opens.
+    /// If no password opens a string in it.
     pub fn reveal(&self, value: &mut Value) -> Result<(), Diagnostics> {
         self.keyring.reveal(value)
     }
 
-    /// The magic variables of a host: `inventory_hostname`, `inventory_hostname_short`, `group_names`,
+    /// Returns the magic variables of a host: `inventory_hostname`, `inventory_hostname_short`, `group_names`,
     /// `inventory_file`, `inventory_dir`. `groups` is the same for all hosts: [`Inventory::groups_json`].
     pub fn magic_vars(&self, host: &str) -> Map<String, Value> {
         let mut vars = Map::new();
@@ -347,7 +350,7 @@ impl Inventory {
         vars
     }
 
-    /// The variables of a group as the sources give them, without variable files and without its parents'.
+    /// Returns the variables of a group from the sources, without variable files and without its parents' variables.
     pub fn group_vars(&self, group: &str) -> Option<&Map<String, Value>> {
         self.group_index.get(group).and_then(|id| self.groups.get(*id)).map(|group| &group.vars)
     }
@@ -368,15 +371,16 @@ impl Inventory {
         self.implicit.iter().find(|(host, _)| &*host.name == name).map(|(host, vars)| (host, vars))
     }
 
-    /// The names that mean the controller where no source says otherwise.
+    /// Names of the controller, unless a source defines them.
     pub const NAMES_OF_THIS_MACHINE: [&str; 3] = LOCALHOST;
 
-    /// Whether a name means the controller where no source says otherwise.
+    /// Whether a name is one of the controller, unless a source defines it.
     pub fn is_this_machine(name: &str) -> bool {
         LOCALHOST.contains(&name)
     }
 
-    /// What a name of the controller stands for: itself, or the one of these names that a source defines.
+    /// Returns the host that a name of the controller stands for: itself, or the one of these names that a source
+    /// defines.
     pub(super) fn localhost(&self, name: &str) -> Option<HostName> {
         if !LOCALHOST.contains(&name) {
             return None;
@@ -386,7 +390,7 @@ impl Inventory {
         defined.or_else(implicit).map(|host| Arc::clone(&host.name))
     }
 
-    /// A summary by group, for messages: how many hosts each has.
+    /// Returns the number of hosts of each group, for messages.
     pub fn group_sizes(&self) -> BTreeMap<&str, usize> {
         self.groups.iter().map(|group| (group.name.as_str(), group.members.len())).collect()
     }

@@ -1,6 +1,6 @@
-//! Regular expressions of host patterns, as Python's `re.match` takes them.
+//! Regular expressions in host patterns, with the semantics of Python's `re.match`.
 //!
-//! Owns the few things that Python's expressions have and the `regex` crate has not, where they can be had exactly:
+//! Owns the features of Python's expressions that the `regex` crate lacks, as far as they can be had exactly:
 //! look-aheads at the very beginning, and `\Z`. Must not know inventories. Invariant: an expression that would mean
 //! something else here is refused.
 
@@ -8,13 +8,13 @@ use regex::Regex;
 
 /// An expression that must match from the start of a name.
 pub(super) struct NameRegex {
-    /// Look-aheads at the beginning, and whether they must match.
+    /// Look-aheads at the beginning, each with whether it must match.
     ahead: Vec<(bool, Regex)>,
     rest: Regex,
 }
 
 impl NameRegex {
-    /// Compiles `pattern`; the error is the reason, in words.
+    /// Compiles `pattern`. The error is a reason in words.
     pub(super) fn new(pattern: &str) -> Result<Self, String> {
         let (flags, body) = split_flags(pattern);
         let mut ahead = Vec::new();
@@ -23,7 +23,7 @@ impl NameRegex {
             ahead.push((wanted, inside));
             rest = behind;
         }
-        // Why: a look-ahead holds for the first alternative only.
+        // A look-ahead applies to the first alternative only.
         if has_alternatives(rest) {
             ahead.clear();
             rest = body;
@@ -43,7 +43,7 @@ impl NameRegex {
     }
 }
 
-/// Splits `(?i)` and its like off the beginning.
+/// Splits flags such as `(?i)` off the beginning.
 fn split_flags(pattern: &str) -> (&str, &str) {
     let flags = pattern.strip_prefix("(?").and_then(|rest| rest.split_once(')'));
     match flags {
@@ -54,7 +54,8 @@ fn split_flags(pattern: &str) -> (&str, &str) {
     }
 }
 
-/// `(?=…)` or `(?!…)` at the beginning, a `^` in front of it allowed: whether it must match, what, and what follows.
+/// Splits off a `(?=…)` or `(?!…)`, which a `^` may precede. Returns whether it must match, its expression, and the
+/// rest.
 fn look_ahead(text: &str) -> Option<(bool, &str, &str)> {
     let text = text.strip_prefix('^').filter(|rest| rest.starts_with("(?")).unwrap_or(text);
     let (wanted, inside) = match text.strip_prefix("(?=") {
@@ -69,7 +70,7 @@ fn has_alternatives(text: &str) -> bool {
     outside_of_groups(text).any(|(_, c)| c == '|')
 }
 
-/// The signs that stand in no group and no class and are not escaped; a `)` too many is one of them.
+/// Returns the unescaped characters outside of groups and classes, including a surplus `)`.
 fn outside_of_groups(text: &str) -> impl Iterator<Item = (usize, char)> {
     let (mut depth, mut class, mut escaped) = (0usize, false, false);
     text.char_indices().filter(move |(_, c)| {
@@ -89,7 +90,7 @@ fn outside_of_groups(text: &str) -> impl Iterator<Item = (usize, char)> {
     })
 }
 
-/// Python's `\Z` is the end of the text, which is `\z` here.
+/// Replaces Python's `\Z`, the end of the text, by `\z`.
 fn with_end_sign(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut chars = text.chars();

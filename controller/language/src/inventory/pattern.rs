@@ -1,8 +1,8 @@
 //! Host patterns: `gpu:!rack3`, `rack*,&training`, `~gpu(1|2)`, `gpu[0:3]`, `gpu[001-004,007]`, `@failed.txt`.
 //!
 //! Owns how patterns are split, matched and combined, in Ansible's order of evaluation. Invariants: a term that
-//! matches nothing is an error with a suggestion, also when it only excludes; what this program prints of hosts selects
-//! exactly these; a term that may be names or positions, and would not be the same hosts, is an error.
+//! matches nothing is an error with a suggestion, even if it only excludes; what gpufleet prints for hosts selects
+//! exactly these; a term that can be read as names or as positions is an error unless both give the same hosts.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::names::{NameList, fold_names, is_number_list};
 struct Term {
     text: String,
     place: Span,
-    /// Whether it came from a pattern with commas in it, where `:` does not separate.
+    /// Whether it comes from a pattern with commas, in which `:` does not separate.
     in_list: bool,
 }
 
@@ -47,18 +47,19 @@ impl Term {
     }
 }
 
-/// A position or slice behind a term.
+/// A position or a slice behind a term.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Subscript {
     One(i64),
-    /// Both ends belong to it.
+    /// First and last position, both included.
     Slice(usize, Option<usize>),
 }
 
 impl Inventory {
-    /// The hosts of a pattern, of which a limit may leave fewer; in the order the pattern names them, each once.
+    /// Returns the hosts of a pattern, restricted by a limit, in the order of the pattern and each once.
     ///
-    /// Fails when a term matches nothing, and, unless empty selections are allowed, when no host is left.
+    /// # Errors
+    /// If a term matches nothing or, unless empty selections are allowed, no host is left.
     pub fn select(&self, pattern: &str, limit: Option<&str>) -> Result<Vec<HostName>, Diagnostics> {
         let hosts = self.select_some(pattern, None, limit)?;
         if hosts.is_empty() && !self.allow_empty {
@@ -67,9 +68,10 @@ impl Inventory {
         Ok(hosts)
     }
 
-    /// Like [`Inventory::select`], but no host at all is fine: a play of several may have nothing to do under a limit.
+    /// Like [`Inventory::select`], but no host at all is fine: one of several plays may have nothing to do under a
+    /// limit.
     ///
-    /// `place` is where the pattern stands in a playbook.
+    /// `place` is the place of the pattern in a playbook.
     pub fn select_some(
         &self,
         pattern: &str,
@@ -79,7 +81,7 @@ impl Inventory {
         self.select_parts(&[(pattern, place)], limit)
     }
 
-    /// Like [`Inventory::select_some`] for `hosts:` written as a list: each part is split by itself, all count together.
+    /// Like [`Inventory::select_some`] for a list under `hosts:`: each part is split by itself, and all are combined.
     pub fn select_parts(
         &self,
         parts: &[(&str, Option<&Span>)],
@@ -88,7 +90,7 @@ impl Inventory {
         let mut errors = Diagnostics::new();
         let terms =
             parts.iter().flat_map(|(pattern, place)| split(pattern, *place, "host pattern")).collect();
-        // Why: all names of this machine that no source defines are one host, called by the first of them.
+        // The names of the controller that no source defines are one host, called by the first of them used.
         let mut implicit = None;
         let hosts = errors.absorb(self.evaluate(terms, &mut implicit));
         let limit = limit.map(|limit| {
@@ -105,11 +107,11 @@ impl Inventory {
         Ok(hosts)
     }
 
-    /// A warning for each term that takes hosts by their positions in a group, where others have these numbers in their
-    /// names; of a `limit` only where it is written out.
+    /// Returns a warning for each term that takes hosts by their positions in a group, while other hosts have these
+    /// numbers in their names. Files in a `limit` are not read.
     pub fn positions(&self, parts: &[(&str, Option<&Span>)], limit: Option<&str>) -> Diagnostics {
         let terms = parts.iter().flat_map(|(pattern, place)| split(pattern, *place, "host pattern"));
-        // Why no files: what a pipe gives can be read once.
+        // A file in a limit may be a pipe, which can be read only once.
         let limit = limit.filter(|limit| !limit.contains('@')).and_then(|limit| limit_terms(limit).ok());
         let terms = terms.chain(limit.unwrap_or_default());
         Diagnostics(terms.filter_map(|term| self.by_position(&term)).collect()).once()
@@ -128,7 +130,7 @@ impl Inventory {
             .filter(|name| list.has_number_of(name))
             .cloned()
             .collect();
-        // Why all of them behind a colon: `gpu[0:3]` is how Ansible writes the first four.
+        // With a colon, all numbers must name hosts: `gpu[0:3]` is Ansible's usual form for the first four.
         let likely =
             if list.colon { u64::try_from(called.len()) == Ok(list.count()) } else { !called.is_empty() };
         if !likely || same_hosts(&taken, &called) {
@@ -145,7 +147,7 @@ impl Inventory {
         )
     }
 
-    /// The error for a selection that leaves no host.
+    /// Returns the error for a selection that leaves no host.
     pub fn nothing_selected(&self, pattern: &str, place: Option<&Span>, limit: Option<&str>) -> Diagnostic {
         let mut error = match limit {
             Some(limit) => {
@@ -190,7 +192,7 @@ impl Inventory {
         errors.into_result(hosts)
     }
 
-    /// The hosts of one term, whatever its role.
+    /// Returns the hosts of one term, whether it adds, intersects or excludes.
     fn matching(&self, term: &Term, implicit: &mut Option<HostName>) -> Result<Vec<HostName>, Diagnostics> {
         let name = term.name();
         if name.is_empty() {
@@ -207,7 +209,7 @@ impl Inventory {
         }
     }
 
-    /// The hosts of `gpu[001-004,007]`.
+    /// Returns the hosts of a list such as `gpu[001-004,007]`.
     fn listed(
         &self,
         list: &NameList<'_>,
@@ -229,7 +231,7 @@ impl Inventory {
         if !list.doubtful {
             return by_name(known);
         }
-        // Why not both alike: `gpu[0:3]` is how Ansible writes the first four, so it has to name hosts only to be doubtful.
+        // With a colon, all numbers must name hosts: `gpu[0:3]` is Ansible's usual form for the first four.
         let names_hosts = if list.colon { missing.is_empty() } else { !known.is_empty() };
         match self.as_in_ansible(term, implicit) {
             Ok(others) if !names_hosts || same_hosts(&others, &known) => Ok(others),
@@ -267,7 +269,8 @@ impl Inventory {
         }
     }
 
-    /// The hosts of a name, a set of characters, a regular expression, with a position or slice behind it.
+    /// Returns the hosts of a name, a set of characters or a regular expression, with a position or a slice behind
+    /// it.
     fn as_in_ansible(
         &self,
         term: &Term,
@@ -302,7 +305,7 @@ impl Inventory {
         Ok(chosen)
     }
 
-    /// Hosts of groups and hosts that match, with repetitions; none if neither a group nor a host does.
+    /// Returns the hosts of matching groups and the matching hosts, with repetitions; none if nothing matches.
     fn enumerate(
         &self,
         expression: &str,
@@ -341,7 +344,7 @@ impl Inventory {
         Ok((matched || expression == "all").then_some(hosts))
     }
 
-    /// Adds the hosts of matching groups, then matching hosts; whether anything matched.
+    /// Adds the hosts of matching groups, then matching hosts. Returns whether anything matched.
     fn collect(&self, matches: &dyn Fn(&str) -> bool, hosts: &mut Vec<HostName>) -> bool {
         let mut matched = false;
         for (id, _) in self.groups.iter().enumerate().filter(|(_, group)| matches(&group.name)) {
@@ -402,7 +405,7 @@ impl Inventory {
     }
 }
 
-/// `no host`, `1 host`, `7 hosts`.
+/// Returns `no host`, `1 host`, `7 hosts`.
 fn hosts_in_words(number: usize) -> String {
     match number {
         0 => "no host".to_owned(),
@@ -416,7 +419,7 @@ fn same_hosts(left: &[HostName], right: &[HostName]) -> bool {
     set(left) == set(right)
 }
 
-/// The error for what selects some hosts by name and others as Ansible reads it.
+/// Returns the error for a term that selects different hosts by name than by Ansible's reading.
 fn ambiguous(term: &Term, names: &[HostName], others: &[HostName]) -> Diagnostic {
     let name = term.name();
     let (base, other) = match split_subscript(name) {
@@ -436,7 +439,7 @@ fn ambiguous(term: &Term, names: &[HostName], others: &[HostName]) -> Diagnostic
         .help("write the one that is meant, as it stands here; numbers with a comma are always names")
 }
 
-/// Splits a position or slice off the end of a term; regular expressions have none.
+/// Splits a position or a slice off the end of a term; regular expressions have none.
 fn split_subscript(name: &str) -> (&str, Option<Subscript>) {
     let parsed = || {
         let (base, inside) = name.strip_suffix(']')?.rsplit_once('[')?;
@@ -452,7 +455,7 @@ fn split_subscript(name: &str) -> (&str, Option<Subscript>) {
             return None;
         }
         let start = start.parse().ok()?;
-        // Why: to Ansible an end of 0 is no end at all, and what is left is a position.
+        // Ansible takes an end of 0 for no end at all, which leaves a position.
         Some((
             base,
             match end.parse::<usize>() {
@@ -465,12 +468,12 @@ fn split_subscript(name: &str) -> (&str, Option<Subscript>) {
     parsed().map_or((name, None), |(base, subscript)| (base, Some(subscript)))
 }
 
-/// Splits a pattern into its terms: at commas if there is one, else at `:` unless the whole is one name.
+/// Splits a pattern into its terms: at commas if there are any, else at `:` unless the whole is one name.
 fn split(pattern: &str, place: Option<&Span>, name: &str) -> Vec<Term> {
     let length = pattern.chars().count();
     let (base, exact) = match place {
         Some(place) if place.length as usize == length => (place.clone(), true),
-        // Why: a string in quotes; its text begins behind the first one.
+        // The span of a quoted string includes the quotes.
         Some(place) if place.length as usize == length + 2 => (place.part(1, length), true),
         Some(place) => (place.clone(), false),
         None => (Span::new(&SourceFile::new(name, pattern), 1, 1, 0), true),
@@ -499,7 +502,7 @@ fn split(pattern: &str, place: Option<&Span>, name: &str) -> Vec<Term> {
     terms
 }
 
-/// The commas that separate terms: all but those of a list of numbers in brackets.
+/// Returns the commas that separate terms, which are all but those of a list of numbers in brackets.
 fn separating_commas(chars: &[char]) -> Vec<usize> {
     let mut commas = Vec::new();
     let mut at = 0;
@@ -516,7 +519,7 @@ fn separating_commas(chars: &[char]) -> Vec<usize> {
     commas
 }
 
-/// The stretches between separators that are not inside of brackets.
+/// Returns the ranges between separators that are outside of brackets.
 fn separated(chars: &[char], separates: impl Fn(char) -> bool) -> Vec<(usize, usize)> {
     let mut stretches = Vec::new();
     let mut start = 0;
@@ -536,7 +539,7 @@ fn separated(chars: &[char], separates: impl Fn(char) -> bool) -> Vec<(usize, us
     stretches
 }
 
-/// The terms of a limit; `@FILE` stands for the lines of a file.
+/// Returns the terms of a limit; `@FILE` stands for the lines of a file.
 fn limit_terms(limit: &str) -> Result<Vec<Term>, Diagnostics> {
     let mut terms = Vec::new();
     for term in split(limit, None, "--limit") {
@@ -559,7 +562,7 @@ fn limit_terms(limit: &str) -> Result<Vec<Term>, Diagnostics> {
             if !text.is_empty() && !text.starts_with('#') {
                 let blanks = line.chars().take_while(|c| c.is_whitespace()).count();
                 let place = Span::new(&source, number, 1, 0).part(blanks, text.chars().count());
-                // Why split: a line may be what this program printed, with commas in it.
+                // A line may be output of gpufleet, with commas in it.
                 terms.extend(split(text, Some(&place), ""));
             }
         }

@@ -1,4 +1,4 @@
-//! What `gpufleet inventory` and `gpufleet hosts` print; the same as `ansible-inventory` prints.
+//! The output of `gpufleet inventory` and `gpufleet hosts`, the same as that of `ansible-inventory`.
 
 use std::collections::HashSet;
 
@@ -11,7 +11,7 @@ use crate::diagnostic::{Diagnostic, Diagnostics, did_you_mean};
 use crate::vault::masked;
 use crate::yaml::block_text;
 
-/// Variables that are not part of the inventory's own data.
+/// Variables that do not belong to the inventory's own data.
 const INTERNAL: [&str; 32] = [
     "ansible_async_path",
     "ansible_collection_name",
@@ -48,7 +48,7 @@ const INTERNAL: [&str; 32] = [
 ];
 
 impl Inventory {
-    /// The document of `ansible-inventory --list`; a limit leaves fewer hosts in it.
+    /// Returns the document of `ansible-inventory --list`, for the hosts of a limit.
     ///
     /// `export` keeps variables where they are defined: those of groups with their groups.
     pub fn list_json(&self, limit: Option<&str>, export: bool) -> Result<Value, Diagnostics> {
@@ -66,12 +66,12 @@ impl Inventory {
         Ok(Value::Object(document))
     }
 
-    /// [`Inventory::list_json`] as text: sorted keys, four spaces.
+    /// Returns [`Inventory::list_json`] as text with sorted keys, indented by four spaces.
     pub fn list_text(&self, limit: Option<&str>, export: bool) -> Result<String, Diagnostics> {
         self.list_json(limit, export).map(|document| json_text(&document))
     }
 
-    /// The inventory as one YAML file, as `ansible-inventory --list --yaml` writes it.
+    /// Returns the inventory as one YAML file, as `ansible-inventory --list --yaml` writes it.
     pub fn list_yaml(&self, limit: Option<&str>, export: bool) -> Result<String, Diagnostics> {
         let chosen = self.chosen(limit)?;
         let mut seen = (HashSet::new(), HashSet::new());
@@ -85,7 +85,7 @@ impl Inventory {
         Ok(hosts.iter().filter_map(|name| self.host_index.get(name).copied()).collect())
     }
 
-    /// The variables of one host, as `ansible-inventory --host` gives them.
+    /// Returns the variables of one host, as `ansible-inventory --host` gives them.
     pub fn host_json(&self, host: &str, export: bool) -> Result<Value, Diagnostics> {
         let hosts = self.select(host, None)?;
         let [host] = hosts.as_slice() else {
@@ -96,19 +96,19 @@ impl Inventory {
         Ok(vars)
     }
 
-    /// [`Inventory::host_json`] as text.
+    /// Returns [`Inventory::host_json`] as text.
     pub fn host_text(&self, host: &str, export: bool) -> Result<String, Diagnostics> {
         self.host_json(host, export).map(|document| json_text(&document))
     }
 
-    /// [`Inventory::host_json`] as YAML.
+    /// Returns [`Inventory::host_json`] as YAML.
     pub fn host_yaml(&self, host: &str, export: bool) -> Result<String, Diagnostics> {
         self.host_json(host, export).map(|document| block_text(&document))
     }
 
-    /// The tree of `ansible-inventory --graph`, from `group` down.
+    /// Returns the tree of `ansible-inventory --graph`, from `group` down.
     ///
-    /// `vars` shows variables; with `export`, hosts have only their own.
+    /// `vars` adds variables; with `export`, hosts have only their own.
     pub fn graph_text(&self, group: &str, vars: bool, export: bool) -> Result<String, Diagnostics> {
         let Some(&id) = self.group_index.get(group) else {
             let error = Diagnostic::error(format!("there is no group `{group}`"));
@@ -125,12 +125,12 @@ impl Inventory {
         Ok(lines.join("\n"))
     }
 
-    /// One host a line, in the order of the pattern.
+    /// Returns the hosts of a pattern in its order, one on each line.
     pub fn hosts_text(&self, pattern: &str, limit: Option<&str>) -> Result<String, Diagnostics> {
         Ok(self.select(pattern, limit)?.join("\n"))
     }
 
-    /// All variables of a host, or only those that are its own.
+    /// Returns all variables of a host, or only its own.
     fn shown_vars(&self, host: &str, own: bool) -> Map<String, Value> {
         let known = self.host_vars(host);
         let mut vars = if own {
@@ -187,7 +187,7 @@ impl Inventory {
         }
     }
 
-    /// A group as a YAML inventory has it; hosts and groups have their contents where they come first.
+    /// Returns a group as in a YAML inventory; hosts and groups have their contents where they occur first.
     fn yaml_group(
         &self,
         id: GroupId,
@@ -226,7 +226,7 @@ impl Inventory {
         (!entry.is_empty()).then_some(Value::Object(entry))
     }
 
-    /// `vars`: whether hosts show only their own variables; none shows no variables at all.
+    /// Adds the lines of a group. `vars` says whether hosts show only their own variables; `None` shows none.
     fn graph_group(&self, id: GroupId, depth: usize, vars: Option<bool>, lines: &mut Vec<String>) {
         let Some(group) = self.groups.get(id) else { return };
         lines.push(graph_line(&format!("@{}:", group.name), depth));
@@ -246,7 +246,7 @@ impl Inventory {
         }
     }
 
-    /// The variables of a group itself: from the sources, then from the files beside them.
+    /// Returns the variables of a group itself: from the sources, then from the files beside them.
     fn shown_group_vars(&self, id: GroupId) -> Map<String, Value> {
         let Some(group) = self.groups.get(id) else { return Map::new() };
         let mut vars = group.vars.clone();
@@ -272,7 +272,7 @@ fn graph_vars(mut vars: Map<String, Value>, depth: usize, lines: &mut Vec<String
     );
 }
 
-/// Replaces what marks a string as not to be templated by the string.
+/// Replaces a string that is marked as not to be templated by the plain string.
 fn unwrap_unsafe(value: &mut Value) {
     match value {
         Value::Object(map) => {

@@ -1,4 +1,4 @@
-//! Properties of patterns and of reading text.
+//! Properties of patterns and of parsers.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use serde_json::json;
 use super::Inventory;
 use super::tests::{Files, load};
 
-/// Groups `g0`..`g4` over hosts `h0`..`h9`, by membership bits.
+/// Builds groups `g0`..`g4` over hosts `h0`..`h9`, by membership bits.
 fn modelled(membership: &[u16]) -> Inventory {
     let mut text: String = (0..10).map(|host| format!("h{host}\n")).collect();
     for (group, bits) in membership.iter().enumerate() {
@@ -59,7 +59,7 @@ proptest! {
         }
     }
 
-    /// Groups are called as hosts begin, so that positions in them are never far away.
+    /// Groups are named like the beginnings of hosts, so that positions in them are always possible.
     #[test]
     fn what_is_printed_of_hosts_selects_exactly_these(
         hosts in proptest::collection::btree_set("([ab]{1,2}|10\\.)[0-9]{1,3}([.-][ab]?[0-9]{0,2}[ab]|)|[ab][0-9]|fe80::[0-9]{1,3}", 1..40),
@@ -89,7 +89,7 @@ proptest! {
         }
     }
 
-    /// Whatever a word with numbers in brackets selects, nothing else could have been meant.
+    /// What a word with numbers in brackets selects is its only possible meaning.
     #[test]
     fn numbers_in_brackets_are_never_two_things(
         groups in proptest::collection::vec(proptest::collection::vec(0u64..8, 1..8), 2),
@@ -139,7 +139,7 @@ proptest! {
         for (host, vars) in &hosts {
             text.push_str(host);
             for (name, value) in vars {
-                // Why: as a Python literal in double quotes of shlex, so that the value stays a string.
+                // A Python literal inside shlex's double quotes, so that the value stays a string.
                 let literal = format!("'{}'", value.replace('\\', "\\\\").replace('\'', "\\'"));
                 text.push_str(&format!(" {name}=\"{}\"", literal.replace('\\', "\\\\").replace('"', "\\\"")));
             }

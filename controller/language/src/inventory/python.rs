@@ -1,4 +1,4 @@
-//! Values as Python writes them: `str()` for `--graph --vars`, and JSON as `json.dumps(indent=4, sort_keys=True)`.
+//! Writes values as Python does: `str()` for `--graph --vars`, and JSON as `json.dumps(indent=4, sort_keys=True)`.
 
 use std::fmt::Write as _;
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::yaml::float_text;
 
-/// `str(value)`: a string as it is, everything else as `repr`.
+/// Returns `str(value)`: a string unchanged, anything else as its `repr`.
 pub(super) fn str_of(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
@@ -57,7 +57,7 @@ fn number_text(number: &serde_json::Number) -> String {
     if number.is_f64() { float_text(number.as_f64().unwrap_or_default()) } else { number.to_string() }
 }
 
-/// JSON with sorted keys, indented by four spaces, text left as it is.
+/// Returns JSON with sorted keys, indented by four spaces, without escapes for non-ASCII text.
 pub(super) fn json_text(value: &Value) -> String {
     let mut out = String::new();
     write_json(&mut out, value, 0);

@@ -1,11 +1,11 @@
 //! Host names with ranges: `gpu[001:128]`, `rack[a:f]`, `n[0:10:2]-[1:2]`.
 //!
-//! Owns the expansion. Invariant: the names come in the order a reader counts, the first range outermost.
+//! Owns the expansion. Invariant: names come in counting order, the first range outermost.
 
-/// More hosts than this from one line are a mistake (or an attack).
+/// Largest number of hosts from one line; more are a mistake or an attack.
 const MAX_HOSTS: usize = if cfg!(feature = "fuzzing") { 10_000 } else { 1_000_000 };
 
-/// Why a range is wrong.
+/// Why a range is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum RangeError {
     #[error("a range needs its closing `]`")]
@@ -26,10 +26,10 @@ pub(super) enum RangeError {
     TooMany,
 }
 
-/// A range error and the part of the text it is about, in characters.
+/// A range error and the offset and length of the text that it is about, in characters.
 pub(super) type Wrong = (RangeError, usize, usize);
 
-/// All names that `text` stands for; the text itself if there is no range in it.
+/// Returns all names that `text` expands to; the text itself if it holds no range.
 pub(super) fn expand(text: &str) -> Result<Vec<String>, Wrong> {
     let mut names = vec![String::new()];
     let mut rest = text;
@@ -56,7 +56,7 @@ pub(super) fn expand(text: &str) -> Result<Vec<String>, Wrong> {
     Ok(names)
 }
 
-/// What the inside of one pair of brackets stands for.
+/// Expands the text inside one pair of brackets.
 fn items(range: &str) -> Result<Vec<String>, RangeError> {
     let parts: Vec<&str> = range.split(':').collect();
     let (begin, end, step) = match parts[..] {
@@ -144,7 +144,7 @@ mod tests {
             let end = begin + more;
             let width = if width > 0 { width.max(end.to_string().len()) } else { 0 };
             let names = expand(&format!("h[{begin:0width$}:{end:0width$}:{step}].x")).unwrap();
-            // Why: without leading zeros in front of begin there is nothing to keep.
+            // Without leading zeros in `begin` there is no width to keep.
             let width = if format!("{begin:0width$}").starts_with('0') { width } else { 0 };
             let wanted: Vec<String> = (begin..=end).step_by(step).map(|n| format!("h{n:0width$}.x")).collect();
             prop_assert_eq!(names, wanted);

@@ -1,7 +1,7 @@
 //! Executable inventories.
 //!
-//! Owns calling them and reading what they print. Invariant: a script that fails, prints no JSON, or does not end in
-//! time is an error that shows what it wrote to its standard error; no process of ours is left behind.
+//! Owns how they are called and how their output is read. Invariant: a script that fails, prints no JSON, or exceeds
+//! its time limit is an error that shows its standard error; no process is left behind.
 
 use std::collections::HashSet;
 use std::io::Read;
@@ -15,14 +15,14 @@ use super::ini::{cycle, set_group_var};
 use crate::diagnostic::{Diagnostic, Diagnostics, SourceFile, Span};
 use crate::yaml::{self, Node, Value};
 
-/// What a script may print.
+/// Largest output of a script, in bytes.
 const MAX_OUTPUT_BYTES: u64 = 256 * 1024 * 1024;
-/// What is shown of its standard error.
+/// Number of lines of its standard error that a message shows.
 const SHOWN_ERROR_LINES: usize = 8;
 
-/// Whether this file is a program: it may be executed, and begins as one.
+/// Whether a file is a program: it is executable, and begins as a program does.
 ///
-/// Why both: files copied from other systems are often executable without being programs.
+/// Files copied from other systems are often executable without being programs.
 pub(super) fn is_script(path: &Path) -> bool {
     use std::os::unix::fs::PermissionsExt as _;
     let executable = std::fs::metadata(path)
@@ -74,7 +74,7 @@ pub(super) fn read(draft: &mut Draft, path: &Path, timeout: Duration) -> Result<
 
 type Listed = (Vec<String>, Option<Node>);
 
-/// Reads the groups of the `--list` output; gives the hosts in order and `_meta.hostvars`.
+/// Reads the groups of the `--list` output. Returns the hosts in order, and `_meta.hostvars`.
 fn groups(draft: &mut Draft, root: &Node) -> Result<Listed, Diagnostics> {
     let mut errors = Diagnostics::new();
     let mut meta = None;
@@ -169,7 +169,7 @@ fn groups(draft: &mut Draft, root: &Node) -> Result<Listed, Diagnostics> {
     errors.into_result((hosts, meta))
 }
 
-/// One call; its output as a tree, and what it wrote to its standard error.
+/// Runs the script once. Returns its output as a tree, and what it wrote to standard error.
 fn call(path: &Path, arguments: &[&str], timeout: Duration) -> Result<(Node, String), Diagnostics> {
     let shown_command = format!("{} {}", path.display(), arguments.join(" "));
     let failed = |why: String, stderr: &str| -> Diagnostics {
@@ -178,7 +178,7 @@ fn call(path: &Path, arguments: &[&str], timeout: Duration) -> Result<(Node, Str
     let program = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    // Why: a script that is stopped must take its children with it.
+    // A script that is stopped must take its children with it.
     std::os::unix::process::CommandExt::process_group(&mut command, 0);
     let mut child = command.spawn().map_err(|error| failed(format!("cannot be started: {error}"), ""))?;
     let stdout = collect(child.stdout.take());
@@ -196,7 +196,7 @@ fn call(path: &Path, arguments: &[&str], timeout: Duration) -> Result<(Node, Str
             Err(error) => return Err(failed(format!("cannot be waited for: {error}"), "")),
         }
     };
-    // Why: also after a clean end, so that a child it left behind cannot hold the pipes open.
+    // Also after a clean exit, so that a child that was left behind cannot keep the pipes open.
     if let Some(group) = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw) {
         let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
     }
@@ -214,7 +214,7 @@ fn call(path: &Path, arguments: &[&str], timeout: Duration) -> Result<(Node, Str
         return Err(failed(format!("failed: {status}"), &stderr));
     }
     let source = yaml::decode(&format!("output of {shown_command}"), &stdout)?;
-    // Why: for a host it knows nothing of, a script may print nothing.
+    // A script may print nothing for a host that it does not know.
     if arguments.first() == Some(&"--host") && source.text().trim().is_empty() {
         return Ok((Node { value: Value::Null, span: Span::new(&source, 1, 1, 0) }, stderr));
     }
@@ -222,7 +222,7 @@ fn call(path: &Path, arguments: &[&str], timeout: Duration) -> Result<(Node, Str
     Ok((node, stderr))
 }
 
-/// Why: the text must be JSON, but the YAML reader gives places to what is in it.
+/// Checks that the text is JSON and reads it as YAML, whose reader records places.
 fn parse_json(source: &Arc<SourceFile>) -> Result<Node, Diagnostic> {
     if let Err(error) = yaml::check_json(source.text()) {
         let line = u32::try_from(error.line()).unwrap_or(1).max(1);

@@ -1,4 +1,4 @@
-//! Variables that look like mistyped ones of the connection.
+//! Finds variables that look like misspelt connection variables.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::{
     visible::visible,
 };
 
-/// What a connection reads of the variables of a host.
+/// Host variables that a connection reads.
 const CONNECTION: [&str; 28] = [
     "ansible_become",
     "ansible_become_exe",
@@ -43,12 +43,12 @@ const CONNECTION: [&str; 28] = [
     "ansible_user",
 ];
 
-/// Other names that Ansible's plugins for connections and `become` read, and that are almost one of the above.
+/// Names that Ansible's plugins for connections and `become` read, and that are similar to the above.
 const OF_ANSIBLE: [&str; 4] =
     ["ansible_scp_args", "ansible_scp_executable", "ansible_scp_extra_args", "ansible_su_password"];
 
-/// Whether a variable is one that somebody meant: no connection could read its value, it is Ansible's, or its name is the
-/// plural of one, as lists are called.
+/// Whether a similar variable is intended: no connection could read its value, it is one of Ansible's, or its name is
+/// a plural, as for lists.
 fn is_meant(name: &str, value: &Value) -> bool {
     value.is_array()
         || value.is_object()
@@ -58,7 +58,7 @@ fn is_meant(name: &str, value: &Value) -> bool {
 }
 
 impl Inventory {
-    /// A warning for each variable that nothing reads and that is almost one that a connection reads.
+    /// Returns a warning for each variable that nothing reads but whose name is close to one that a connection reads.
     pub fn suspects(&self) -> Diagnostics {
         let mut found: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
         for (host, vars) in self.hosts.iter().zip(&self.vars) {
@@ -70,7 +70,7 @@ impl Inventory {
         }
         let mut warnings = Diagnostics::new();
         for (name, hosts) in found {
-            // Why closer than elsewhere: any name may be a variable, and most are no mistakes.
+            // Stricter than other suggestions: any name may be a variable, and most are no mistakes.
             let edits = if name.len() < "ansible_".len() + 8 { 1 } else { 2 };
             if let Some(near) =
                 CONNECTION.into_iter().find(|near| strsim::damerau_levenshtein(name, near) <= edits)

@@ -1,7 +1,7 @@
 //! YAML and JSON inventories.
 //!
-//! Owns the structure: groups with `hosts`, `children` and `vars`. Must not know YAML syntax. Invariant: what does not
-//! fit the structure is an error with its place, never skipped.
+//! Owns the structure: groups with `hosts`, `children` and `vars`. Must not know YAML syntax. Invariant: input that
+//! does not fit the structure is an error with its place, and is never skipped.
 
 use super::draft::{Draft, GroupId};
 use super::ini::{cycle, hosts_of, set_group_var};
@@ -10,7 +10,7 @@ use crate::yaml::{Node, Value};
 
 const KEYS: [&str; 3] = ["hosts", "children", "vars"];
 
-/// Reads a parsed file into `draft`; its root is a mapping of groups.
+/// Reads a parsed file, whose root is a mapping of groups, into `draft`.
 pub(super) fn read(draft: &mut Draft, root: &Node) -> Result<(), Diagnostics> {
     let mut errors = Diagnostics::new();
     let groups = root.expect_map("an inventory")?;
@@ -99,7 +99,7 @@ fn unknown_key(key: &Node, value: &Node, group: &str) -> Diagnostic {
     }
 }
 
-/// The entries under `hosts:` or `children:`; a single name stands for itself.
+/// Returns the entries under `hosts:` or `children:`; a single name is one entry.
 fn section(value: &Node, what: &str, group: &str, errors: &mut Diagnostics) -> Vec<(Node, Node)> {
     match &value.value {
         Value::Null => Vec::new(),

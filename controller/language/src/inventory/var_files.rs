@@ -1,7 +1,7 @@
 //! `group_vars/` and `host_vars/`.
 //!
-//! Owns which files count for a group or host and how they are read. Must not know how variables of several groups
-//! combine. Invariant: a file that cannot be read as a mapping is an error; an empty one counts for nothing.
+//! Owns which files apply to a group or host, and how they are read. Must not know how variables of several groups
+//! are merged. Invariant: a file that is not a mapping is an error; an empty one is ignored.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use crate::diagnostic::{Diagnostic, Diagnostics, SourceFile, Span, looks_secret}
 use crate::vault::{self, Keyring};
 use crate::yaml;
 
-/// Endings of variable files in the order tried; the first that exists counts alone.
+/// Endings of variable files in the order tried; only the first that exists is read.
 const ENDINGS: [&str; 4] = ["", ".yml", ".yaml", ".json"];
 
 /// The variable files beside one source or playbook.
@@ -25,7 +25,7 @@ pub(super) struct VarFiles {
 }
 
 impl VarFiles {
-    /// Looks into `base`, the directory of an inventory source or of the playbook.
+    /// Lists the variable files in `base`, the directory of an inventory source or of the playbook.
     pub(super) fn beside(base: &Path) -> Self {
         Self { groups: Folder::open(base.join("group_vars")), hosts: Folder::open(base.join("host_vars")) }
     }
@@ -38,7 +38,8 @@ impl VarFiles {
         self.hosts.vars(name, keyring)
     }
 
-    /// Where a file of the group sets a variable, read anew; nothing where it cannot be read as plain text.
+    /// Returns the place where a file of the group sets a variable. The file is read again; `None` if it is not plain
+    /// text.
     pub(super) fn group_place(&self, name: &str, key: &str) -> Option<Span> {
         self.groups.place(name, key)
     }
@@ -55,7 +56,7 @@ impl VarFiles {
 #[derive(Clone, Debug)]
 struct Folder {
     path: PathBuf,
-    /// Why: one listing in place of four look-ups for each of thousands of hosts.
+    /// One listing, instead of four look-ups for each of thousands of hosts.
     names: HashSet<String>,
 }
 
@@ -88,14 +89,14 @@ impl Folder {
     }
 
     fn files(&self, name: &str) -> Vec<PathBuf> {
-        // Why: a host can be named after a path (`/chroot`); it must not lead out of the folder.
+        // A host name may look like a path (`/chroot`), which must not lead out of the folder.
         if self.names.is_empty() || name.starts_with('/') || name.split('/').any(|part| part == "..") {
             return Vec::new();
         }
         for ending in ENDINGS {
             let file = format!("{name}{ending}");
             let path = self.path.join(&file);
-            // Why also for names of the listing: a link that leads nowhere is no file.
+            // Names in the listing are checked too: a dangling link is not a file.
             if !(self.names.contains(&file) || file.contains('/')) || matches!(path.try_exists(), Ok(false)) {
                 continue;
             }
@@ -105,7 +106,7 @@ impl Folder {
     }
 }
 
-/// All variable files of a directory and the directories in it, in the order of their names.
+/// Returns all variable files in a directory and its subdirectories, sorted by name.
 fn files_below(directory: &Path) -> Vec<PathBuf> {
     let mut names: Vec<String> = std::fs::read_dir(directory)
         .map(|entries| entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect())
@@ -126,7 +127,7 @@ fn files_below(directory: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Reads a file of variables: a YAML or JSON mapping, possibly encrypted as a whole; then its values are marked.
+/// Reads a file of variables: a YAML or JSON mapping. If it is encrypted as a whole, its values are marked as secret.
 pub fn read_vars(path: &Path, keyring: &Keyring) -> Result<Map<String, Value>, Diagnostics> {
     let mut source = read_file(path)?;
     let encrypted = vault::is_encrypted(source.text());
@@ -142,10 +143,10 @@ pub fn read_vars(path: &Path, keyring: &Keyring) -> Result<Map<String, Value>, D
     Ok(vars.into_iter().map(|(name, value)| (name, vault::sealed(value))).collect())
 }
 
-/// Reads variables that the command line gives, from a file or as they are: what is encrypted is decrypted and marked.
+/// Reads variables of the command line, from a file or inline. Encrypted values are decrypted and marked as secret.
 ///
 /// # Errors
-/// No YAML, no mapping of names to values, or a value that no password opens.
+/// If the text is no YAML or no mapping of names to values, or no password opens a value.
 pub fn given_vars(source: &Arc<SourceFile>, keyring: &Keyring) -> Result<Map<String, Value>, Diagnostics> {
     let encrypted = vault::is_encrypted(source.text());
     let source = &if encrypted { keyring.open_file(source)? } else { Arc::clone(source) };

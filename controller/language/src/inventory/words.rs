@@ -1,11 +1,11 @@
-//! Splits a host line of an INI inventory into words, as Python's `shlex` does in its POSIX mode with comments.
+//! Splits a host line of an INI inventory into words, as Python's `shlex` does in POSIX mode with comments.
 
-/// A word and where it begins, in characters.
+/// A word and its first character's offset, in characters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Word {
     pub text: String,
     pub start: usize,
-    /// In characters of the source, quotes included.
+    /// Length in the source in characters, quotes included.
     pub length: usize,
 }
 
@@ -17,7 +17,7 @@ pub(super) enum WordError {
     Escape,
 }
 
-/// The words of `line`; `#` begins a comment wherever it stands outside of quotes.
+/// Returns the words of `line`; a `#` outside of quotes begins a comment.
 pub(super) fn split(line: &str) -> Result<Vec<Word>, (WordError, usize)> {
     let chars: Vec<char> = line.chars().collect();
     let mut words = Vec::new();

@@ -1,8 +1,8 @@
-//! What is wrong or doubtful in playbooks, all of it at once and without a node.
+//! Finds what is wrong or doubtful in playbooks, all at once and without contacting a node.
 //!
-//! Owns the rules beyond the strict parser's, their names, severities and documentation, and how findings are written
-//! for machines. Must not contact hosts. Invariants: what the parser refuses is an error here too; a rule can be
-//! silenced where it is wrong, an error cannot.
+//! Owns the rules that go beyond the strict parser: their names, severities and documentation, and how findings are
+//! written for programs. Must not contact hosts. Invariants: what the parser refuses is an error here too; a rule can
+//! be silenced for a place, an error cannot.
 
 mod noqa;
 mod rules;

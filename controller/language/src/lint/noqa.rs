@@ -6,7 +6,7 @@ use super::rules::{RULES, rule};
 use super::run::Finding;
 use crate::diagnostic::{Diagnostic, SourceFile, Span, suggest};
 
-/// What the comment of one line silences.
+/// Rules that the comment on a line silences.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Silence {
     All,
@@ -22,7 +22,7 @@ impl Silence {
     }
 }
 
-/// The words behind `# noqa` of a line, and where (in characters) they begin; none without such a comment.
+/// Returns the words behind `# noqa` on a line and where they begin, in characters; `None` without such a comment.
 fn comment(line: &str) -> Option<(usize, &str)> {
     let at = line.match_indices('#').find_map(|(at, _)| {
         let begins = at == 0 || line.get(..at)?.ends_with([' ', '\t']);
@@ -37,7 +37,7 @@ fn names(words: &str) -> impl Iterator<Item = &str> {
     words.split([':', ',', ' ', '\t']).map(str::trim).filter(|name| !name.is_empty())
 }
 
-/// What line `number` silences.
+/// Returns what line `number` silences.
 pub(super) fn of_line(source: &SourceFile, number: u32) -> Option<Silence> {
     let (_, words) = comment(source.line(number)?)?;
     let mut rules = Vec::new();
@@ -49,7 +49,7 @@ pub(super) fn of_line(source: &SourceFile, number: u32) -> Option<Silence> {
     Some(if any { Silence::Rules(rules) } else { Silence::All })
 }
 
-/// Findings for comments that name no rule, where a rule was probably meant.
+/// Reports comments that name no rule where a rule was probably meant.
 pub(super) fn check(source: &Arc<SourceFile>, findings: &mut Vec<Finding>) {
     for (index, line) in source.text().split('\n').enumerate() {
         let Some((column, words)) = comment(line) else { continue };
@@ -57,7 +57,7 @@ pub(super) fn check(source: &Arc<SourceFile>, findings: &mut Vec<Finding>) {
             if rule(name).is_some() {
                 continue;
             }
-            // Why only near ones: ansible-lint and others have rules of their own, and comments go on in prose.
+            // Only near misses: ansible-lint and others have rules of their own, and a comment may go on in prose.
             let known = RULES.iter().map(|rule| rule.name);
             let Some(near) = suggest(name, known) else { continue };
             let before =

@@ -1,4 +1,4 @@
-//! The rules, each with its reason and an example.
+//! The lint rules, each with its reason and an example.
 
 use std::fmt::Write as _;
 
@@ -9,12 +9,12 @@ pub enum Severity {
     Note,
     /// Probably not what was meant.
     Warning,
-    /// Nothing would run.
+    /// Nothing can run.
     Error,
 }
 
 impl Severity {
-    /// The word of SARIF and of the screen.
+    /// Returns the word that SARIF and the screen use.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Note => "note",
@@ -24,18 +24,18 @@ impl Severity {
     }
 }
 
-/// One rule.
+/// A lint rule.
 #[derive(Debug)]
 pub struct Rule {
     pub name: &'static str,
     pub severity: Severity,
-    /// Names that ansible-lint has for it: they silence it too.
+    /// Names of the same rule in ansible-lint; they silence it too.
     pub also: &'static [&'static str],
     /// One sentence.
     pub summary: &'static str,
     /// Why it matters and what to do.
     pub help: &'static str,
-    /// What it finds, and the same written well.
+    /// A playbook with the mistake, and the same without it.
     pub example: &'static str,
 }
 
@@ -203,7 +203,7 @@ pub static RULES: &[Rule] = &[
     },
 ];
 
-/// The rule of this name, or with this name in ansible-lint.
+/// Returns the rule with this name, here or in ansible-lint.
 pub fn rule(name: &str) -> Option<&'static Rule> {
     RULES
         .iter()
@@ -211,7 +211,7 @@ pub fn rule(name: &str) -> Option<&'static Rule> {
         .or_else(|| RULES.iter().find(|rule| rule.also.contains(&name)))
 }
 
-/// All rules, as docs/reference/rules.md holds them.
+/// Returns all rules as Markdown, for docs/reference/rules.md.
 pub fn rules_markdown() -> String {
     let mut out = String::from(
         "# Rules of `gpufleet check`\n\n\

@@ -1,4 +1,4 @@
-//! All findings about some playbooks.
+//! Runs all rules over playbooks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,18 +12,18 @@ use crate::template::Dict;
 use crate::vault::{self, Keyring, is_encrypted};
 use crate::yaml::{self, Node};
 
-/// One thing that a rule found.
+/// One place that a rule reports.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Finding {
     pub rule: &'static str,
     pub severity: Severity,
     pub diagnostic: Diagnostic,
-    /// First line of the task it stands in, where a comment may silence it.
+    /// First line of the task that it is in, where a comment may silence it.
     pub(super) task_line: Option<u32>,
 }
 
 impl Finding {
-    /// A finding of the rule of this name, with the rule's severity.
+    /// Creates a finding of a rule, with the rule's severity.
     pub(super) fn new(name: &'static str, mut diagnostic: Diagnostic) -> Self {
         let severity = rule(name).map_or(Severity::Warning, |rule| rule.severity);
         diagnostic.severity = match severity {
@@ -39,7 +39,7 @@ impl Finding {
         self
     }
 
-    /// The machine-readable form: that of the diagnostic, and `rule`.
+    /// Returns the machine-readable form: that of the diagnostic, and `rule`.
     pub fn to_json(&self) -> serde_json::Value {
         let mut json = self.diagnostic.to_json();
         if let Some(map) = json.as_object_mut() {
@@ -50,13 +50,13 @@ impl Finding {
     }
 }
 
-/// All findings, by file, line and column.
+/// All findings, sorted by file, line and column.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     pub findings: Vec<Finding>,
-    /// Files that were looked at.
+    /// Files that were checked.
     pub files: Vec<String>,
-    /// The program, where nothing is wrong with it.
+    /// The program, if the parser accepts it.
     pub program: Option<Program>,
 }
 
@@ -65,7 +65,7 @@ impl Report {
         self.findings.iter().filter(|finding| finding.severity == severity).count()
     }
 
-    /// Adds what is known of the program's variables once the hosts are known.
+    /// Adds findings about variables, for which the hosts must be known.
     pub fn check_variables(&mut self, known: &Known) {
         let Some(program) = &self.program else { return };
         let found = program.check_variables(known);
@@ -78,7 +78,7 @@ impl Report {
         self.sort();
     }
 
-    /// Adds what else is wrong, such as what needs the inventory.
+    /// Adds other errors, such as those that need the inventory.
     pub fn add(&mut self, errors: Diagnostics) {
         self.findings.extend(errors.into_iter().map(|error| match error.severity {
             DiagnosticSeverity::Error => Finding::new("invalid", error),
@@ -87,7 +87,7 @@ impl Report {
         self.sort();
     }
 
-    /// The findings as a person reads them, each with the name of its rule.
+    /// Renders the findings for people, each with the name of its rule.
     pub fn text(&self, colour: bool) -> String {
         let named = self.findings.iter().map(|finding| {
             let mut diagnostic = finding.diagnostic.clone();
@@ -97,7 +97,7 @@ impl Report {
         diagnostic::render(&Diagnostics(named.collect()), colour)
     }
 
-    /// How many of each severity, in a line.
+    /// Returns one line with the number of findings of each severity.
     pub fn summary(&self) -> String {
         let count = |severity: Severity, one: &str| match self.count(severity) {
             1 => format!("1 {one}"),
@@ -127,12 +127,13 @@ impl Report {
             let file = span.and_then(|span| files.iter().position(|file| file == span.file()));
             (file, span.map(|span| (span.line, span.column)))
         });
-        // Why: a file that several plays read has its mistakes in all of them.
+        // A file that several plays read reports its mistakes for each of them.
         self.findings.dedup();
     }
 }
 
-/// Looks at playbooks and whatever they read; roles may lie in `roles_path` too, and `extra` comes from the command line.
+/// Checks playbooks and all files that they read. Roles may be in `roles_path` too; `extra` are the command line's
+/// variables.
 pub fn check(
     paths: &[String],
     reader: &dyn Reader,
@@ -149,7 +150,7 @@ pub fn check(
             report.program = Some(program);
         }
         Err(errors) => {
-            // Why both: the parser tells of doubtful things beside errors.
+            // The parser reports warnings beside errors.
             report.findings.extend(errors.into_iter().map(|error| match error.severity {
                 DiagnosticSeverity::Error => Finding::new("invalid", error),
                 DiagnosticSeverity::Warning | DiagnosticSeverity::Note => warned(error),
@@ -162,7 +163,7 @@ pub fn check(
     for path in &files {
         let Ok(bytes) = recorder.read(path) else { continue };
         let Ok(source) = vault::decode(path, &bytes) else { continue };
-        // Why: nothing of what is encrypted may be shown, and no playbook is.
+        // Nothing of an encrypted file may be shown, and no playbook is encrypted.
         if is_encrypted(source.text()) {
             continue;
         }

@@ -1,13 +1,13 @@
-//! Findings as SARIF 2.1.0, which code hosts show beside the lines.
+//! Writes findings as SARIF 2.1.0, which code hosts show beside the lines.
 //!
-//! Source: OASIS, Static Analysis Results Interchange Format 2.1.0; only what readers use is written.
+//! Source: OASIS, Static Analysis Results Interchange Format 2.1.0. Only the parts that readers use are written.
 
 use serde_json::{Value as Json, json};
 
 use super::rules::RULES;
 use super::run::{Finding, Report};
 
-/// The document for a report.
+/// Returns the SARIF document of a report.
 pub fn sarif(report: &Report) -> Json {
     let rules: Vec<Json> = RULES
         .iter()
@@ -65,7 +65,7 @@ fn result(finding: &Finding) -> Json {
     result
 }
 
-/// A file name as a URI reference.
+/// Returns a file name as a URI reference.
 fn uri(name: &str) -> String {
     let mut out = String::new();
     if name.starts_with('/') {

@@ -1,4 +1,4 @@
-//! Rules about single plays, tasks and values.
+//! Rules for single plays, tasks and values.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::template::is_template;
 use crate::visible::command_line;
 use crate::yaml::{Node, Value as Yaml};
 
-/// Variables of connections that have a newer name.
+/// Connection variables that have a newer name.
 const OLD_VARIABLES: &[(&str, &str)] = &[
     ("ansible_ssh_user", "ansible_user"),
     ("ansible_ssh_host", "ansible_host"),
@@ -19,7 +19,7 @@ const OLD_VARIABLES: &[(&str, &str)] = &[
     ("ansible_sudo_pass", "ansible_become_password"),
 ];
 
-/// Rules about the plays and tasks of a file.
+/// Runs the rules for the plays and tasks of a file.
 pub(super) fn check_file(tree: &Node, findings: &mut Vec<Finding>) {
     for play in tree.as_seq().unwrap_or_default() {
         if play.get("hosts").is_some() {
@@ -39,7 +39,7 @@ pub(super) fn check_file(tree: &Node, findings: &mut Vec<Finding>) {
     forgotten_limits(tree, &views, findings);
 }
 
-/// Values that the driver forgets with its last client, in a file that keeps no GPU awake.
+/// Finds limits that the driver drops with its last client, in a file where no task keeps the GPUs initialised.
 fn forgotten_limits(tree: &Node, views: &[TaskView<'_>], findings: &mut Vec<Finding>) {
     let plays = tree.as_seq().unwrap_or_default();
     let brings_more = |play: &Node| play.get("roles").is_some() || play.get("hosts").is_none();
@@ -146,7 +146,7 @@ fn octal(mode: &Node, findings: &mut Vec<Finding>) {
     ));
 }
 
-/// A plain scalar as it stands in the file.
+/// Returns a plain scalar as it is written in the file.
 fn written(node: &Node) -> String {
     let line = node.span.source.line(node.span.line).unwrap_or_default();
     line.chars().skip(node.span.column.saturating_sub(1) as usize).take(node.span.length as usize).collect()
@@ -198,7 +198,7 @@ fn changes(view: &TaskView<'_>, kind: &str, key: &Node, value: &Node, findings: 
     if view.handler || view.node.get("changed_when").is_some() || says("creates") || says("removes") {
         return;
     }
-    // Why: one finding for a line is enough, and a kind in its place needs no `changed_when`.
+    // The command already has a finding that suggests a kind, which needs no `changed_when`.
     if command_text(value)
         .and_then(|text| advise(&text))
         .is_some_and(|advice| advice.whole && advice.tasks().next().is_some())
@@ -231,7 +231,7 @@ fn conditions(node: &Node, findings: &mut Vec<Finding>) {
 
 fn partial_become(node: &Node, becomes: bool, findings: &mut Vec<Finding>, view: Option<&TaskView<'_>>) {
     let Some((key, _)) = node.entry("become_user") else { return };
-    // Why: below a play, its tasks may say `become` themselves.
+    // The tasks of a play may set `become` themselves.
     let below = view.is_none()
         && ["pre_tasks", "tasks", "post_tasks", "handlers"]
             .iter()
@@ -277,7 +277,7 @@ fn duplicate_handlers(play: &Node, findings: &mut Vec<Finding>) {
     }
 }
 
-/// Whether a task says that it becomes root.
+/// Whether a task sets `become`.
 fn becomes_root(view: &TaskView<'_>) -> bool {
     let yes = match view.inherited("become").map(|node| &node.value) {
         Some(Yaml::Bool(yes)) => *yes,
@@ -326,7 +326,7 @@ fn missing_become(views: &[TaskView<'_>], findings: &mut Vec<Finding>) {
     }
 }
 
-/// Plays that change GPUs and say nowhere who is root.
+/// Finds plays that change GPUs but set `become` nowhere.
 fn gpus_without_root(tree: &Node, views: &[TaskView<'_>], findings: &mut Vec<Finding>) {
     for play in tree.as_seq().unwrap_or_default().iter().filter(|play| play.get("hosts").is_some()) {
         let of_play = |view: &&TaskView<'_>| view.play.is_some_and(|other| std::ptr::eq(other, play));
@@ -338,7 +338,7 @@ fn gpus_without_root(tree: &Node, views: &[TaskView<'_>], findings: &mut Vec<Fin
         let in_variables =
             variables.iter().any(|name| play.get("vars").and_then(|vars| vars.get(name)).is_some());
         let local = play.get("hosts").and_then(Node::as_str) == Some("localhost");
-        // Why not with files of variables: they may say it too.
+        // Files of variables are not read here, and may set it too.
         if in_variables || local || play.get("vars_files").is_some() || views.iter().filter(of_play).any(said)
         {
             continue;
@@ -363,7 +363,7 @@ fn gpus_without_root(tree: &Node, views: &[TaskView<'_>], findings: &mut Vec<Fin
     }
 }
 
-/// Rules about every value of a file.
+/// Runs the rules for every value of a file.
 pub(super) fn check_values(node: &Node, findings: &mut Vec<Finding>) {
     match &node.value {
         Yaml::Seq(items) => items.iter().for_each(|item| check_values(item, findings)),
@@ -408,9 +408,9 @@ fn secret(key: &Node, value: &Node, findings: &mut Vec<Finding>) {
         .any(|end| name.ends_with(end));
     let Yaml::Str(text) = &value.value else { return };
     let literal = !text.text.trim().is_empty() && !is_template(&text.text) && !text.text.contains("vault");
-    // Why no `update_password: always` and its like: a word of the kind's own is no secret.
+    // Parameters such as `update_password: always` take a word that is no secret.
     let word = matches!(text.text.as_str(), "always" | "on_create" | "*" | "!" | "!!" | "x");
-    // A hash is what belongs there.
+    // A text that begins with `$` is a hash, which is not secret.
     if ends && literal && !word && !text.text.starts_with('$') && !text.text.starts_with('/') {
         findings.push(Finding::new(
             "plain-secret",

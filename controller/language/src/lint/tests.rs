@@ -1,4 +1,4 @@
-//! Each rule on what it finds and on what it must leave alone.
+//! Each rule, on what it must find and on what it must leave alone.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,12 +13,12 @@ fn report_of(files: &[(&str, &str)]) -> Report {
     check(&["play.yml".to_owned()], &files, &Arc::default(), &[], &Arc::default())
 }
 
-/// `rule:line` of everything found in a playbook with these tasks, notes left out.
+/// Returns `rule:line` of each finding in a playbook with these tasks, notes left out.
 fn found(tasks: &str) -> Vec<String> {
     found_in(&format!("- hosts: all\n  tasks:\n{tasks}"))
 }
 
-/// The same of a whole playbook.
+/// Returns `rule:line` of each finding in a playbook, notes left out.
 fn found_in(text: &str) -> Vec<String> {
     let report = report_of(&[("play.yml", text)]);
     let line = |finding: &Finding| finding.diagnostic.span.as_ref().map_or(0, |span| span.line);
@@ -323,7 +323,7 @@ fn rules_can_be_left_out_but_errors_cannot() {
 fn sarif_is_as_its_schema_wants_it() {
     let text = "- hosts: all\n  tasks:\n    - comand: a\n    - command: uptime\n    - debug: {msg: hi}\n      become: yes\n";
     let document = sarif(&report_of(&[("play.yml", text)]));
-    // Why these types: they are made from OASIS' schema; what it does not know would be lost on the way.
+    // These types are generated from OASIS' schema, so a property outside of the schema would be lost on the way.
     let read: serde_sarif::sarif::Sarif = serde_json::from_value(document.clone()).unwrap();
     assert_eq!(serde_json::to_value(&read).unwrap(), document);
     let results = read.runs[0].results.as_ref().unwrap();
@@ -389,7 +389,7 @@ fn the_shipped_playbooks_are_without_findings() {
 }
 
 proptest::proptest! {
-    /// Whatever stands in a file, there is a report.
+    /// Any text gives a report.
     #[test]
     fn no_text_panics(text in "(- hosts: all\n  (tasks|vars|handlers):\n)?([ \\-a-z:{}'\"\\[\\]#%0-9|>&*!]{0,30}\n){0,8}") {
         report_of(&[("play.yml", &text)]);

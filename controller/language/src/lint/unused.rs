@@ -1,4 +1,4 @@
-//! Variables that nothing uses.
+//! Finds variables that nothing uses.
 
 use std::collections::BTreeMap;
 
@@ -9,14 +9,14 @@ use crate::playbook::Reader as _;
 use crate::template::is_template;
 use crate::yaml::Node;
 
-/// Where a variable gets its value.
+/// A place where a variable gets its value.
 struct Definition<'n> {
     name: String,
     key: &'n Node,
     what: &'static str,
 }
 
-/// Finds variables of plays and `register`s whose names stand nowhere else.
+/// Finds variables of plays, and `register`s, whose names occur nowhere else.
 pub(super) fn check(
     trees: &BTreeMap<String, Node>,
     views: &[TaskView<'_>],
@@ -36,7 +36,7 @@ pub(super) fn check(
         };
         let Some(file) = file else { continue };
         let Some(name) = file.as_str().filter(|name| !is_template(name)) else {
-            // Why nothing at all: a file that nobody can name may use anything.
+            // The name of the file is a template, so the file is unknown and may use any variable.
             return;
         };
         if last != "template" {
@@ -60,7 +60,7 @@ pub(super) fn check(
     let mut definitions = Vec::new();
     for tree in trees.values() {
         for play in tree.as_seq().unwrap_or_default() {
-            // Why: what a role uses is not in sight.
+            // A role may use any variable, and its files are not all known here.
             if play.get("roles").is_some() {
                 return;
             }
@@ -98,7 +98,7 @@ pub(super) fn check(
     }
 }
 
-/// How often `word` stands in a text by itself.
+/// Counts how often `word` occurs in a text as a whole word.
 fn words(text: &str, word: &str) -> usize {
     let of_name = |c: char| c.is_alphanumeric() || c == '_';
     text.match_indices(word)

@@ -1,7 +1,7 @@
-//! Command lines that a kind declares better.
+//! Finds command lines that a kind declares better.
 //!
-//! Invariants: only lines that are understood as a whole get a task as their replacement; every task suggested was
-//! parsed by its kind.
+//! Invariants: a command line gets a task as its replacement only if all of it is understood; every suggested task
+//! was parsed by its kind.
 
 use gpufleet_protocol::tasks::find;
 use serde_json::{Map, Value as Json, json};
@@ -9,28 +9,28 @@ use serde_json::{Map, Value as Json, json};
 use super::gpu_commands;
 use crate::yaml::{Flow, Layout, text_with};
 
-/// A task in place of a command, or a word about it.
+/// A task that replaces a command, or a remark about the command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Suggestion {
-    /// The text of the task's kind and parameters, such as `gpu_persistence: {mode: daemon}`.
+    /// The kind and its parameters as text, such as `gpu_persistence: {mode: daemon}`.
     Task { kind: &'static str, text: String, note: Option<String> },
-    /// Nothing takes its place: another task does it anyway, or it is better said another way.
+    /// No task replaces it: another task does it anyway, or it is written another way.
     Remark(String),
 }
 
-/// What is known about one command line.
+/// Suggestions for one command line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Advice {
     /// In the order of the commands.
     pub suggestions: Vec<Suggestion>,
     /// Whether every command of the line has a suggestion.
     pub whole: bool,
-    /// Whether the line becomes another user by itself.
+    /// Whether the line itself changes to another user.
     pub sudo: bool,
 }
 
 impl Advice {
-    /// The tasks that take the line's place.
+    /// Returns the tasks that replace the line.
     pub fn tasks(&self) -> impl Iterator<Item = &str> {
         self.suggestions.iter().filter_map(|suggestion| match suggestion {
             Suggestion::Task { text, .. } => Some(text.as_str()),
@@ -46,10 +46,10 @@ impl Advice {
     }
 }
 
-/// A task of this kind, if the registry has the kind and takes the parameters.
+/// Returns a task of this kind, if the registry has the kind and accepts the parameters.
 pub(super) fn task(kind: &str, parameters: Json) -> Option<Suggestion> {
     let info = find(kind)?;
-    // Why three times: what a template will be is not known, but there is a value that fits or there is none.
+    // The value of a template is unknown, so the kind may accept the template itself, a number or a word.
     let fits = [None, Some(json!(1)), Some(json!("x"))]
         .iter()
         .any(|stand_in| info.parse(without_templates(&parameters, stand_in.as_ref())).is_ok());
@@ -65,7 +65,7 @@ pub(super) fn task(kind: &str, parameters: Json) -> Option<Suggestion> {
     })
 }
 
-/// The value with another one in place of each template.
+/// Returns the value with `stand_in`, if given, in place of each template.
 fn without_templates(value: &Json, stand_in: Option<&Json>) -> Json {
     match (value, stand_in) {
         (Json::String(text), Some(stand_in)) if crate::template::is_template(text) => stand_in.clone(),
@@ -90,7 +90,7 @@ impl Suggestion {
     }
 }
 
-/// What to write in place of a line of `command`, `shell` or `raw`; none where nothing is known.
+/// Returns what to write instead of a line of `command`, `shell` or `raw`; `None` if nothing is known about it.
 pub fn advise(line: &str) -> Option<Advice> {
     if let Some(found) = by_shape(line) {
         return Some(Advice { suggestions: vec![found], whole: true, sudo: false });
@@ -116,13 +116,13 @@ pub fn advise(line: &str) -> Option<Advice> {
         }
     }
     if !advice.whole {
-        // Why: a wait between commands that stay belongs to them.
+        // A wait between commands that are kept is kept with them.
         advice.suggestions.retain(|found| !matches!(found, Suggestion::Task { kind: "pause", .. }));
     }
     (advice.sudo || !advice.suggestions.is_empty()).then_some(advice)
 }
 
-/// Whether a line needs a shell: anything that a program given as words would not do.
+/// Whether a line needs a shell, because a program that gets its words would not do the same.
 pub fn needs_shell(line: &str) -> bool {
     line.contains([
         '|', '&', ';', '<', '>', '$', '`', '*', '?', '[', ']', '~', '\n', '#', '(', ')', '!', '\\', '^',
@@ -164,7 +164,7 @@ fn program(word: &str) -> &str {
     word.rsplit('/').next().unwrap_or(word)
 }
 
-/// The commands of a line as words; none where a shell does more than run them one after the other.
+/// Splits a line into commands and these into words; `None` if a shell does more than run them one after the other.
 fn parts(line: &str) -> Option<Vec<Vec<String>>> {
     let line = line.replace("\\\n", " ");
     let mut parts = vec![String::new()];
@@ -208,7 +208,7 @@ fn parts(line: &str) -> Option<Vec<Vec<String>>> {
     split.filter(|split| !split.is_empty())
 }
 
-/// Words, each template kept whole.
+/// Splits a command into words and keeps each template whole.
 fn words(part: &str) -> Option<Vec<String>> {
     let mut hidden = String::new();
     let mut templates: Vec<String> = Vec::new();
@@ -230,7 +230,7 @@ fn words(part: &str) -> Option<Vec<String>> {
     Some(words)
 }
 
-/// Lines with a pipe or a redirection that are as well known as a command.
+/// Recognises well-known lines with a pipe or a redirection.
 fn by_shape(line: &str) -> Option<Suggestion> {
     let words: Vec<&str> = line.split_whitespace().collect();
     match words.as_slice() {
@@ -353,7 +353,7 @@ fn reboot() -> Option<Suggestion> {
     )
 }
 
-/// Arguments without options.
+/// Returns the arguments if there are no options among them.
 fn plain<'a>(arguments: &[&'a str]) -> Option<Vec<&'a str>> {
     let names: Vec<&str> = arguments.iter().copied().filter(|word| !word.starts_with('-')).collect();
     (names.len() == arguments.len() && !names.is_empty()).then_some(names)
@@ -410,7 +410,7 @@ fn grubby(arguments: &[&str]) -> Option<Suggestion> {
     task("kernel_cmdline", Json::Object(parameters))
 }
 
-/// The words that an edit of `GRUB_CMDLINE_LINUX` sets, as `kernel_cmdline`.
+/// Converts an edit of `GRUB_CMDLINE_LINUX` to a `kernel_cmdline` task.
 pub fn grub_line(text: &str) -> Option<Suggestion> {
     let (_, value) = text.split_once("GRUB_CMDLINE_LINUX")?.1.split_once('=')?;
     let value = value.trim().trim_matches(['"', '\'']);

@@ -1,4 +1,4 @@
-//! `nvidia-smi` and `nvidia-mig-parted`, as the state that they set.
+//! Converts calls of `nvidia-smi` and `nvidia-mig-parted` to the state that they set.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use serde_json::{Map, Value as Json, json};
 
 use super::commands::{Suggestion, remark, task};
 
-/// Options that only read, or change how a reading looks.
+/// Options that only read, or that format what is read.
 const READS: &[&str] = &[
     "-q",
     "--query",
@@ -30,7 +30,7 @@ const READS: &[&str] = &[
     "--help",
 ];
 
-/// The states that a call of `nvidia-smi` sets; none for one that reads, and for what is not understood.
+/// Returns the states that a call of `nvidia-smi` sets; `None` if it only reads or is not understood.
 pub(super) fn nvidia_smi(arguments: &[&str]) -> Option<Vec<Suggestion>> {
     if arguments.first() == Some(&"mig") {
         return mig(arguments.get(1..).unwrap_or_default());
@@ -113,7 +113,7 @@ pub(super) fn nvidia_smi(arguments: &[&str]) -> Option<Vec<Suggestion>> {
     (!found.is_empty()).then_some(found)
 }
 
-/// `nvidia-smi mig …`: instances are declared as a layout.
+/// Converts `nvidia-smi mig …`: instances are declared as a layout.
 fn mig(arguments: &[&str]) -> Option<Vec<Suggestion>> {
     let mut layout: BTreeMap<String, u32> = BTreeMap::new();
     let mut gpus = None;
@@ -141,7 +141,7 @@ fn mig(arguments: &[&str]) -> Option<Vec<Suggestion>> {
                 words.next();
             }
             "-dgi" | "-dci" | "--destroy-gpu-instance" | "--destroy-compute-instance" => destroys = true,
-            // Lists of profiles and instances.
+            // Options that list profiles and instances, and unknown ones.
             _ => return None,
         }
     }
@@ -164,7 +164,7 @@ fn mig(arguments: &[&str]) -> Option<Vec<Suggestion>> {
     task("gpu_mig", Json::Object(parameters)).map(|found| vec![found])
 }
 
-/// `nvidia-mig-parted apply`: its configuration file is a layout by name.
+/// Converts `nvidia-mig-parted apply`, whose configuration file names layouts.
 pub(super) fn mig_parted(arguments: &[&str]) -> Option<Suggestion> {
     if !matches!(arguments.first(), Some(&"apply" | &"assert")) {
         return None;
@@ -173,7 +173,7 @@ pub(super) fn mig_parted(arguments: &[&str]) -> Option<Suggestion> {
         arguments.iter().position(|word| options.contains(word)).and_then(|at| arguments.get(at + 1)).copied()
     };
     let config = value(["-c", "--selected-config"]);
-    // A name such as `all-1g.10gb` tells its layout: as many as fit.
+    // A name such as `all-1g.10gb` says its layout: as many instances as fit.
     let profile = config.and_then(|name| name.strip_prefix("all-"));
     match (config, profile) {
         (_, Some("disabled")) => task("gpu_mig", json!({"mode": "disabled"})),
@@ -208,12 +208,12 @@ fn switch(text: &str) -> Option<bool> {
     }
 }
 
-/// A number, or a template in its place.
+/// Returns a number, or the template in its place.
 fn number(text: &str) -> Option<Json> {
     if crate::template::is_template(text) {
         return Some(json!(text));
     }
-    // Why: `-pl 350.00` is as good to nvidia-smi as 350.
+    // nvidia-smi accepts `-pl 350.00` as 350.
     let whole = text.split_once('.').map_or(text, |(whole, _)| whole);
     whole.parse::<u32>().ok().map(|number| json!(number))
 }

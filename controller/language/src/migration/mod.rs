@@ -1,8 +1,8 @@
-//! What an existing Ansible playbook needs before it runs here.
+//! Reports what an existing Ansible playbook needs before gpufleet can run it.
 //!
-//! Owns the knowledge about commands that a declarative kind replaces, and the report of `gpufleet import`.
-//! Reads playbooks tolerantly: a file that the strict parser refuses is walked all the same. Must not contact hosts or
-//! render anything. Invariant: a task that is suggested parses with the registry's own parameters.
+//! Owns the knowledge about commands that a declarative kind replaces, and the report of `gpufleet import`. Reads
+//! playbooks tolerantly: a file that the strict parser refuses is walked all the same. Must not contact hosts or
+//! render templates. Invariant: a suggested task parses with the registry's own parameters.
 
 mod commands;
 mod gpu_commands;

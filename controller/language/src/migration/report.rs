@@ -1,10 +1,10 @@
-//! The survey as a person reads it.
+//! Renders a survey for people.
 
 use std::fmt::Write as _;
 
 use super::survey::{Problem, Survey, TaskReport, Verdict};
 
-/// What is to be done, file by file; with `all` also the tasks that run as they are.
+/// Returns what is to be done, file by file; with `all` also the tasks that run as they are.
 pub fn report_text(survey: &Survey, all: bool) -> String {
     let mut out = String::new();
     for file in &survey.files {

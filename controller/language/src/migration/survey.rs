@@ -1,7 +1,7 @@
-//! Which tasks of a playbook run as they are.
+//! Finds which tasks of a playbook run as they are.
 //!
-//! The strict parser judges every task; its messages are put to the tasks they stand in. Files that it does not reach
-//! (tasks of roles it cannot load, names with templates) are given to it one by one.
+//! The strict parser judges every task; its messages are attached to the tasks that they point at. Files that it does
+//! not reach (tasks of roles that it cannot load, names with templates) are parsed one by one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::playbook::{Program, Reader, module_advice_for};
 use crate::vault::Keyring;
 use crate::yaml::{self, Node, Value as Yaml};
 
-/// What is to be done with one task.
+/// What has to be done with a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
@@ -23,9 +23,9 @@ pub enum Verdict {
     AsIs,
     /// Runs as it is, but a kind declares it better.
     Better,
-    /// Must be written another way, which is told.
+    /// Must be written another way; the report says which.
     Replace,
-    /// Nothing is known that takes its place.
+    /// No replacement is known.
     Unknown,
 }
 
@@ -40,7 +40,7 @@ impl Verdict {
     }
 }
 
-/// One task.
+/// The verdict on one task.
 #[derive(Clone, Debug, Serialize)]
 pub struct TaskReport {
     pub file: String,
@@ -50,14 +50,14 @@ pub struct TaskReport {
     /// Kind or module as written.
     pub kind: String,
     pub verdict: Verdict,
-    /// What the strict parser says about it.
+    /// What the strict parser reports about it.
     pub problems: Vec<Problem>,
-    /// Tasks that take its place, ready to be copied.
+    /// Tasks that replace it, ready to be copied.
     pub replacement: Vec<String>,
     pub notes: Vec<String>,
 }
 
-/// Something that keeps a text from running.
+/// A reason why a text does not run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Problem {
     pub file: Option<String>,
@@ -77,7 +77,7 @@ impl Problem {
     }
 }
 
-/// How many tasks have which verdict.
+/// The number of tasks with each verdict.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Totals {
     pub tasks: usize,
@@ -87,18 +87,18 @@ pub struct Totals {
     pub unknown: usize,
 }
 
-/// All that is told about some playbooks.
+/// The report on some playbooks.
 #[derive(Clone, Debug, Serialize)]
 pub struct Survey {
     pub totals: Totals,
     pub tasks: Vec<TaskReport>,
     /// Problems outside of tasks: keys of plays, files that cannot be read.
     pub problems: Vec<Problem>,
-    /// Files that were looked at.
+    /// Files that were read.
     pub files: Vec<String>,
 }
 
-/// Looks at playbooks and at whatever they bring along; roles may lie in `roles_path` too.
+/// Surveys playbooks and all files that they read. Roles may be in `roles_path` too.
 pub fn survey(
     paths: &[String],
     reader: &dyn Reader,
@@ -172,7 +172,7 @@ pub fn survey(
     Survey { totals, tasks, problems: rest, files: order }
 }
 
-/// What the strict parser says about a file of tasks that no play brings to it.
+/// Returns what the strict parser reports about a file of tasks that no play includes.
 fn judge_alone(path: &str, reader: &Recorder<'_>, keyring: &Arc<Keyring>) -> Diagnostics {
     const PLAY: &str = "<a play around it>";
     let folder_up = if path.starts_with('/') { "" } else { "./" };
@@ -188,7 +188,7 @@ fn judge_alone(path: &str, reader: &Recorder<'_>, keyring: &Arc<Keyring>) -> Dia
     let named = format!("{folder_up}{path}");
     let mut kept = Diagnostics::new();
     for mut error in found {
-        // Why: handlers and files of a role are not in sight of this play.
+        // The file is parsed without its role, so handlers and other files of the role are missing.
         let elsewhere = error.message.starts_with("no handler is called")
             || error.message.starts_with("`listen` is a key");
         if elsewhere {
@@ -206,14 +206,14 @@ fn judge_alone(path: &str, reader: &Recorder<'_>, keyring: &Arc<Keyring>) -> Dia
     kept
 }
 
-/// Files that a playbook names, as Ansible looks for them.
+/// Returns the files that a playbook names, where Ansible looks for them.
 fn named_files(path: &str, tree: &Node, reader: &Recorder<'_>) -> Vec<String> {
     let directory = path.rsplit_once('/').map_or("", |(directory, _)| directory);
     let join = |base: &str, name: &str| match (base, name.starts_with('/')) {
         ("", _) | (_, true) => name.to_owned(),
         (base, false) => format!("{base}/{name}"),
     };
-    // A task file of a role lies in ROLES/NAME/tasks: its role's folder is one above.
+    // A task file of a role is in ROLES/NAME/tasks: the role's folder is one level up.
     let roles_folder = directory
         .strip_suffix("/tasks")
         .or_else(|| directory.strip_suffix("/handlers"))
@@ -333,7 +333,7 @@ fn report(path: &str, view: &TaskView<'_>, problems: Vec<Problem>) -> TaskReport
                 if let Some(advice) = advice {
                     notes.push(advice.text());
                 }
-                // Why: the parser's own help says the same.
+                // The parser's own help says the same.
                 notes.retain(|note| !problems.iter().any(|problem| problem.help.contains(note)));
             }
             None => {}
@@ -368,11 +368,11 @@ fn take_advice(advice: &Advice, replacement: &mut Vec<String>, notes: &mut Vec<S
     }
 }
 
-/// The command line of a task of `command`, `shell` or `raw`.
+/// Returns the command line of a task of `command`, `shell` or `raw`.
 pub(crate) fn command_text(value: &Node) -> Option<String> {
     match &value.value {
         Yaml::Str(text) => {
-            // Why: `creates=/x` in front of a command is a parameter.
+            // `creates=/x` in a command line is a parameter.
             let kept: Vec<&str> = text
                 .text
                 .split(' ')
@@ -394,7 +394,7 @@ pub(crate) fn command_text(value: &Node) -> Option<String> {
     }
 }
 
-/// An edit of /etc/default/grub.
+/// Converts an edit of /etc/default/grub.
 fn grub_edit(value: &Node) -> Option<Suggestion> {
     let path = value.get("path").or_else(|| value.get("dest"))?.as_str()?;
     (path == "/etc/default/grub").then(|| grub_line(value.get("line")?.as_str()?)).flatten()

@@ -1,4 +1,4 @@
-//! What replaces commands and modules, and the report on playbooks.
+//! Tests for what replaces commands and modules, and for the report on playbooks.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use gpufleet_protocol::tasks::find;
 
 use super::*;
 
-/// The tasks that replace a line, or the remarks about it.
+/// Returns the tasks that replace a line, or the remarks about it.
 fn of(line: &str) -> Vec<String> {
     advise(line).map_or_else(Vec::new, |advice| {
         let tasks: Vec<String> = advice.tasks().map(ToOwned::to_owned).collect();
@@ -109,7 +109,7 @@ fn commands_of_the_system_become_kinds() {
         ("hostnamectl set-hostname gpu001", "hostname"),
         ("mount -t nfs -o ro nas:/data /data", "mount"),
     ] {
-        // Why: which of these kinds there are is the registry's to say.
+        // The registry decides which of these kinds exist.
         let tasks = of(line);
         assert_eq!(find(kind).is_some(), !tasks.is_empty(), "{line}: {tasks:?}");
         assert!(tasks.iter().all(|task| task.starts_with(&format!("{kind}: "))), "{line}: {tasks:?}");

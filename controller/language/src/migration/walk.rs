@@ -1,6 +1,6 @@
-//! Tasks of files that may be wrong.
+//! Walks tasks of files that may be invalid.
 //!
-//! A tree is walked as far as it has a known shape; nothing is refused.
+//! A tree is walked as far as its shape is known; nothing is refused.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use gpufleet_protocol::tasks::{KindInfo, find};
 use crate::playbook::{Reader, VOCABULARY, unavailable};
 use crate::yaml::{Node, Value as Yaml};
 
-/// Reads files and remembers them.
+/// Reads files and records what it read.
 pub struct Recorder<'a> {
     inner: &'a dyn Reader,
     files: RefCell<BTreeMap<String, Vec<u8>>>,
@@ -21,7 +21,7 @@ impl<'a> Recorder<'a> {
         Self { inner, files: RefCell::default() }
     }
 
-    /// Every file that was read, by the name it was asked for.
+    /// Returns every file that was read, by the name that was asked for.
     pub fn into_files(self) -> BTreeMap<String, Vec<u8>> {
         self.files.into_inner()
     }
@@ -43,7 +43,7 @@ impl Reader for Recorder<'_> {
     }
 }
 
-/// What a file holds, as far as its shape tells.
+/// What a file holds, judged by its shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileRole {
     Playbook,
@@ -72,12 +72,12 @@ impl FileRole {
     }
 }
 
-/// The name without `ansible.builtin.` or `ansible.legacy.`.
+/// Returns the name without `ansible.builtin.` or `ansible.legacy.`.
 pub(crate) fn short(name: &str) -> &str {
     name.strip_prefix("ansible.builtin.").or_else(|| name.strip_prefix("ansible.legacy.")).unwrap_or(name)
 }
 
-/// What does the work of a task.
+/// The kind or module of a task.
 pub struct Found<'n> {
     /// As written.
     pub name: String,
@@ -86,7 +86,7 @@ pub struct Found<'n> {
     pub kind: Option<&'static KindInfo>,
 }
 
-/// A task or a block on the way to it.
+/// A task, or a block around tasks.
 pub struct TaskView<'n> {
     pub node: &'n Node,
     pub play: Option<&'n Node>,
@@ -96,7 +96,7 @@ pub struct TaskView<'n> {
 }
 
 impl<'n> TaskView<'n> {
-    /// The kind or module of the task; none for a block and where there is nothing like it.
+    /// Returns the kind or module of the task; `None` for a block, and for a task without one.
     pub fn found(&self) -> Option<Found<'n>> {
         let entries = self.node.as_map()?;
         let mut first = None;
@@ -127,7 +127,7 @@ impl<'n> TaskView<'n> {
         self.node.get("name")?.as_str()
     }
 
-    /// The nearest value of a key that is handed down: the task's, its blocks', the play's.
+    /// Returns the nearest value of an inherited key: of the task, its blocks or the play.
     pub fn inherited(&self, key: &str) -> Option<&'n Node> {
         self.node
             .get(key)
@@ -135,7 +135,7 @@ impl<'n> TaskView<'n> {
             .or_else(|| self.play.and_then(|play| play.get(key)))
     }
 
-    /// First and last line.
+    /// Returns the first and the last line.
     pub fn lines(&self) -> (u32, u32) {
         let mut lines = (u32::MAX, 0);
         reach(self.node, &mut lines);
@@ -145,7 +145,7 @@ impl<'n> TaskView<'n> {
 
 fn reach(node: &Node, lines: &mut (u32, u32)) {
     let extra = match &node.value {
-        // A text of several lines begins where its span is.
+        // The span of a text of several lines is its first line.
         Yaml::Str(text) => u32::try_from(text.text.matches('\n').count()).unwrap_or(0),
         _ => 0,
     };
@@ -162,9 +162,9 @@ fn reach(node: &Node, lines: &mut (u32, u32)) {
     }
 }
 
-/// Words that stand beside the kind in a task of Ansible, whether they are available here or not.
+/// Whether a word is a keyword of Ansible's tasks, available here or not.
 fn is_keyword(name: &str) -> bool {
-    // Why these: they do a task's work, though they are in the list of what is not available.
+    // These do the work of a task, though they are in the list of unavailable keywords.
     const WORK: &[&str] = &["include_role", "import_role", "include_vars", "include_tasks", "import_tasks"];
     let plain = short(name);
     if WORK.contains(&plain) {
@@ -205,7 +205,7 @@ fn is_keyword(name: &str) -> bool {
         )
 }
 
-/// Every task of a playbook or of a file of tasks, in the order written.
+/// Returns every task of a playbook or of a file of tasks, in the order written.
 pub fn tasks_of(root: &Node) -> Vec<TaskView<'_>> {
     let mut found = Vec::new();
     let items = root.as_seq().unwrap_or_default();

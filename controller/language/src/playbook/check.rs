@@ -1,4 +1,4 @@
-//! Variables against what is known before the run.
+//! Checks variables against what is known before the run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,16 +9,16 @@ use super::program::{Play, Program, Task};
 use crate::diagnostic::{Diagnostic, Diagnostics, Severity, Span, suggest};
 use crate::template::{Value, is_template};
 
-/// Variables that come from outside of the playbook.
+/// Variables from outside of the playbook.
 #[derive(Clone, Debug, Default)]
 pub struct Known {
-    /// Names that any selected host has from the inventory, and those given with `-e`.
+    /// Names of the inventory variables of any selected host, and of those given with `-e`.
     pub variables: BTreeSet<String>,
 }
 
 impl Program {
-    /// Every use of a variable that cannot exist, in all plays: an error, or a warning where a condition may keep it from
-    /// being asked for.
+    /// Reports each use of an undefined variable in all plays: an error, or a warning if a condition may prevent the
+    /// use.
     pub fn check_variables(&self, known: &Known) -> Diagnostics {
         let mut errors = Diagnostics::new();
         let values = Values::of(self, known);
@@ -28,7 +28,8 @@ impl Program {
         for play in &self.plays {
             let tasks = play.tasks();
             facts |= play.gather_facts || tasks.iter().any(|task| task.kind.name == "setup");
-            // Why: what a task sets lives on in later plays, and a handler may run before a task that is written later.
+            // What a task sets stays set in later plays, and a handler may run before a task that is written after
+            // it.
             for task in &tasks {
                 names.extend(set_by(task));
                 if let Some(role) = &task.role {
@@ -51,7 +52,7 @@ impl Program {
                 here.extend(FACTS);
             }
             open |= play.open_names;
-            // Why: files that only a host's variables name may give any variable.
+            // Files that are named by a host's variables may define any variable.
             if !open {
                 check_play(play, &tasks, &values, &here, facts, &mut errors);
             }
@@ -60,7 +61,7 @@ impl Program {
         errors
     }
 
-    /// Every host of a drainer that the inventory does not have.
+    /// Reports the login hosts of drainers that are not in the inventory.
     pub fn check_logins(&self, is_host: impl Fn(&str) -> bool) -> Diagnostics {
         let mut errors = Diagnostics::new();
         for play in &self.plays {
@@ -82,7 +83,7 @@ impl Program {
     }
 }
 
-/// The names that a task gives a value when it runs.
+/// Returns the names that a task sets when it runs.
 fn set_by(task: &Task) -> impl Iterator<Item = &str> {
     let set = (task.kind.name == "set_fact")
         .then(|| task.params.entries.iter().map(|entry| &*entry.name))
@@ -90,18 +91,18 @@ fn set_by(task: &Task) -> impl Iterator<Item = &str> {
         .flatten();
     let spec = task.params.get("argument_spec").filter(|_| task.kind.name == "validate_argument_spec");
     let options = match spec.map(|spec| &spec.value) {
-        // Why: its own task says which of them are missing.
+        // The task itself reports which of them are missing.
         Some(Value::Map(options)) => Some(options.keys()),
         _ => None,
     };
     task.register.as_deref().into_iter().chain(set).chain(options.into_iter().flatten())
 }
 
-/// Where variables are given values that ask for others, in the whole program.
+/// All definitions of variables in the program, with the variables that their values use.
 struct Values<'a> {
-    /// Those that certainly have another value, or may have.
+    /// Variables that also have, or may have, a value that uses no other variable.
     settled: BTreeSet<&'a str>,
-    /// What each of them asks for, by the places where they are given a value.
+    /// For each variable and each of its definitions, the uses of other variables in the value.
     asks: BTreeMap<&'a str, Vec<Vec<&'a Reference>>>,
 }
 
@@ -132,7 +133,7 @@ impl<'a> Values<'a> {
         Self { settled, asks }
     }
 
-    /// What a variable asks for that nothing sets, whichever of its values it has.
+    /// Returns an undefined variable that each value of `name` needs.
     fn missing(
         &self,
         name: &'a str,
@@ -165,7 +166,7 @@ fn check_play<'a>(
     facts: bool,
     errors: &mut Diagnostics,
 ) {
-    // Why: variables are rendered where they are used, so that a loop's item or a task's own variable may be in sight.
+    // Variables are rendered where they are used, so a loop's item or a task's own variable may be visible.
     let mut wide = known.clone();
     for task in tasks {
         local_names(task, &mut wide);
@@ -183,7 +184,7 @@ fn check_play<'a>(
                 Some(undefined(reference, reference, names, facts))
             } else if wide_values {
                 let missing = values.missing(&reference.name, &|inner| is_in(inner, &wide), &mut Vec::new());
-                // Why: a condition may be about the very variable that is missing.
+                // A condition may test exactly the missing variable.
                 let tested = |missing: &&Reference| {
                     reference.doubtful
                         && references.iter().any(|other| other.guarded && other.name == missing.name)
@@ -208,13 +209,14 @@ fn check_play<'a>(
     }
 }
 
-/// An error that comes about only where a condition holds.
+/// Turns an error into a warning, because it occurs only if a condition holds.
 fn doubt(error: Diagnostic) -> Diagnostic {
     let doubt = Diagnostic { severity: Severity::Warning, ..error };
     doubt.note("a condition may keep this from being done; where it holds, the task fails")
 }
 
-/// Why not the play's variables: they are the same for every host, and one domain of all hosts bounds nothing.
+/// Checks that hosts have the variable of `failure_domain`. A play's variable does not count: it is the same for
+/// every host, and one domain of all hosts limits nothing.
 fn check_domain(play: &Play, known: &Known, errors: &mut Diagnostics) {
     let Some(name) = play.policy.failure_domain.as_deref() else { return };
     if play.policy.failure_domain_is_label || known.variables.contains(name) {
@@ -239,7 +241,7 @@ fn local_names<'a>(task: &'a Task, names: &mut BTreeSet<&'a str>) {
     }
 }
 
-/// A use of a variable that is not defined, or that asks for one which is not.
+/// Returns the error for a variable that is undefined, or whose value uses an undefined one.
 fn undefined(used: &Reference, missing: &Reference, known: &BTreeSet<&str>, facts: bool) -> Diagnostic {
     let name = missing.name.as_str();
     let error = Diagnostic::error(format!("the variable `{name}` is not defined")).at(&used.span);

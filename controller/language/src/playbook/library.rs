@@ -1,8 +1,8 @@
-//! Files that tasks include while a run is on.
+//! Files that tasks include during a run.
 //!
-//! Owns the texts that were read before the run and what was parsed of them. Must not know hosts. Invariants: once a
-//! run has begun, texts come from what was read before or from a reader that gives a resumed run what it gave the
-//! first one; the same place, name and turn give the same tasks on every host.
+//! Owns the texts that were read before the run, and what was parsed from them. Must not know hosts. Invariants:
+//! during a run, texts come from those read before or from a reader that gives a resumed run the same content; the
+//! same place, name and turn give the same tasks on every host.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -15,14 +15,14 @@ use crate::diagnostic::{SourceFile, Span};
 use crate::template::Dict;
 use crate::vault::Keyring;
 
-/// The texts of a program and what was included of them.
+/// The texts of a program, and what was included from them.
 #[derive(Default)]
 pub struct Library {
     texts: Mutex<BTreeMap<String, Arc<SourceFile>>>,
     pub(super) keyring: Arc<Keyring>,
-    /// Folders of roles, beside `roles/` at the playbook.
+    /// Folders of roles, in addition to `roles/` beside the playbook.
     pub(super) roles_path: Vec<String>,
-    /// From the command line.
+    /// Variables of the command line.
     pub(super) extra: Arc<Dict>,
     included: Mutex<HashMap<(String, String), Result<Included, String>>>,
     late: OnceLock<Arc<dyn Reader + Send + Sync>>,
@@ -34,33 +34,33 @@ impl fmt::Debug for Library {
     }
 }
 
-/// What one `include_tasks` or `include_role` brings in.
+/// What one `include_tasks` or `include_role` includes.
 #[derive(Clone, Debug)]
 pub struct Included {
-    /// The file, or the role, for people.
+    /// The name of the file or the role, for messages.
     pub name: String,
     pub items: Items,
     pub handlers: Vec<Arc<Task>>,
-    /// A role that all later tasks of the play are to see.
+    /// The role, if all later tasks of the play see it.
     pub role: Option<Arc<Role>>,
 }
 
 /// The place of an `include_tasks` or `include_role`.
 #[derive(Debug)]
 pub struct Site {
-    /// What its tasks get from the blocks around it.
+    /// What its tasks inherit from the blocks around it.
     pub(super) inherited: Inherited,
     /// The folder of the playbook.
     pub(super) directory: String,
     pub(super) path: Arc<str>,
     pub(super) span: Span,
-    /// What it can bring in, as far as that is known before the run.
+    /// What it can include, as far as known before the run.
     pub(super) known: Vec<Included>,
-    /// Whether that is all.
+    /// Whether `known` is complete.
     pub(super) complete: bool,
 }
 
-/// What is to be included, rendered.
+/// What is to be included, with templates rendered.
 #[derive(Clone, Debug)]
 pub enum Wanted {
     Tasks { file: String },
@@ -68,20 +68,20 @@ pub enum Wanted {
 }
 
 impl Site {
-    /// What it can bring in, as far as that is known before the run.
+    /// Returns what it can include, as far as known before the run.
     pub fn known(&self) -> impl Iterator<Item = &Items> {
         self.known.iter().map(|included| &included.items)
     }
 
-    /// Whether a failure in what it brings in may be everybody's.
+    /// Whether a failure in an included task may end the play for all hosts.
     pub(super) fn may_be_fatal(&self) -> bool {
         !self.complete || self.known().any(|items| items.iter().any(Item::may_be_fatal))
     }
 
-    /// What it brings in now; `turn` is the index of its loop's item.
+    /// Returns what it includes now; `turn` is the index of its loop's item.
     ///
     /// # Errors
-    /// One sentence for people: the file that is not there, or its first mistake.
+    /// One sentence: the file does not exist, or its first mistake.
     pub fn open(&self, library: &Arc<Library>, wanted: &Wanted, turn: usize) -> Result<Included, String> {
         let key = (format!("{}#{turn}", self.path), format!("{wanted:?}"));
         let known = |library: &Library| {
@@ -92,7 +92,7 @@ impl Site {
         }
         let opened = include_again(library, self, wanted, turn);
         let mut included = library.included.lock().unwrap_or_else(PoisonError::into_inner);
-        // Why not replaced: hosts that asked at the same time have the same tasks.
+        // Not replaced, so that hosts that ask at the same time get the same tasks.
         included.entry(key).or_insert(opened).clone()
     }
 }
@@ -102,9 +102,10 @@ impl Library {
         Self { keyring, roles_path, extra, ..Self::default() }
     }
 
-    /// From where files come that nobody could name before the run. It must give a resumed run what it gave before.
+    /// Sets the reader for files whose names are not known before the run. It must give a resumed run the same
+    /// content.
     ///
-    /// The first one counts.
+    /// Only the first call has an effect.
     pub fn read_late_from(&self, reader: Arc<dyn Reader + Send + Sync>) {
         _ = self.late.set(reader);
     }
@@ -117,7 +118,7 @@ impl Library {
         self.texts.lock().unwrap_or_else(PoisonError::into_inner).get(path).cloned()
     }
 
-    /// The file that was read under a path for which this holds.
+    /// Returns the file that was read under a path for which `is_meant` holds.
     pub fn file_where(&self, is_meant: impl Fn(&str) -> bool) -> Option<String> {
         let texts = self.texts.lock().unwrap_or_else(PoisonError::into_inner);
         texts.keys().find(|path| is_meant(path)).cloned()
@@ -128,14 +129,14 @@ impl Library {
         texts.insert(path.to_owned(), Arc::clone(source));
     }
 
-    /// The names in a folder of which a text was read; folders have a `/` behind.
+    /// Returns the names in a folder from which a text was read; folders end with `/`.
     pub(super) fn list(&self, folder: &str) -> Vec<String> {
         let texts = self.texts.lock().unwrap_or_else(PoisonError::into_inner);
         names_below(texts.keys().map(String::as_str), folder)
     }
 }
 
-/// The names right below `folder` among paths; folders have a `/` behind.
+/// Returns the names directly in `folder` among paths; folders end with `/`.
 pub(super) fn names_below<'a>(paths: impl Iterator<Item = &'a str>, folder: &str) -> Vec<String> {
     let folder = folder.trim_end_matches('/');
     let prefix = if folder.is_empty() || folder == "." { String::new() } else { format!("{folder}/") };

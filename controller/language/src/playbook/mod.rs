@@ -1,9 +1,9 @@
-//! Playbooks: text becomes a typed program, and every mistake in it is told before any node is contacted.
+//! Parses playbooks into a typed program, and reports every mistake before any node is contacted.
 //!
 //! Owns the language of plays, blocks and tasks, and its static checks. Must not know hosts, connections or what a
-//! task does; it reads files only through the [`Reader`] it is given. Invariants: a [`Program`] has no unknown key,
-//! no unknown kind, no literal parameter that its kind refuses and no template with a syntax error; positions point
-//! into the text that was read.
+//! task does; reads files only through the given [`Reader`]. Invariants: a [`Program`] has no unknown key, no unknown
+//! kind, no literal parameter that its kind refuses and no template with a syntax error; places point into the text
+//! that was read.
 
 mod check;
 mod library;

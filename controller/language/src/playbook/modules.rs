@@ -1,18 +1,18 @@
-//! Modules of Ansible that are no kinds here, and what does their work.
+//! Ansible's modules that are not kinds here, and their replacements.
 
 use gpufleet_protocol::tasks::{KINDS, find};
 
-/// What to write in place of a module.
+/// What to write instead of a module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ModuleAdvice {
-    /// The same kind under the name that it has here.
+    /// The same kind has another name here.
     Renamed(&'static str),
-    /// Another way, in a sentence.
+    /// Another way, as a sentence.
     Instead(&'static str),
 }
 
 impl ModuleAdvice {
-    /// The help line for people.
+    /// Returns the help line.
     pub fn text(&self) -> String {
         match self {
             Self::Renamed(name) => format!("write `{name}`"),
@@ -21,7 +21,7 @@ impl ModuleAdvice {
     }
 }
 
-/// By the last part of the module's name, in the order of the letters.
+/// By the last part of the module's name, sorted.
 const INSTEAD: &[(&str, &str)] = &[
     (
         "add_host",
@@ -93,7 +93,7 @@ const INSTEAD: &[(&str, &str)] = &[
     ("zypper", "use `command: zypper --non-interactive install …` with `changed_when`"),
 ];
 
-/// Other modules that mean a kind.
+/// Other modules that are equal to a kind.
 const SAME: &[(&str, &str)] = &[
     ("apt_rpm", "package"),
     ("dnf5", "dnf"),
@@ -102,7 +102,7 @@ const SAME: &[(&str, &str)] = &[
     ("yum", "dnf"),
 ];
 
-/// What takes the place of a module that is no kind; none where nothing is known.
+/// Returns what replaces a module that is no kind; `None` if nothing is known about it.
 pub fn module_advice(name: &str) -> Option<ModuleAdvice> {
     let last = name.rsplit('.').next().unwrap_or(name);
     if last.starts_with("win_") {
@@ -120,7 +120,7 @@ pub fn module_advice(name: &str) -> Option<ModuleAdvice> {
     INSTEAD.iter().find(|(module, _)| *module == last).map(|(_, text)| ModuleAdvice::Instead(text))
 }
 
-/// [`module_advice`] for a task that may ask for `state: absent`, which no advice to write something fits.
+/// Returns [`module_advice`], except for a task with `state: absent`, which advice to write something does not fit.
 pub fn module_advice_for(name: &str, absent: bool) -> Option<ModuleAdvice> {
     let writes = |text: &str| {
         ["write the file", "put the key", "write a systemd unit"].iter().any(|word| text.starts_with(word))
@@ -133,7 +133,7 @@ pub fn module_advice_for(name: &str, absent: bool) -> Option<ModuleAdvice> {
     }
 }
 
-/// Every name of a kind, with the kinds' other names.
+/// Returns the names of all kinds, with their aliases.
 pub fn kind_names() -> impl Iterator<Item = &'static str> {
     KINDS.iter().flat_map(|kind| kind.aliases.iter().copied().chain([kind.name]))
 }

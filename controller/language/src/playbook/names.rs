@@ -1,36 +1,36 @@
-//! The variables that a text asks for, and those that exist without anybody's doing.
+//! The variables that a text uses, and those that always exist.
 
 use std::sync::Arc;
 
 use crate::diagnostic::Span;
 
-/// One use of a variable.
+/// A use of a variable.
 #[derive(Clone, Debug)]
 pub(super) struct Reference {
     pub name: String,
     pub span: Span,
-    /// Its absence is provided for (`default`, `is defined`).
+    /// Whether it may be missing (`default`, `is defined`).
     pub guarded: bool,
-    /// Whether a condition before it may keep it from being asked for.
+    /// Whether a condition before it may prevent the use.
     pub doubtful: bool,
-    /// Whether the task or a block around it sets it.
+    /// Whether the task, or a block around it, sets it.
     pub local: bool,
-    /// The variable in whose value it stands: it counts where that one is used.
+    /// The variable whose value it is in; such a use counts where that variable is used.
     pub within: Option<Arc<Definition>>,
 }
 
-/// Where a variable is given a value.
+/// The place where a variable gets a value.
 #[derive(Debug)]
 pub(super) struct Definition {
     pub name: String,
     pub span: Span,
 }
 
-/// Variables that hang on what other hosts do.
+/// Variables that depend on what other hosts do.
 pub(super) const OF_OTHERS: &[&str] =
     &["hostvars", "vars", "play_hosts", "ansible_play_hosts", "ansible_play_batch"];
 
-/// Variables of the run and its hosts.
+/// Magic variables of the run and its hosts.
 pub(super) const MAGIC: &[&str] = &[
     "inventory_hostname",
     "inventory_hostname_short",
@@ -76,7 +76,7 @@ pub(super) const MAGIC: &[&str] = &[
     "omit",
 ];
 
-/// Variables that gathering facts sets: Ansible's names, and `gpufleet_facts` with all of them.
+/// Variables set by fact gathering: Ansible's names, and `gpufleet_facts` with all of them.
 pub(super) const FACTS: &[&str] = &[
     "gpufleet_facts",
     "ansible_all_ipv4_addresses",
@@ -160,11 +160,11 @@ pub(super) const FACTS: &[&str] = &[
     "ansible_virtualization_type",
 ];
 
-/// How the names of network interfaces begin, whose facts have their names.
+/// Prefixes of network interface names, after which their facts are named.
 const INTERFACES: &[&str] =
     &["bond", "br", "docker", "en", "eth", "ib", "mlx", "team", "usb", "veth", "virbr", "vlan", "wl"];
 
-/// Whether gathering facts may set a variable of this name.
+/// Whether fact gathering may set a variable of this name.
 pub fn is_fact(name: &str) -> bool {
     let is_interface = |name: &str| {
         name == "lo"
@@ -174,7 +174,7 @@ pub fn is_fact(name: &str) -> bool {
     FACTS.contains(&name) || name.strip_prefix("ansible_").is_some_and(is_interface)
 }
 
-/// Whether a text may ask for a fact.
+/// Whether a text may use a fact.
 pub(super) fn mentions_fact(text: &str) -> bool {
     text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'))
         .any(|word| word == "ansible_facts" || is_fact(word))

@@ -1,29 +1,29 @@
-//! Parameters against their kind, with messages for people.
+//! Checks parameters against their kind.
 
 use gpufleet_protocol::tasks::{KindInfo, Mistake, ParamError, Params};
 use serde_json::{Map, Value as Json};
 
 use crate::diagnostic::{looks_secret, suggest};
 
-/// What is wrong with one parameter, or with all together.
+/// What is wrong with one parameter, or with all of them together.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}", self.told(false))]
 pub struct ParamProblem {
-    /// The parameter meant, where one alone is at fault.
+    /// The wrong parameter, if it is a single one.
     pub parameter: Option<String>,
     /// What is wrong, without the value.
     pub message: String,
-    /// The value as it is shown; none where it may be a secret.
+    /// The value to show; `None` if it may be a secret.
     pub value: Option<String>,
     pub help: Option<String>,
-    /// Whether the name rather than the value is wrong.
+    /// Whether the name and not the value is wrong.
     pub name_is_wrong: bool,
-    /// Whether what is missing may still be given.
+    /// Whether a parameter is missing that may still be given.
     pub(super) incomplete: bool,
 }
 
 impl ParamProblem {
-    /// What is wrong, with the value unless nothing of the task may be shown.
+    /// Returns the message with the value, or without it if the task is hidden.
     pub fn told(&self, hidden: bool) -> String {
         match &self.value {
             Some(value) if !hidden => format!("{}, got {value}", self.message),
@@ -32,14 +32,14 @@ impl ParamProblem {
     }
 }
 
-/// Reads rendered parameters; of several problems the first is told.
+/// Parses rendered parameters.
 ///
 /// # Errors
-/// A parameter that the kind does not have, of the wrong type, missing, or against the kind's rules.
+/// The first of: an unknown parameter, a wrong type, a missing parameter, a violated rule of the kind.
 pub fn read_params(kind: &KindInfo, values: Map<String, Json>) -> Result<Params, ParamProblem> {
     match kind.parse(Json::Object(values.clone())) {
         Ok(params) => Ok(params),
-        // Why: only the slow way, one by one, tells which of them is wrong.
+        // Only parsing them one by one tells which is wrong.
         Err(error) => {
             let one = values.iter().find_map(|(name, value)| check_one(kind, name, value));
             Err(one.unwrap_or_else(|| whole(kind, error)))
@@ -47,7 +47,7 @@ pub fn read_params(kind: &KindInfo, values: Map<String, Json>) -> Result<Params,
     }
 }
 
-/// What is wrong with one parameter by itself.
+/// Returns what is wrong with one parameter by itself.
 pub(super) fn check_one(kind: &KindInfo, name: &str, value: &Json) -> Option<ParamProblem> {
     if kind.open_keys {
         return None;
@@ -97,7 +97,7 @@ fn wrong_value(kind: &KindInfo, name: &str, value: &Json, wanted: String) -> Par
     }
 }
 
-/// A value in a message: short, and collections by their type alone.
+/// Shortens a value for a message; a collection is shown by its type.
 fn brief(value: &Json) -> String {
     match value {
         Json::Null => "nothing".to_owned(),
@@ -114,7 +114,7 @@ fn list_names(names: &[&str]) -> String {
     names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
 }
 
-/// What is wrong with all parameters together.
+/// Returns what is wrong with all parameters together.
 pub(super) fn whole(kind: &KindInfo, error: ParamError) -> ParamProblem {
     if let Mistake::Missing { name } = error.mistake {
         return ParamProblem {

@@ -21,43 +21,43 @@ pub struct Program {
     pub plays: Vec<Arc<Play>>,
     /// Every text that was read, for the journal.
     pub sources: Vec<Arc<SourceFile>>,
-    /// Things a person should know that do not stop the run.
+    /// Warnings, which do not stop the run.
     pub warnings: Diagnostics,
-    /// What tasks include while the run is on.
+    /// What tasks include during the run.
     pub library: Arc<Library>,
 }
 
 #[derive(Clone, Debug)]
 pub struct Play {
-    /// As written, or the pattern of its hosts.
+    /// The name as written, or the pattern of its hosts.
     pub name: String,
     pub span: Span,
     /// Host patterns, which may be templates over extra variables.
     pub hosts: Vec<(Value, Span)>,
-    /// The folder of the playbook, as it was named.
+    /// The folder of the playbook, as given.
     pub directory: String,
     /// Tags of the play itself; its tasks have them too.
     pub tags: Vec<String>,
     pub vars: Arc<Dict>,
-    /// What `vars_files` hold, merged in order.
+    /// Variables of `vars_files`, merged in order.
     pub file_vars: Arc<Dict>,
-    /// Those whose names only a host's variables give: of each entry the first that is there.
+    /// Entries of `vars_files` whose names depend on a host's variables.
     pub late_files: Vec<LateFile>,
     /// Its roles, whose defaults and variables all of its tasks see.
     pub roles: Vec<Arc<Role>>,
-    /// Batch sizes; empty is one batch of all hosts.
+    /// Batch sizes; empty means one batch of all hosts.
     pub waves: Vec<Wave>,
     pub max_unavailable: Amount,
     pub(super) max_unavailable_span: Option<Span>,
     pub max_fail_percentage: Option<f64>,
     pub max_failures: Option<u32>,
-    /// How the rollout treats the fleet beyond that.
+    /// Further rules for the rollout.
     pub policy: Arc<Policy>,
     pub any_errors_fatal: bool,
     pub strategy: Strategy,
     pub(super) strategy_span: Option<Span>,
     pub gather_facts: bool,
-    /// `connection`, over what the inventory says.
+    /// `connection`, which overrides the inventory.
     pub connection: Option<Value>,
     pub order: Order,
     pub ignore_unreachable: bool,
@@ -67,20 +67,20 @@ pub struct Play {
     pub privilege: Privilege,
     pub sections: Vec<Section>,
     pub handlers: Vec<Arc<Task>>,
-    /// The most that any task of it may ask for.
+    /// The highest disruption that any of its tasks may need.
     pub disruption: Disruption,
     /// Whether any task has a `gpu_` kind.
     pub has_gpu_tasks: bool,
-    /// In variables, which are rendered where they are used.
+    /// Uses in variables, which are rendered where they are used.
     pub(super) var_references: Vec<Reference>,
     pub(super) block_references: Vec<Reference>,
-    /// Names of variables that files give which its tasks read.
+    /// Variables defined by files that its tasks read.
     pub(super) file_names: HashSet<String>,
-    /// Variables that have a value somewhere which asks for no other.
+    /// Variables with a value that uses no other variable.
     pub(super) settled_names: HashSet<String>,
-    /// Whether there are such files that are not known before the run.
+    /// Whether a file of variables is not known before the run.
     pub(super) open_names: bool,
-    /// Which of the playbooks of the command line it came with: the index of that one's first play.
+    /// The playbook of the command line that it came with, as the index of that playbook's first play.
     pub playbook: usize,
 }
 
@@ -127,14 +127,14 @@ pub enum Item {
     GpuGroup(Arc<[Arc<Task>]>),
 }
 
-/// Tasks with their rescue; keys of the block have been handed down to its tasks.
+/// Tasks with their rescue; keys of the block have been passed on to its tasks.
 #[derive(Clone, Debug)]
 pub struct Block {
     pub name: Option<String>,
     pub span: Span,
     /// Whether it is a whole role.
     pub is_role: bool,
-    /// What it runs once for, if it does: a role with what it is given.
+    /// For a role that runs only once, the role with its parameters.
     pub once: Option<Arc<str>>,
     pub body: Items,
     pub rescue: Items,
@@ -142,7 +142,7 @@ pub struct Block {
 }
 
 impl Item {
-    /// The first task in it.
+    /// Returns its first task.
     pub fn first_task(&self) -> Option<&Arc<Task>> {
         match self {
             Self::Task(task) => Some(task),
@@ -154,7 +154,7 @@ impl Item {
         }
     }
 
-    /// Whether a failure in it may be everybody's.
+    /// Whether a failure in it may end the play for all hosts.
     pub fn may_be_fatal(&self) -> bool {
         match self {
             Self::Task(task) => {
@@ -172,17 +172,17 @@ impl Item {
 /// One task, with what it inherits from its blocks.
 #[derive(Clone, Debug)]
 pub struct Task {
-    /// Its place in the play, such as `tasks.3.rescue.0`; stable for one text.
+    /// Its place in the play, such as `tasks.3.rescue.0`; the same for the same text.
     pub path: Arc<str>,
     pub section: SectionName,
     pub name: Option<Value>,
     pub kind: &'static KindInfo,
-    /// What the playbook calls the kind, such as `yum` for `dnf`, with the collection that it writes before it.
+    /// The kind as written in the playbook, such as `yum` for `dnf`, with its collection.
     pub word: Arc<str>,
-    /// The key that names the kind.
+    /// The place of the key that names the kind.
     pub span: Span,
     pub params: Parameters,
-    /// All must hold; those of enclosing blocks come first.
+    /// All must hold. Those of enclosing blocks come first.
     pub when: Vec<Condition>,
     pub looped: Option<Loop>,
     pub register: Option<Arc<str>>,
@@ -192,67 +192,67 @@ pub struct Task {
     pub ignore_unreachable: bool,
     pub notify: Vec<Value>,
     pub(super) notify_spans: Vec<Span>,
-    /// Topics that a handler listens to, beside its name.
+    /// Topics that a handler listens to, in addition to its name.
     pub listen: Vec<String>,
     pub tags: Vec<String>,
-    /// Outermost block first, the task's own last.
+    /// Those of the outermost block first, the task's own last.
     pub vars: Vec<Arc<Dict>>,
-    /// Variables of the includes around it, which win over all but `-e`; outermost first.
+    /// Variables of the includes around it, which override all but `-e`; outermost first.
     pub given: Vec<Arc<Dict>>,
     pub privilege: Privilege,
     /// Outermost first.
     pub environment: Vec<Value>,
     pub no_log: bool,
-    /// It is hidden where this holds too.
+    /// A condition that hides the task too.
     pub hidden_when: Option<Flag>,
     pub timeout_s: Option<u64>,
-    /// In place of it, where a host's variables say how long.
+    /// A template for `timeout_s` that a host's variables decide.
     pub late_timeout: Option<Value>,
     pub run_once: bool,
-    /// In place of it, where a host's variables decide.
+    /// A template for `run_once` that a host's variables decide.
     pub once_when: Option<Flag>,
     pub any_errors_fatal: bool,
-    /// What a resumed run does where the controller died while this ran; for command kinds.
+    /// What a resumed run does if the controller died during this task; for command kinds.
     pub on_interrupt: OnInterrupt,
     /// The role that it belongs to.
     pub role: Option<Arc<Role>>,
     /// Folders in which its files are looked for, nearest first.
     pub search: Arc<[String]>,
     pub retry: Option<Retry>,
-    /// `async`: it goes on by itself on the node.
+    /// `async`: it runs in the background on the node.
     pub job: Option<Async>,
-    /// The host on which it is done in place of the one that it is done for.
+    /// The host that runs it on behalf of the play's host.
     pub delegate_to: Option<Value>,
-    /// What it finds out and sets is that host's.
+    /// Whether facts that it sets belong to that host.
     pub delegate_facts: bool,
     /// On how many hosts it may run at once.
     pub throttle: Option<Value>,
     /// Whether it only predicts, or acts even in a prediction.
     pub check_mode: Option<Flag>,
-    /// Whether it asks for variables of other hosts, as far as its text and that of its template tell.
+    /// Whether it uses variables of other hosts, as far as its text and that of its template show.
     pub asks_for_others: bool,
-    /// What an `include_tasks` or `include_role` needs at run time.
+    /// What an `include_tasks` or `include_role` needs during the run.
     pub site: Option<Arc<Site>>,
     pub(super) references: Vec<Reference>,
 }
 
 impl Task {
-    /// The name as written, or the name of the kind as the playbook has it.
+    /// Returns the name as written, or the kind as the playbook names it.
     pub fn title(&self) -> &str {
         self.name.as_ref().and_then(Value::as_str).unwrap_or(&self.word)
     }
 
-    /// Whether it asks for one of these variables, as far as its text tells.
+    /// Whether it uses one of these variables, as far as its text shows.
     pub fn asks_for(&self, names: &HashSet<Arc<str>>) -> bool {
         self.references.iter().any(|reference| names.contains(reference.name.as_str()))
     }
 
-    /// Its name behind that of its role, as people see it and `notify` may name it.
+    /// Returns its name after that of its role, as shown to people; `notify` may use it too.
     pub fn role_title(&self) -> Option<String> {
         self.role.as_ref().map(|role| format!("{} : {}", role.name, self.title()))
     }
 
-    /// Whether it is a part of a GPU's desired state.
+    /// Whether it is part of a GPU's desired state.
     pub fn is_gpu(&self) -> bool {
         self.kind.gpus
     }
@@ -261,41 +261,41 @@ impl Task {
 /// `until`, `retries` and `delay`.
 #[derive(Clone, Debug)]
 pub struct Retry {
-    /// Empty: until it does not fail.
+    /// If empty, until the task does not fail.
     pub until: Vec<Condition>,
-    /// How often it is tried again; none is three times.
+    /// How often it is retried; `None` means three times.
     pub retries: Option<Value>,
-    /// Seconds between two tries; none is five.
+    /// Seconds between two tries; `None` means five.
     pub delay: Option<Value>,
 }
 
 /// `async` and `poll`.
 #[derive(Clone, Debug)]
 pub struct Async {
-    /// How long it may go on.
+    /// Time limit in seconds.
     pub seconds: Value,
-    /// Seconds between two looks; 0 does not wait for it.
+    /// Seconds between two polls; 0 does not wait.
     pub poll: Option<Value>,
 }
 
-/// An entry of `vars_files` that hangs on variables.
+/// An entry of `vars_files` that depends on variables.
 #[derive(Clone, Debug)]
 pub struct LateFile {
-    /// The first that is there counts.
+    /// The first file that exists is used.
     pub names: Vec<Value>,
     pub span: Span,
 }
 
-/// Becoming another user.
+/// How to become another user.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Privilege {
-    /// `become`; none where nothing is said.
+    /// `become`; `None` if not set.
     pub escalate: Option<Flag>,
     pub user: Option<Value>,
 }
 
 impl Privilege {
-    /// What is said here, else what `outer` says.
+    /// Returns these settings, with those of `outer` where not set.
     #[must_use]
     pub fn over(&self, outer: &Self) -> Self {
         Self {
@@ -319,8 +319,10 @@ impl Default for Flag {
 }
 
 impl Flag {
+    /// Whether it is yes.
+    ///
     /// # Errors
-    /// Those of the template, and a value that is neither yes nor no.
+    /// If the template fails, or its value is neither yes nor no.
     pub fn holds(&self, scope: &Arc<Scope>) -> Result<Truth, TemplateError> {
         match self {
             Self::Fixed(true) => Ok(Truth::True),
@@ -349,10 +351,10 @@ pub struct Condition {
 }
 
 impl Condition {
-    /// Whether all hold. One that is false decides, whatever is unknown beside it.
+    /// Whether all hold. A false one decides, even if others are unknown.
     ///
     /// # Errors
-    /// The first condition that cannot be evaluated, with it.
+    /// The first condition that cannot be evaluated, with its error.
     pub fn all<'a>(conditions: &'a [Self], scope: &Arc<Scope>) -> Result<Truth, (&'a Self, TemplateError)> {
         let mut result = Truth::True;
         for condition in conditions {
@@ -368,21 +370,21 @@ impl Condition {
 
 #[derive(Clone, Debug)]
 pub struct Loop {
-    /// A list, or a template that gives one.
+    /// A list, or a template for one.
     pub items: Value,
     pub span: Span,
-    /// `with_items`: lists in the list are flattened by one level.
+    /// `with_items`: nested lists are flattened by one level.
     pub flatten: bool,
-    /// `with_dict` and the like: the lookup that makes the items out of these.
+    /// `with_dict` and similar: the lookup that makes items of these.
     pub lookup: Option<Arc<str>>,
     pub variable: Arc<str>,
     pub index_variable: Option<Arc<str>>,
     pub label: Option<Value>,
-    /// Whether `ansible_loop` tells of the whole loop.
+    /// Whether `ansible_loop` describes the whole loop.
     pub extended: bool,
     /// Seconds to wait between two items.
     pub pause: Option<Value>,
-    /// After an item for which all of these hold there is no other.
+    /// Conditions that, if all hold after an item, end the loop.
     pub break_when: Vec<Condition>,
 }
 
@@ -390,7 +392,7 @@ pub struct Loop {
 #[derive(Clone, Debug, Default)]
 pub struct Parameters {
     pub entries: Vec<Parameter>,
-    /// Read once where nothing is left to render.
+    /// The parsed parameters, if they have no templates.
     pub fixed: Option<Arc<Params>>,
 }
 
@@ -415,7 +417,7 @@ pub enum Wave {
     /// One node of each hardware class.
     Canary,
     Count(u32),
-    /// Of all hosts of the play, rounded down, at least one.
+    /// Percentage of all hosts of the play, rounded down, at least one.
     Percent(f64),
 }
 
@@ -429,7 +431,7 @@ impl fmt::Display for Wave {
     }
 }
 
-/// A number of hosts, or a part of all.
+/// A number of hosts, or a percentage of all.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Amount {
@@ -438,7 +440,7 @@ pub enum Amount {
 }
 
 impl Amount {
-    /// How many of `hosts` that is, rounded down: may be 0.
+    /// Returns the number of hosts, rounded down; it may be 0.
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -484,19 +486,19 @@ pub enum Order {
 }
 
 impl Play {
-    /// The host pattern with templates rendered over extra variables.
+    /// Returns the host pattern, rendered with extra variables.
     ///
     /// # Errors
-    /// A template that cannot be rendered.
+    /// If a template fails.
     pub fn host_pattern(&self, extra: &Arc<Dict>) -> Result<String, Diagnostics> {
         let parts: Vec<String> = self.host_parts(extra)?.into_iter().map(|(part, _)| part).collect();
         Ok(parts.join(":"))
     }
 
-    /// The parts of [`Self::host_pattern`], each with its place.
+    /// Returns the parts of [`Self::host_pattern`], each with its place.
     ///
     /// # Errors
-    /// A template that cannot be rendered.
+    /// If a template fails.
     pub fn host_parts(&self, extra: &Arc<Dict>) -> Result<Vec<(String, Span)>, Diagnostics> {
         let scope = Scope::new(vec![Arc::clone(extra), Arc::clone(&self.vars)]);
         let mut parts = Vec::new();
@@ -516,7 +518,7 @@ impl Play {
         Ok(parts)
     }
 
-    /// How many hosts each wave has, when the play has `hosts`: the last entry repeats.
+    /// Returns the number of hosts in each wave, if the play has `hosts` hosts; the last entry of `waves` repeats.
     ///
     /// `classes` is the number of hardware classes among the hosts, which is the size of a canary.
     pub fn wave_sizes(&self, hosts: usize, classes: usize) -> Vec<usize> {
@@ -541,10 +543,10 @@ impl Play {
         sizes
     }
 
-    /// How many hosts may be out of service at once.
+    /// Returns how many hosts may be out of service at once.
     ///
     /// # Errors
-    /// A budget that rounds to none, or one that a linear play would wait for without end.
+    /// If the budget rounds to 0, or a linear play would wait for it without end.
     pub fn budget(&self, hosts: usize) -> Result<u32, Diagnostics> {
         let budget = self.max_unavailable.of(hosts);
         let at = self.max_unavailable_span.as_ref().unwrap_or(&self.span);
@@ -574,7 +576,7 @@ impl Play {
         Ok(budget)
     }
 
-    /// Every task, also those that are included as far as that is known before the run; handlers last.
+    /// Returns every task, with included ones as far as known before the run; handlers last.
     pub fn tasks(&self) -> Vec<&Arc<Task>> {
         fn walk<'a>(items: &'a [Item], found: &mut Vec<&'a Arc<Task>>) {
             for item in items {
@@ -602,31 +604,31 @@ impl Play {
         found
     }
 
-    /// Whether anything in it asks for a fact, as far as the text tells.
+    /// Whether anything in it uses a fact, as far as the text shows.
     pub(super) fn asks_for_facts(&self) -> bool {
         let asks = |references: &[Reference]| {
             let mut others = references.iter().filter(|reference| !reference.local);
             others.any(|reference| is_fact(&reference.name) || reference.name == "ansible_facts")
         };
         let of_plays = asks(&self.var_references) || asks(&self.block_references);
-        // Why too: nobody has seen the tasks that it brings in.
+        // The tasks of an unknown include may use facts.
         let open =
             |task: &Task| task.site.as_ref().is_some_and(|site| !site.complete && site.known.is_empty());
         of_plays || self.tasks().iter().any(|task| asks(&task.references) || open(task))
     }
 
-    /// Whether its variables ask for those of other hosts.
+    /// Whether its variables use those of other hosts.
     pub fn vars_ask_for_others(&self) -> bool {
         let of_others = |reference: &Reference| OF_OTHERS.contains(&reference.name.as_str());
         self.var_references.iter().chain(&self.block_references).any(of_others)
     }
 
-    /// Whether a reboot task stands in the play.
+    /// Whether the play has a reboot task.
     pub fn has_reboot(&self) -> bool {
         self.tasks().iter().any(|task| task.kind.name == "reboot")
     }
 
-    /// What it says of how nodes are reached, beside the inventory: `remote_user` and `port`, then variables, later ones winning.
+    /// Returns its connection settings: `remote_user` and `port`, then variables; later ones win.
     pub fn connection_words(&self) -> impl Iterator<Item = (&str, &Value)> {
         let says = |(name, _): &(&str, &Value)| super::parse::CONNECTION.contains(name);
         let user = self.remote_user.as_ref().map(|user| ("remote_user", user));
@@ -635,18 +637,18 @@ impl Play {
         user.into_iter().chain(port).chain(vars.filter(says))
     }
 
-    /// Whether it says anything of how nodes are reached.
+    /// Whether it has connection settings.
     pub fn says_how_to_connect(&self) -> bool {
         self.connection_words().next().is_some()
     }
 
-    /// Whether nodes are reached as another play says, whatever their variables are.
+    /// Whether it connects to nodes as another play does, whatever their variables are.
     pub fn connects_as(&self, other: &Self) -> bool {
         let settled = |(_, value): (&str, &Value)| value.is_settled();
         self.connection_words().all(settled) && self.connection_words().eq(other.connection_words())
     }
 
-    /// Whether anything in it becomes another user, as far as the text tells.
+    /// Whether anything in it becomes another user, as far as the text shows.
     pub fn may_escalate(&self) -> bool {
         let may = |privilege: &Privilege| !matches!(privilege.escalate, None | Some(Flag::Fixed(false)));
         may(&self.privilege) || self.tasks().iter().any(|task| may(&task.privilege))

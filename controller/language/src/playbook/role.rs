@@ -1,50 +1,50 @@
-//! Roles: what their files say, apart from their tasks.
+//! Roles without their tasks: variables and names.
 
 use std::sync::Arc;
 
 use crate::template::{Dict, Value};
 
-/// A role as one place uses it.
+/// A role at one place that uses it.
 #[derive(Clone, Debug, Default)]
 pub struct Role {
-    /// As it was named.
+    /// The name as written.
     pub name: String,
     /// Its folder.
     pub path: String,
-    /// What its tasks see below everything else: defaults of its dependencies, of the roles that it depends on, its own.
+    /// Variables of the lowest precedence: defaults of its dependencies, of the roles that depend on it, and its own.
     pub defaults: Arc<Dict>,
-    /// What its tasks see above the play's variables.
+    /// Variables that override the play's.
     pub vars: Arc<Dict>,
-    /// What was given where it is named, above everything that tasks set.
+    /// Parameters given where it is used; they override everything that tasks set.
     pub params: Arc<Dict>,
-    /// What all tasks of the play see of it.
+    /// Defaults and variables that all tasks of the play see.
     pub exported_defaults: Arc<Dict>,
     pub exported_vars: Arc<Dict>,
-    /// `role_name`, `role_path` and their like.
+    /// `role_name`, `role_path` and similar.
     pub magic: Arc<Dict>,
-    /// The parts of its own that roles below it see.
+    /// Its own parts that the roles below it see.
     pub(super) own: Own,
     /// The roles that depend on it, outermost first.
     pub(super) parents: Vec<Arc<Role>>,
 }
 
-/// What one role says by itself.
+/// What a single role defines.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Own {
     pub defaults: Arc<Dict>,
     pub vars: Arc<Dict>,
     pub params: Arc<Dict>,
-    /// `vars` where it is named.
+    /// `vars` at the place that uses it.
     pub given: Arc<Dict>,
 }
 
 impl Role {
-    /// Whether it is there because another role needs it.
+    /// Whether it is used only because another role depends on it.
     pub fn is_dependency(&self) -> bool {
         !self.parents.is_empty()
     }
 
-    /// Puts together what a role and those around it say.
+    /// Merges what a role and those around it define.
     ///
     /// Source: `Role.get_vars` and `Role.get_default_vars` of ansible-core 2.19.
     pub(super) fn new(

@@ -1,6 +1,6 @@
-//! `--start-at-task`: the program without what comes before a task.
+//! `--start-at-task`: the program without the tasks before a given one.
 //!
-//! Pure, and the same for the same text: a resumed run leaves out the same tasks.
+//! Pure, and the same for the same text, so that a resumed run skips the same tasks.
 
 use std::sync::Arc;
 
@@ -12,12 +12,12 @@ use super::{
 };
 
 impl Program {
-    /// The program from the first task on that `wanted` names, or matches as a glob; tasks that `tags` leaves out do
-    /// not count. Plays before it have no task left, and later ones are whole. The facts of its play are read all the
-    /// same, and its handlers are there.
+    /// Returns the program from the first task on that `wanted` names, or matches as a glob; tasks excluded by `tags`
+    /// are skipped. Earlier plays have no tasks left, and later ones are complete. The play itself still gathers
+    /// facts, and keeps its handlers.
     ///
     /// # Errors
-    /// No such task: the names of all tasks that could be meant.
+    /// If there is no such task: the names of all tasks.
     pub fn starting_at(&self, wanted: &str, tags: &TagFilter) -> Result<Self, Vec<String>> {
         let start = Start { wanted, glob: Glob::new(wanted), tags };
         let mut found = false;
@@ -71,7 +71,8 @@ impl Start<'_> {
         self.tags.runs(&task.tags) && (is(task.title()) || task.role_title().is_some_and(|title| is(&title)))
     }
 
-    /// The items from the task on; none where it is not among them. A `rescue` is no place to start: nothing failed.
+    /// Returns the items from the task on; `None` if it is not among them. A `rescue` cannot be the start, as nothing
+    /// failed.
     fn cut(&self, items: &Items) -> Option<Items> {
         for (at, item) in items.iter().enumerate() {
             let first = match item {

@@ -1,11 +1,11 @@
-//! Which tasks `--tags` and `--skip-tags` leave.
+//! `--tags` and `--skip-tags`: which tasks run.
 
 use serde::{Deserialize, Serialize};
 
-/// The choice of a person; the default runs everything that is not tagged `never`.
+/// A selection by tags; the default runs everything that is not tagged `never`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TagFilter {
-    /// Empty is `all`.
+    /// Empty means `all`.
     pub only: Vec<String>,
     pub skip: Vec<String>,
 }

@@ -1,4 +1,4 @@
-//! Files of variables that are read while a play runs.
+//! Files of variables that are read during a play.
 
 use std::sync::Arc;
 
@@ -8,12 +8,12 @@ use crate::diagnostic::Diagnostic;
 use crate::template::Value;
 use crate::yaml;
 
-/// The variables of a file, as written: templates in them are rendered where they are used.
+/// Parses the variables of a file; templates in them are rendered where they are used.
 ///
-/// An empty file has none. With `secret` every value is marked as one that no output may show.
+/// An empty file has none. With `secret`, every value is marked so that no output shows it.
 ///
 /// # Errors
-/// No YAML, or no mapping of names to values: the file, the place and what is wrong, in one line.
+/// If the text is no YAML or no mapping of names to values: file, place and reason in one line.
 pub fn read_late_vars(file: &str, bytes: &[u8], secret: bool) -> Result<Vec<(Arc<str>, Value)>, String> {
     let root = yaml::parse_bytes(file, bytes)
         .map_err(|errors| errors.iter().next().map(Diagnostic::one_line).unwrap_or_default())?;

@@ -1,8 +1,9 @@
-//! How much one evaluation may make, so that a template that goes wrong is an error and not the end of the machine.
+//! Limits on how much one evaluation may produce, so that a wrong template is an error and does not exhaust the
+//! machine.
 //!
-//! Owns the two bounds and the filters through which [`super::rewrite`] lets the operands of `~`, `+` and `*` go, since
-//! the engine would make anything of them. Invariant: nothing is made before it is known to fit; who passes a bound is
-//! told at the place where it was passed, also where a filter or `default` would have gone on without.
+//! Owns the two limits, and the filters that [`super::rewrite`] puts around the operands of `~`, `+` and `*`, for
+//! which the engine itself has no limit. Invariant: nothing is produced before it is known to fit; an exceeded limit
+//! is reported at its place, even if a filter or `default` would have hidden it.
 
 use std::cell::{Cell, RefCell};
 
@@ -13,20 +14,21 @@ use super::{TemplateError, frame};
 
 type Engine = minijinja::Value;
 
-/// The most that one value may come to, in bytes. Why less in tests: they reach it many times, unoptimised.
+/// Largest size of one value, in bytes. Tests use less, because they reach it many times in a debug build.
 pub(super) const MAX_VALUE: usize = if cfg!(test) { 4 << 20 } else { 64 << 20 };
-/// The most that one evaluation may make on its way, in bytes.
+/// Largest total size of all values that one evaluation produces, in bytes.
 const MAX_WORK: usize = 8 * MAX_VALUE;
-/// The most items of one list that a template makes.
+/// Largest number of items in a list that a template produces.
 pub(super) const MAX_ITEMS: usize = 1_000_000;
-/// What a value costs beside its text, in bytes.
+/// Size of a value beside its text, in bytes.
 pub(super) const ITEM: usize = 16;
-/// What an item takes in memory while it is worked out, in bytes.
+/// Memory for an item during evaluation, in bytes.
 pub(super) const CELL: usize = 96;
-/// Widths and precisions above this are a mistake.
+/// Largest width or precision; larger ones are a mistake.
 pub(super) const MAX_WIDTH: usize = 10_000;
 
-/// The filter of operands that become one text, those of sums, the two of a product, and what is looped over.
+/// Filters for operands that become one text, for those of sums, for the two of a product, and for what is looped
+/// over.
 pub(super) const WRITTEN: &str = "__written";
 pub(super) const HELD: &str = "__held";
 pub(super) const TIMES: &str = "__times";
@@ -39,7 +41,7 @@ thread_local! {
     static FACTORS: RefCell<Vec<Size>> = const { RefCell::new(Vec::new()) };
 }
 
-/// What a value is to a product.
+/// The size of a value as a factor of a product.
 #[derive(Clone, Copy)]
 enum Size {
     Text(usize),
@@ -73,7 +75,7 @@ impl Size {
         }
     }
 
-    /// Takes the room that a value of this size needs.
+    /// Takes the room for a value of this size.
     fn take(self) -> Result<(), String> {
         match self {
             Self::Text(length) => spend(length),
@@ -93,7 +95,7 @@ fn mebibytes(bytes: usize) -> usize {
     bytes.div_ceil(1 << 20)
 }
 
-/// The state around one evaluation; the outermost one begins with nothing spent.
+/// The number of open factors when an evaluation began; the outermost one resets all counters.
 pub(super) struct Mark(usize);
 
 pub(super) fn begin(depth: usize) -> Mark {
@@ -109,15 +111,15 @@ pub(super) fn end(mark: &Mark) {
     FACTORS.with_borrow_mut(|factors| factors.truncate(mark.0));
 }
 
-/// Whether a bound was passed since the outermost evaluation began.
+/// Whether a limit was exceeded since the outermost evaluation began.
 pub(super) fn passed() -> bool {
     PASSED.get()
 }
 
-/// Whether a value of so many bytes may be made.
+/// Checks that a value of this size may be produced.
 ///
 /// # Errors
-/// It may not; the sentence says why.
+/// If it is too large, with a sentence that says so.
 pub(super) fn room(bytes: usize) -> Result<(), String> {
     if bytes <= MAX_VALUE {
         return Ok(());
@@ -131,10 +133,10 @@ pub(super) fn room(bytes: usize) -> Result<(), String> {
     })
 }
 
-/// [`room`], and the bytes count towards what the evaluation makes.
+/// Checks [`room`], and counts the bytes towards the total of the evaluation.
 ///
 /// # Errors
-/// Those of [`room`], and an evaluation that makes too much altogether.
+/// As [`room`], and if the evaluation produces too much in total.
 pub(super) fn spend(bytes: usize) -> Result<(), String> {
     room(bytes)?;
     let spent = SPENT.get().saturating_add(bytes);
@@ -149,10 +151,10 @@ pub(super) fn spend(bytes: usize) -> Result<(), String> {
     ))
 }
 
-/// [`room`] for so many pieces of so many bytes, beside something else.
+/// Checks [`room`] for a number of pieces of a size, and `beside` further bytes.
 ///
 /// # Errors
-/// Those of [`room`].
+/// As [`room`].
 pub(super) fn product(pieces: usize, each: usize, beside: usize) -> Result<(), String> {
     room(pieces.saturating_mul(each).saturating_add(beside))
 }
@@ -161,20 +163,20 @@ pub(super) fn refused(message: String) -> Error {
     Error::new(ErrorKind::InvalidOperation, message)
 }
 
-/// The fields of a text that Python's `'…'.format(…)` fills in.
+/// The fields that Python's `'…'.format(…)` fills in a text.
 #[derive(Default)]
 struct Fields<'t> {
     count: usize,
-    /// The largest number that stands behind the `:` of one.
+    /// The largest number behind a `:`.
     widest: usize,
-    /// The names of those within others, and which one each would be if it had none.
+    /// The names of fields inside of other fields, each with the index that it has if it is unnamed.
     nested: Vec<(&'t str, usize)>,
 }
 
 impl<'t> Fields<'t> {
     fn of(text: &'t str) -> Self {
         let mut found = Self::default();
-        // Of each field that is open, where its name begins; nothing behind that name.
+        // For each open field where its name begins; `None` once the name has ended.
         let mut open: Vec<Option<usize>> = Vec::new();
         let (mut digits, mut unnamed, mut at) = (0_usize, 0, 0);
         let bytes = text.as_bytes();
@@ -187,7 +189,7 @@ impl<'t> Fields<'t> {
                     open.push(Some(at + 1));
                     found.count += 1;
                 }
-                // Why: as in Python, a name between brackets may have any sign.
+                // In Python, a name between brackets may hold any character.
                 (b'[', Some(Some(_))) => {
                     let rest = text.get(at..).unwrap_or_default();
                     let end =
@@ -219,7 +221,7 @@ impl<'t> Fields<'t> {
         found
     }
 
-    /// The largest width or precision that these arguments give.
+    /// Returns the largest width or precision that results from these arguments.
     fn widest_of(&self, args: &[Engine]) -> usize {
         let mut widest = self.widest;
         for (name, unnamed) in &self.nested {
@@ -227,7 +229,7 @@ impl<'t> Fields<'t> {
                 || args.iter().filter_map(|arg| arg.get_attr(name).ok()).filter_map(|it| it.as_usize());
             let at = if name.is_empty() { Some(*unnamed) } else { name.parse().ok() };
             let of_one = match at {
-                // Why all of them: what lies within an argument could be any of its parts.
+                // The field reads a part of an argument, which could be any of its values.
                 None if name.contains(['.', '[']) => values(args).iter().filter_map(Engine::as_usize).max(),
                 None => named().max(),
                 Some(at) => args.get(at).and_then(Engine::as_usize),
@@ -238,7 +240,7 @@ impl<'t> Fields<'t> {
     }
 }
 
-/// The arguments, and what lies in those that are mappings.
+/// Returns the arguments, with mappings replaced by their values.
 fn values(args: &[Engine]) -> Vec<Engine> {
     let of = |arg: &Engine| match arg.kind() {
         ValueKind::Map => arg
@@ -250,10 +252,10 @@ fn values(args: &[Engine]) -> Vec<Engine> {
     args.iter().flat_map(of).collect()
 }
 
-/// Whether Python's `'…'.format(…)` may fill in this text.
+/// Checks that Python's `'…'.format(…)` may fill in this text.
 ///
 /// # Errors
-/// A width or precision that is too large, or a result that would be.
+/// If a width or precision is too large, or the result would be.
 pub(super) fn formatted(text: &str, args: &[Engine]) -> Result<(), Error> {
     let fields = Fields::of(text);
     let widest = fields.widest_of(args);
@@ -273,7 +275,7 @@ pub(super) fn register(environment: &mut Environment<'static>) {
     environment.add_filter(WRITTEN, |value: &Engine| -> Result<Engine, Error> {
         match value.kind() {
             ValueKind::Seq | ValueKind::Iterable | ValueKind::Map => {
-                // Why only its size: what else is wrong with it the operator itself tells.
+                // Only the size matters here; other errors are reported by the operator itself.
                 let size = frame::collect(value).map_or(0, |value| value.weight());
                 if passed() {
                     return Err(TemplateError::new(room(usize::MAX).err().unwrap_or_default()).into_engine());
@@ -319,7 +321,7 @@ mod tests {
         Scope::new(vec![Arc::new(Dict::trusted(vars.as_object().unwrap()))])
     }
 
-    /// Runs something in a loop that goes on with what the round before gave.
+    /// Returns a template that applies `each` in a loop, to the result of the round before.
     fn again(first: &str, each: &str) -> String {
         format!(
             "{{% set ns = namespace(x={first}) %}}{{% for i in range(60) %}}{{% set ns.x = {each} %}}{{% endfor %}}{{{{ ns.x }}}}"
@@ -399,7 +401,7 @@ mod tests {
             let shown = render(source, &scope()).map(|value| value.to_text());
             assert_eq!(shown, Ok(expected.to_owned()), "{source}");
         }
-        // Why not rendered: the engine itself has no fields within fields yet.
+        // Not rendered, because the engine has no fields inside of fields yet.
         let by_name = Engine::from_pairs([("w", 4), ("s", 20_250_101)]);
         let numbers =
             |numbers: &[i64]| numbers.iter().map(|number| Engine::from(*number)).collect::<Vec<_>>();
@@ -423,7 +425,7 @@ mod tests {
         let error = render(source, &scope()).unwrap_err();
         let place = error.range().expect("a place");
         assert!(place.start > source.find('\n').unwrap(), "{place:?}");
-        // Why: `default` stands in for what is not there, and not for what is too much.
+        // `default` replaces what is missing, not what is too large.
         assert!(render("{{ (t * many) | default('fine') }}", &scope()).is_err());
         assert!(condition("t * many == ''", &scope()).is_err());
     }
@@ -486,7 +488,7 @@ mod tests {
             if let Ok(value) = render(&again("'ab'", &each), &scope()) {
                 prop_assert!(value.weight() <= MAX_VALUE);
             }
-            // Why: a text with statements goes another way than a bare expression.
+            // Templates with statements and bare expressions take different paths.
             if let Ok(value) = render(&format!("{{{{ {} }}}}", each.replace("ns.x", "t")), &scope()) {
                 prop_assert!(value.weight() <= MAX_VALUE);
             }

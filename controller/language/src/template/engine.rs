@@ -1,4 +1,4 @@
-//! The template engine: compiles, caches, evaluates.
+//! The template engine: compiles, caches and evaluates.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -16,12 +16,12 @@ use super::value::Value;
 use super::{Scope, Syntax, TemplateError, Truth, bounds, filters, frame, inert, lookups, mutable};
 use crate::diagnostic::suggest;
 
-/// Steps that one evaluation may take: a loop over a million items is a mistake.
+/// Largest number of steps of one evaluation; a loop over a million items is a mistake.
 const FUEL: u64 = 2_000_000;
-/// Compiled templates kept; past it the cache starts anew.
+/// Number of compiled templates in the cache, which is emptied when it is full.
 const CACHE_ENTRIES: usize = 20_000;
 
-/// Ansible's settings: the line break after a statement goes, the last one of a file stays.
+/// Ansible's settings: the line break after a statement is removed, the last one of a file is kept.
 static SYNTAX: LazyLock<SyntaxConfig> = LazyLock::new(|| {
     SyntaxConfig::builder().trim_blocks(true).keep_trailing_newline(true).build().unwrap_or_default()
 });
@@ -32,13 +32,13 @@ static ENVIRONMENT: LazyLock<Environment<'static>> = LazyLock::new(|| {
     environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
     environment.set_fuel(Some(FUEL));
     environment.set_syntax(SYNTAX.clone());
-    // Why: on an error it looks up every variable in sight, which counts as use here, and collects their secrets.
+    // With debug on, an error would look up every visible variable, which counts as use and collects secrets.
     environment.set_debug(false);
     bounds::register(&mut environment);
     mutable::register(&mut environment);
     rewrite::register(&mut environment);
     environment.set_formatter(|out, state, value| {
-        // Why: `x if y` without `else` gives nothing, and that is no mistake within a text.
+        // `x if y` without `else` gives nothing, which is no mistake inside of a text.
         if value.is_undefined() {
             return minijinja::escape_formatter(out, state, value);
         }
@@ -57,22 +57,22 @@ static ENVIRONMENT: LazyLock<Environment<'static>> = LazyLock::new(|| {
         kwargs.assert_all_used()?;
         Ok(frame::missing(hint.map_or_else(|| "undef()".to_owned(), |hint| format!("undef(hint='{hint}')"))))
     });
-    // Why: it prints every variable in sight, secrets included.
+    // `debug` prints every visible variable, secrets included.
     environment.remove_global("debug");
     environment
 });
 
 struct Compiled {
     code: Code,
-    /// It changes lists or mappings.
+    /// Whether it changes lists or mappings.
     changes: bool,
 }
 
 enum Code {
     Expression(Coded),
-    /// Text and expressions, with the place of each expression in the source.
+    /// Text and expressions, each expression with its offset in the source.
     Pieces(Vec<Part>),
-    /// Has statements; the engine renders it as a whole.
+    /// A template with statements, which the engine renders as a whole.
     Document(Document),
 }
 
@@ -82,7 +82,8 @@ pub(super) struct Document {
 }
 
 impl Document {
-    /// A text that may change lists and mappings itself, or with others, which set some names.
+    /// Rewrites a template. `changes` says that it, or one that includes it, may change lists and mappings; `outside`
+    /// are the names that the others set.
     pub(super) fn of(
         source: &str,
         syntax: &Syntax,
@@ -102,12 +103,12 @@ impl Document {
         &self.literals.as_ref().unwrap_or(&self.written.text).text
     }
 
-    /// The names that it sets.
+    /// Returns the names that it sets.
     pub(super) fn sets(&self) -> impl Iterator<Item = &String> {
         self.written.sets.iter()
     }
 
-    /// What the engine says, with its place in the source.
+    /// Converts an error of the engine to one with its place in the source.
     pub(super) fn error(&self, error: &minijinja::Error) -> TemplateError {
         let error = TemplateError::from_engine(error, self.text());
         error.moved(|at| {
@@ -117,7 +118,7 @@ impl Document {
     }
 }
 
-/// An expression as the engine takes it.
+/// A compiled expression, with the rewrites that its text went through.
 struct Coded {
     code: Expression<'static, 'static>,
     text: Rewritten,
@@ -177,9 +178,9 @@ fn compile_expression(source: &str) -> Result<Coded, TemplateError> {
     }
 }
 
-/// Whether every token of a text is one.
+/// Checks that all of a text can be split into tokens.
 ///
-/// Why: the parser of minijinja 3.0.5 takes a token that is none, right behind a string, for the end of the text, and
+/// The parser of minijinja 3.0.5 takes an invalid token right behind a string for the end of the text, so that
 /// `a == 'b' && c` would be `a == 'b'`.
 pub(super) fn whole(text: &str, is_expression: bool, syntax: &SyntaxConfig) -> Result<(), minijinja::Error> {
     tokenize(text, is_expression, syntax.clone()).try_for_each(|token| token.map(|_| ()))
@@ -192,7 +193,7 @@ fn expression(source: &str) -> Result<Arc<Compiled>, TemplateError> {
     })
 }
 
-/// Whether an expression may be an `x if y` without `else`, which gives nothing where `y` does not hold.
+/// Whether an expression may be an `x if y` without `else`, which gives nothing if `y` is false.
 fn ends_open(expression: &str) -> bool {
     expression.contains(" if ") && !expression.contains(" else ")
 }
@@ -233,7 +234,8 @@ fn template(source: &str) -> Result<Arc<Compiled>, TemplateError> {
 
 /// Runs one evaluation of this source.
 ///
-/// Why twice where it may ask a shell: which characters of a line a node said shows only beside the line without them.
+/// A template that may run a shell is evaluated twice, because only a comparison with masked variables tells which
+/// characters of a line come from a node.
 fn evaluated(
     source: &str,
     scope: &Arc<Scope>,
@@ -242,7 +244,7 @@ fn evaluated(
     let asks = !inert::is_masked() && lookups::may_run_a_shell(source);
     let Some(masked) = asks.then(|| scope.masked()).flatten() else { return frame::evaluate(scope, run) };
     let mut lines = Vec::new();
-    // Why no error: what fails here fails again, or its lines are missing, which refuses them.
+    // An error here occurs again below, or leaves lines out, which makes the shell refuse them.
     let _ = inert::masked_line(|| {
         frame::evaluate(&masked, |root| {
             let value = run(root);
@@ -258,10 +260,10 @@ fn evaluated(
     })
 }
 
-/// The value of a bare expression, as in `when`.
+/// Returns the value of a bare expression, as in `when`.
 ///
 /// # Errors
-/// Syntax, undefined variables, wrong types; the place is in bytes of `source`.
+/// Syntax errors, undefined variables, wrong types. Their places are in bytes of `source`.
 pub fn evaluate(source: &str, scope: &Arc<Scope>) -> Result<Value, TemplateError> {
     let compiled = expression(source)?;
     let Code::Expression(code) = &compiled.code else { return Ok(Value::Null) };
@@ -274,10 +276,10 @@ pub fn evaluate(source: &str, scope: &Arc<Scope>) -> Result<Value, TemplateError
     .map_err(|error| error.located(source))
 }
 
-/// Whether a condition holds.
+/// Returns whether a condition holds.
 ///
 /// # Errors
-/// Those of [`evaluate`], and a value that is neither true nor false.
+/// As [`evaluate`], and for a value that is neither true nor false.
 pub fn condition(source: &str, scope: &Arc<Scope>) -> Result<Truth, TemplateError> {
     let source = condition_text(source)?;
     match evaluate(source, scope)? {
@@ -291,7 +293,7 @@ pub fn condition(source: &str, scope: &Arc<Scope>) -> Result<Truth, TemplateErro
     }
 }
 
-/// Strips `{{ }}` that stand around a whole condition.
+/// Strips `{{ }}` around a whole condition.
 pub(super) fn condition_text(source: &str) -> Result<&str, TemplateError> {
     if !scan::is_template(source) {
         return Ok(source);
@@ -302,13 +304,13 @@ pub(super) fn condition_text(source: &str) -> Result<&str, TemplateError> {
     }
 }
 
-/// The value of a template: text that is exactly one `{{ … }}` keeps the type of its value.
+/// Returns the value of a template; text that is exactly one `{{ … }}` keeps the type of its value.
 ///
 /// # Errors
-/// Those of [`evaluate`].
+/// As [`evaluate`].
 pub fn render(source: &str, scope: &Arc<Scope>) -> Result<Value, TemplateError> {
-    // Why: as in Ansible, the last line break belongs to the text only where the template gives text, and a statement
-    // before it takes none away.
+    // As in Ansible, the last line break is kept only if the result is text, and a statement before it does not
+    // remove it.
     let wanted = breaks(source);
     let source = &*line_breaks(source);
     let Some(line) = source.strip_suffix('\n') else { return render_line(source, scope) };
@@ -331,7 +333,7 @@ fn render_line(source: &str, scope: &Arc<Scope>) -> Result<Value, TemplateError>
             Code::Pieces(parts) => match parts.as_slice() {
                 [Part::Expression { code, start }] => frame::collect(&run_part(code, *start, root)?),
                 parts => {
-                    // Why: as in Ansible, what is none leaves no trace, and a value that is left alone keeps its type.
+                    // As in Ansible, null values leave no trace, and a single remaining value keeps its type.
                     let mut values = Vec::with_capacity(parts.len());
                     for part in parts {
                         values.push(match part {
@@ -364,21 +366,21 @@ fn render_line(source: &str, scope: &Arc<Scope>) -> Result<Value, TemplateError>
     .map_err(|error| error.located(source))
 }
 
-/// A whole template file as text; none when it depends on something unknown.
+/// Returns a template file as text; `None` if it depends on an unknown value.
 ///
 /// # Errors
-/// Those of [`evaluate`].
+/// As [`evaluate`].
 #[cfg(test)]
 pub(super) fn render_document(source: &str, scope: &Arc<Scope>) -> Result<Option<String>, TemplateError> {
     render_document_as(source, scope, &Syntax::default(), &Shelves::default())
 }
 
-/// How many line breaks a text ends with.
+/// Returns the number of line breaks at the end of a text.
 fn breaks(text: &str) -> usize {
     text.len() - text.trim_end_matches('\n').len()
 }
 
-/// What a text with statements gives, just rendered: one value that stands alone keeps its type.
+/// Returns the value of a rendered text with statements: a single value in it keeps its type.
 fn as_value(text: String) -> Value {
     match frame::only_written() {
         Some(None) if text.is_empty() => Value::Null,
@@ -387,7 +389,7 @@ fn as_value(text: String) -> Value {
     }
 }
 
-/// The text with the line breaks that Jinja makes of all of them.
+/// Replaces `\r\n` and `\r` by `\n`, as Jinja does.
 pub(super) fn line_breaks(text: &str) -> Cow<'_, str> {
     match text.contains('\r') {
         true => Cow::Owned(text.replace("\r\n", "\n").replace('\r', "\n")),
@@ -395,18 +397,18 @@ pub(super) fn line_breaks(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// Where a place of a text that [`Syntax::lines`] made lies in the text that it was made of.
+/// Converts an offset in a text from [`Syntax::lines`] to one in the original text.
 fn in_source(text: &str, removed: &[(usize, usize)], line_end: &str, at: usize) -> usize {
     let before = text.get(..at).unwrap_or(text);
     let gone: usize = removed.iter().take_while(|(place, _)| *place <= at).map(|(_, length)| length).sum();
     at + gone - before.matches(line_end).count() * (line_end.len() - 1)
 }
 
-/// A template file as text, written in some way, which takes in others from these shelves; none when it depends on
-/// something unknown.
+/// Renders a template file with a given syntax, which may include templates from `shelves`; `None` if it depends on
+/// an unknown value.
 ///
 /// # Errors
-/// Those of [`evaluate`], marks that cannot be told apart, and templates to take in that are not there.
+/// As [`evaluate`]; marks that cannot be told apart; included templates that do not exist.
 pub fn render_document_as(
     source: &str,
     scope: &Arc<Scope>,
@@ -417,7 +419,7 @@ pub fn render_document_as(
     if own_marks && !scan::is_template(source) {
         return Ok(Some(source.to_owned()));
     }
-    // Why: as in Ansible, a statement before the last line break takes it not away; what the text lacks is added again.
+    // As in Ansible, a statement before the last line break does not remove it, so missing ones are added again.
     let wanted = breaks(source);
     let source = &*line_breaks(source);
     let line_end = syntax.line_end;
@@ -432,7 +434,7 @@ pub fn render_document_as(
         Document::of(body, syntax, &marks, takes_in || rewrite::changes_values(body), &HashSet::new());
     let taken = TakenIn::of(&document);
     let rendered = evaluated(body, scope, |root| {
-        // Why anew each time: an environment keeps the templates that it took in, and their macros belong to one evaluation.
+        // A new environment each time: it keeps included templates, whose macros belong to one evaluation.
         let mut environment = Cow::Borrowed(&*ENVIRONMENT);
         if takes_in || *syntax != Syntax::default() {
             let own = environment.to_mut();
@@ -464,7 +466,7 @@ pub fn render_document_as(
     }
 }
 
-/// A template file as the lookup `template` takes it: one that is exactly one expression keeps the type of its value.
+/// Renders a template file for the lookup `template`: one that is exactly one expression keeps the type of its value.
 pub(super) fn render_file(
     source: &str,
     scope: &Arc<Scope>,
@@ -502,7 +504,7 @@ fn run_part(code: &Coded, start: usize, root: minijinja::Value) -> Result<miniji
     code.eval(root).map_err(|error| error.shifted(start))
 }
 
-/// What stands in a text for a value.
+/// Returns what a text shows for a value.
 fn within_text(value: &minijinja::Value) -> Result<Value, TemplateError> {
     match filters::dates::written(value) {
         Some(text) => Ok(Value::from(text)),
@@ -510,10 +512,10 @@ fn within_text(value: &minijinja::Value) -> Result<Value, TemplateError> {
     }
 }
 
-/// The value with every template in it rendered.
+/// Returns the value with every template in it rendered.
 ///
 /// # Errors
-/// Those of [`evaluate`].
+/// As [`evaluate`].
 pub fn resolve(value: &Value, scope: &Arc<Scope>) -> Result<Value, TemplateError> {
     match value {
         value if value.is_settled() => Ok(value.clone()),
@@ -542,12 +544,12 @@ pub fn resolve(value: &Value, scope: &Arc<Scope>) -> Result<Value, TemplateError
     }
 }
 
-/// The variables that an expression or template asks for.
+/// The variables that an expression or template reads.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct References {
     /// Names of variables, without attributes.
     pub names: Vec<String>,
-    /// Those among them whose absence is provided for, by `default` or `is defined`.
+    /// Those of `names` that may be missing, because of `default` or `is defined`.
     pub guarded: Vec<String>,
 }
 
@@ -561,9 +563,9 @@ fn references(
         source.get(at + name.len()..).is_some_and(|rest| rest.trim_start().starts_with('('))
     };
     let is_own = |name: &String| {
-        // Why `undefined`: Jinja has no such value, and everybody means it so.
+        // Jinja has no value `undefined`, but templates use it as if it had.
         ["omit", "undefined", rewrite::SCOPE].contains(&name.as_str())
-            // Why unless called: a variable may have the name of a function.
+            // A variable may have the name of a function, so it is one only if it is called.
             || is_function(name) && scan::find_variable(source, name).is_none_or(|at| called(name, at))
             || macros.contains(name)
     };
@@ -602,8 +604,7 @@ fn references(
     Ok(References { names, guarded })
 }
 
-/// Checks the lookups of an expression; gives the variables that `vars` among them asks for, and whether their absence
-/// is provided for.
+/// Checks the lookups of an expression. Returns the variables that `vars` reads, and whether they may be missing.
 fn check_lookups(expression: &str) -> Result<Vec<(String, bool)>, TemplateError> {
     let mut variables = Vec::new();
     for call in lookups::calls(expression) {
@@ -629,10 +630,10 @@ fn check_lookups(expression: &str) -> Result<Vec<(String, bool)>, TemplateError>
     Ok(variables)
 }
 
-/// Reads an expression without evaluating it.
+/// Returns the variables of an expression without evaluating it.
 ///
 /// # Errors
-/// Syntax, unknown filters and tests.
+/// Syntax errors, unknown filters and tests.
 pub fn inspect_expression(source: &str) -> Result<References, TemplateError> {
     let source = condition_text(source)?;
     let compiled = expression(source)?;
@@ -641,10 +642,10 @@ pub fn inspect_expression(source: &str) -> Result<References, TemplateError> {
     references(source, code.code.undeclared_variables(false), check_lookups(source)?)
 }
 
-/// Reads a template without rendering it.
+/// Returns the variables of a template without rendering it.
 ///
 /// # Errors
-/// Syntax, unknown filters and tests.
+/// Syntax errors, unknown filters and tests.
 pub fn inspect_template(source: &str) -> Result<References, TemplateError> {
     let compiled = template(source)?;
     let mut names = Vec::new();
@@ -665,13 +666,13 @@ pub fn inspect_template(source: &str) -> Result<References, TemplateError> {
                 ENVIRONMENT.template_from_str(document.text()).map_err(|error| document.error(&error))?;
             let written = &document.written;
             for name in parsed.undeclared_variables(false) {
-                // Why guarded: the text sets it, under a condition that only rendering knows.
+                // Guarded, because the text sets it under a condition that only rendering can decide.
                 match written.sets.contains(&name) && !written.free.contains(&name) {
                     true => looked_up.push((name, true)),
                     false => names.push(name),
                 }
             }
-            // Why guarded: nobody knows whether the macro runs.
+            // Guarded, because the macro may never run.
             let late = document.written.late.iter().filter(|name| !names.contains(name)).cloned();
             looked_up.extend(late.map(|name| (name, true)));
         }
@@ -685,7 +686,7 @@ pub fn inspect_template(source: &str) -> Result<References, TemplateError> {
     references(source, names, looked_up)
 }
 
-/// Where the variable `name` stands in an expression or template, in bytes; also as the text that `vars` looks up.
+/// Returns the offset in bytes of a variable in an expression or template, or of its name as an argument of `vars`.
 pub fn position_of(source: &str, name: &str) -> Option<usize> {
     let quoted = |quote: char| source.find(&format!("{quote}{name}{quote}")).map(|at| at + 1);
     scan::find_variable(source, name).or_else(|| quoted('\'')).or_else(|| quoted('"'))

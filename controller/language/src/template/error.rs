@@ -1,4 +1,4 @@
-//! What can go wrong in a template.
+//! Errors in templates.
 
 use std::ops::Range;
 
@@ -6,9 +6,9 @@ use minijinja::ErrorKind;
 
 use super::scan;
 
-/// An error in a template or expression.
+/// An error in a template or an expression.
 ///
-/// The message names variables and types, never their values.
+/// The message names variables and types, never values.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct TemplateError {
@@ -16,9 +16,9 @@ pub struct TemplateError {
     /// In bytes of the source.
     range: Option<Range<usize>>,
     undefined: Option<String>,
-    /// A name that was meant, such as a filter that does not exist.
+    /// A name that was probably meant, such as that of an existing filter.
     suggestion: Option<String>,
-    /// Whether it is something that gpufleet does not do, whatever the variables hold.
+    /// Whether gpufleet never does what is asked, whatever the values of variables.
     refused: bool,
 }
 
@@ -27,7 +27,7 @@ impl TemplateError {
         Self { message: message.into(), range: None, undefined: None, suggestion: None, refused: false }
     }
 
-    /// Something that gpufleet does not do, whatever the variables hold.
+    /// Creates an error for something that gpufleet never does, whatever the values of variables.
     pub(super) fn refusal(message: impl Into<String>) -> Self {
         Self { refused: true, ..Self::new(message) }
     }
@@ -41,7 +41,7 @@ impl TemplateError {
         Self { undefined: Some(path), ..Self::new(message) }
     }
 
-    /// Takes from the engine's error what is safe to show.
+    /// Converts an error of the engine, without the parts that may show values.
     pub(super) fn from_engine(error: &minijinja::Error, source: &str) -> Self {
         let detail = error.detail().unwrap_or_default();
         let kind = error.kind();
@@ -97,18 +97,18 @@ impl TemplateError {
         let kind =
             if self.undefined.is_some() { ErrorKind::UndefinedError } else { ErrorKind::InvalidOperation };
         let error = minijinja::Error::new(kind, self.message.clone());
-        // Why: the engine hands an error back without knowing what else it tells.
+        // The engine loses the flag, so the error travels as its source.
         if self.refused { error.with_source(self) } else { error }
     }
 
-    /// Says in which variable it happened; the place in another text is of no use here.
+    /// Adds the variable in which it occurred, and drops the place, which is in another text.
     pub(super) fn within(mut self, variable: &str) -> Self {
         self.message = format!("{} (in the variable `{variable}`)", self.message);
         self.range = None;
         self
     }
 
-    /// Says in which other file it happened; `line` counts from 1.
+    /// Adds the other file in which it occurred; `line` counts from 1.
     pub(super) fn inside(mut self, path: &str, line: Option<usize>) -> Self {
         let line = line.map_or_else(String::new, |line| format!(":{line}"));
         self.message = format!("{} (in {path}{line})", self.message);
@@ -116,7 +116,7 @@ impl TemplateError {
         self
     }
 
-    /// The same at another place.
+    /// Returns the error with another place.
     pub(super) fn at(mut self, range: Option<Range<usize>>) -> Self {
         self.range = range;
         self
@@ -127,18 +127,18 @@ impl TemplateError {
         self
     }
 
-    /// The same for a text in which things stand elsewhere.
+    /// Returns the error with its place converted for another text.
     pub(super) fn moved(mut self, to: impl Fn(usize) -> usize) -> Self {
         self.range = self.range.map(|range| to(range.start)..to(range.end));
         self
     }
 
-    /// Finds the place of an undefined variable.
+    /// Adds the place of an undefined variable.
     pub(super) fn located(mut self, source: &str) -> Self {
         if self.range.is_none()
             && let Some(path) = &self.undefined
         {
-            // Why: a path of a nested variable reads "inner` in `outer"; only the outer one stands in this text.
+            // The path of a nested variable reads "inner` in `outer"; only the outer one is in this text.
             let outer = path.rsplit("` in `").next().unwrap_or(path);
             let root = outer.split('.').next().unwrap_or(outer);
             self.range = scan::find_variable(source, root).or_else(|| source.find(outer)).map(|start| {
@@ -152,17 +152,17 @@ impl TemplateError {
         &self.message
     }
 
-    /// The stretch of the source that is meant, in bytes.
+    /// Returns the range of the source that is wrong, in bytes.
     pub fn range(&self) -> Option<Range<usize>> {
         self.range.clone()
     }
 
-    /// The variable that does not exist, if that is the error.
+    /// Returns the undefined variable, if that is the error.
     pub fn undefined_name(&self) -> Option<&str> {
         self.undefined.as_deref()
     }
 
-    /// Whether gpufleet does not do what is asked, whatever the variables hold.
+    /// Whether gpufleet never does what is asked, whatever the values of variables.
     pub fn is_refusal(&self) -> bool {
         self.refused
     }

@@ -1,7 +1,7 @@
-//! One evaluation: which variables it sees, and what it met that was missing or unknown.
+//! The state of one evaluation: its variables, and which missing or unknown values it has met.
 //!
-//! Why thread-local: the engine hands objects nothing but the key that is looked up; an evaluation never leaves its
-//! thread, so the frame on top of the stack is the one that asks.
+//! Thread-local, because the engine passes nothing but the key of a look-up to objects. An evaluation never leaves
+//! its thread, so the frame on top of the stack belongs to the caller.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
@@ -16,7 +16,7 @@ use super::{Scope, TemplateError, bounds, engine, inert, mutable, rewrite, scan,
 
 type Engine = minijinja::Value;
 
-/// How deep variables may refer to one another.
+/// Deepest nesting of variables that refer to one another.
 const MAX_DEPTH: usize = 20;
 
 struct Frame {
@@ -24,17 +24,18 @@ struct Frame {
     misses: Vec<Miss>,
     unknown: bool,
     error: Option<TemplateError>,
-    /// Lists and mappings of variables that this evaluation may change for itself, where it may: by their place in memory,
-    /// which the first of the pair keeps.
+    /// Lists and mappings that this evaluation changes for itself, by the address of the original, which is kept
+    /// alive beside the copy; `None` if it may change none.
     mutable: Option<HashMap<*const (), (Value, Engine)>>,
-    /// How many values a text has got, and the last of them.
+    /// Number of values written into the text, and the last of them.
     written: usize,
     last: Option<Value>,
-    /// Lines for a shell that it asked for while a masked line was rendered.
+    /// Shell lines that were asked for while a masked line was rendered.
     masked_lines: Vec<String>,
-    /// The lines that it asks a shell for, as they are with masked variables, in order; nothing where nobody found out.
+    /// The shell lines that it will ask for, rendered with masked variables, in order; `None` if they were not
+    /// rendered.
     expected: Option<VecDeque<String>>,
-    /// Names of macros, which are looked for before they are there.
+    /// Names of macros, which the engine looks up before they are defined.
     macros: Vec<String>,
 }
 
@@ -49,7 +50,7 @@ thread_local! {
     static WARNINGS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Runs something and tells whether it used a secret on the way.
+/// Runs `act` and returns whether it used a secret.
 pub fn watch<T>(act: impl FnOnce() -> T) -> (T, bool) {
     let before = SECRET.replace(false);
     let result = act();
@@ -58,7 +59,7 @@ pub fn watch<T>(act: impl FnOnce() -> T) -> (T, bool) {
     (result, met)
 }
 
-/// Notes what people should hear of, although the evaluation goes on.
+/// Records a warning; the evaluation goes on.
 pub(super) fn warn(text: String) {
     if inert::is_masked() {
         return;
@@ -70,7 +71,7 @@ pub(super) fn warn(text: String) {
     });
 }
 
-/// What evaluations of this thread warned of since this was asked last.
+/// Returns the warnings of this thread since the last call.
 pub fn take_warnings() -> Vec<String> {
     WARNINGS.take()
 }
@@ -80,25 +81,25 @@ pub(super) fn has_met_secret() -> bool {
     SECRET.get()
 }
 
-/// Tells [`watch`] that a secret was used.
+/// Records for [`watch`] that a secret was used.
 pub fn met_secret() {
     SECRET.set(true);
 }
 
-/// The lines for a shell that this evaluation asked for so far, where they are masked.
+/// Takes the shell lines that this evaluation asked for so far, rendered with masked variables.
 pub(super) fn take_masked_lines() -> Vec<String> {
     with_top(|frame| std::mem::take(&mut frame.masked_lines)).unwrap_or_default()
 }
 
-/// The lines that this evaluation will ask a shell for, as they are with masked variables.
+/// Sets the shell lines that this evaluation will ask for, rendered with masked variables.
 pub(super) fn expect_lines(lines: Vec<String>) {
     with_top(|frame| frame.expected = Some(lines.into()));
 }
 
-/// Whether a shell may be asked this; not while a marked line is rendered.
+/// Whether a shell may run this line; `false` while a masked line is rendered.
 ///
 /// # Errors
-/// It would read what a node said.
+/// If a shell would interpret characters that come from a node.
 pub(super) fn may_ask_a_shell(line: &str) -> Result<bool, &'static str> {
     let asked = with_top(|frame| {
         if inert::is_masked() {
@@ -111,7 +112,7 @@ pub(super) fn may_ask_a_shell(line: &str) -> Result<bool, &'static str> {
         };
         if inert { Ok(true) } else { Err(inert::REFUSED) }
     });
-    // Why: the terms of a loop are rendered, and looked at, before.
+    // Without a frame, the terms of a loop have been rendered and checked before.
     asked.unwrap_or(Ok(true))
 }
 
@@ -127,7 +128,7 @@ impl Drop for Pop {
     }
 }
 
-/// Runs one evaluation. What depends on an unknown value is [`Value::Unknown`], whatever else went wrong on the way.
+/// Runs one evaluation. If it depends on an unknown value, the result is [`Value::Unknown`], despite any other error.
 pub(super) fn evaluate(
     scope: &Arc<Scope>,
     run: impl FnOnce(Engine) -> Result<Value, TemplateError>,
@@ -163,7 +164,7 @@ pub(super) fn evaluate(
     drop(pop);
     bounds::end(&mark);
     match frame {
-        // Why before all: where a bound was passed, what else went wrong is a consequence.
+        // First, because other errors follow from an exceeded limit.
         _ if bounds::passed() => match result {
             Err(error) if error.undefined_name().is_none() => Err(error),
             _ => Err(frame
@@ -179,7 +180,7 @@ pub(super) fn evaluate(
     }
 }
 
-/// The engine's view of a value; templates in it are rendered now.
+/// Converts a value for the engine; templates in it are rendered now.
 pub(super) fn expose(value: &Value, name: &str) -> Engine {
     match value {
         Value::Null => Engine::from(()),
@@ -213,12 +214,12 @@ pub(super) fn expose(value: &Value, name: &str) -> Engine {
     }
 }
 
-/// Lets the evaluation on top change lists and mappings, for itself alone.
+/// Allows the current evaluation to change lists and mappings, for itself alone.
 pub(super) fn allow_changes() {
     with_top(|frame| frame.mutable.get_or_insert_default().len());
 }
 
-/// Lets the evaluation on top look for its macros, which is no use of variables.
+/// Records the macros of the current evaluation, whose names are not variables.
 pub(super) fn note_macros(source: &str) {
     let names = scan::macros(source);
     with_top(|frame| frame.macros.extend(names));
@@ -228,7 +229,7 @@ fn is_macro(name: &str) -> bool {
     with_top(|frame| frame.macros.iter().any(|known| known == name)) == Some(true)
 }
 
-/// The list or mapping that stands for this one in the evaluation on top, if that may change it.
+/// Returns the changeable copy of a list or mapping in the current evaluation, if that may change it.
 fn changeable(place: *const (), value: &Value, make: impl FnOnce() -> Engine) -> Option<Engine> {
     with_top(|frame| {
         let mutable = frame.mutable.as_mut()?;
@@ -237,7 +238,7 @@ fn changeable(place: *const (), value: &Value, make: impl FnOnce() -> Engine) ->
     .flatten()
 }
 
-/// What a value is that could not be rendered.
+/// Returns the value of a variable that could not be rendered.
 pub(super) fn lost(error: TemplateError, name: &str) -> Engine {
     match error.undefined_name() {
         Some(inner) => {
@@ -251,7 +252,7 @@ pub(super) fn lost(error: TemplateError, name: &str) -> Engine {
     }
 }
 
-/// Notes that the evaluation on top writes a value into its text.
+/// Records that the current evaluation writes a value into its text.
 pub(super) fn written(value: &Value) {
     if !matches!(value, Value::Null) {
         with_top(|frame| {
@@ -261,7 +262,8 @@ pub(super) fn written(value: &Value) {
     }
 }
 
-/// What was written into a text so far, where that was one value; `None` where it was none or several.
+/// Returns the only value written into the text so far, `Some(None)` if there is none, and `None` if there are
+/// several.
 pub(super) fn only_written() -> Option<Option<Value>> {
     with_top(|frame| match frame.written {
         0 => Some(None),
@@ -271,7 +273,7 @@ pub(super) fn only_written() -> Option<Option<Value>> {
     .flatten()
 }
 
-/// The scope of the evaluation that is on.
+/// Returns the scope of the current evaluation.
 pub(super) fn top_scope() -> Option<Arc<Scope>> {
     with_top(|frame| Arc::clone(&frame.scope))
 }
@@ -280,7 +282,7 @@ pub(super) fn is_missing(value: &Engine) -> bool {
     value.downcast_object_ref::<Missing>().is_some()
 }
 
-/// What came of something that was met before: a missing variable stays an error, an unknown one unknown.
+/// Returns the result of an operation on a missing or unknown value: an unforgiven missing one stays an error.
 pub(super) fn still_unknown() -> Engine {
     let lost = with_top(|frame| frame.misses.iter().any(|miss| !miss.forgiven));
     if lost == Some(true) { Engine::from_object(Unknown) } else { unknown() }
@@ -299,7 +301,7 @@ pub(super) fn missing(path: String) -> Engine {
     Engine::from_object(Missing { id: id.unwrap_or_default(), path })
 }
 
-/// Whether the engine's value stands for nothing; if so, that is allowed from here on.
+/// Whether a value is missing; if so, that is no error any more.
 pub(super) fn forgive(value: &Engine) -> bool {
     if value.is_undefined() {
         return true;
@@ -313,7 +315,7 @@ pub(super) fn forgive(value: &Engine) -> bool {
     true
 }
 
-/// The other way: what an expression gave, everything in it rendered.
+/// Converts a result of the engine back, with all templates in it rendered.
 pub(super) fn collect(value: &Engine) -> Result<Value, TemplateError> {
     use minijinja::value::ValueKind;
     if let Some(dict) = value.downcast_object::<Dict>() {
@@ -421,7 +423,7 @@ impl Object for Dict {
     fn get_value(self: &Arc<Self>, key: &Engine) -> Option<Engine> {
         let found = match key.as_str() {
             Some(key) => self.get(key),
-            // Why: keys written as numbers in YAML are text here; `d[1]` means the same.
+            // Keys that are numbers in YAML are text here; `d[1]` must find them.
             None if key.is_integer() => self.get(&key.to_string()),
             None => None,
         };
@@ -461,7 +463,7 @@ impl Object for List {
     }
 
     fn get_value_by_str(self: &Arc<Self>, key: &str) -> Option<Engine> {
-        // Why: Jinja reads `list.0` as an index too.
+        // Jinja reads `list.0` as an index too.
         match key.parse::<usize>().ok().and_then(|index| self.items().get(index)) {
             Some(item) => Some(expose(item, "")),
             None => Some(missing(key.to_owned())),
@@ -484,7 +486,7 @@ pub(super) fn render(value: &Engine, f: &mut fmt::Formatter<'_>) -> fmt::Result 
     }
 }
 
-/// Stands for a variable or attribute that is not there, and for everything below it.
+/// A missing variable or attribute, and everything below it.
 #[derive(Debug)]
 struct Missing {
     id: usize,
@@ -525,7 +527,7 @@ impl Object for Missing {
     }
 }
 
-/// Stands for a value that only the run will know.
+/// A value that is known only during the run.
 #[derive(Debug)]
 struct Unknown;
 
@@ -543,7 +545,7 @@ impl Object for Unknown {
     }
 }
 
-/// Stands for a parameter that is not given.
+/// A parameter that is left out.
 struct Omit;
 
 impl fmt::Debug for Omit {

@@ -1,7 +1,7 @@
-//! Template files that take in others: `include`, `extends`, `import`.
+//! Templates that include others: `include`, `extends`, `import`.
 //!
-//! Owns where those are looked for, and what is said where one is not there or has a mistake. Must not read anything
-//! itself: files are asked of [`Outside`].
+//! Owns where these are looked for, and the messages for one that is missing or wrong. Must not read files itself: it
+//! asks [`Outside`].
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -14,7 +14,7 @@ use super::engine::{Document, line_breaks, whole};
 use super::outside::{Content, Outside};
 use super::{Syntax, TemplateError, frame, scan};
 
-/// Where a template looks for those that it takes in.
+/// Folders in which a template looks for the templates that it includes.
 #[derive(Clone, Debug, Default)]
 pub struct Shelves(Arc<[String]>);
 
@@ -22,7 +22,7 @@ fn below(folder: &str, name: &str) -> String {
     if folder.is_empty() { name.to_owned() } else { format!("{}/{name}", folder.trim_end_matches('/')) }
 }
 
-/// The folder that a file lies in.
+/// Returns the folder of a file.
 fn folder(path: &str) -> &str {
     path.rsplit_once('/').map_or("", |(folder, _)| folder)
 }
@@ -38,13 +38,13 @@ impl Shelves {
         Self(found.into())
     }
 
-    /// Of a task's template at `path`, where the task looks for its files in `search`.
+    /// Returns the folders for a task's template at `path`; the task looks for its files in `search`.
     pub fn of_task(search: &[String], path: &str) -> Self {
         let all = search.iter().map(String::as_str).chain([folder(path)]);
         Self::of(all.flat_map(|one| [below(one, "templates"), one.to_owned()]))
     }
 
-    /// Of a template that a lookup found at `path`: its own folder comes first.
+    /// Returns the folders for a template that a lookup found at `path`: its own folder comes first.
     pub(super) fn of_lookup(search: &[String], path: &str) -> Self {
         let others = search.iter().flat_map(|one| [below(one, "templates"), one.clone()]);
         Self::of(std::iter::once(folder(path).to_owned()).chain(others))
@@ -60,16 +60,16 @@ impl Shelves {
         found
     }
 
-    /// The path and content of a template that another takes in under this name.
+    /// Returns the path and content of an included template, or in `Ok(Err(…))` where it was looked for.
     ///
     /// # Errors
-    /// Where it was looked for, in `Ok(Err(…))`; or why it cannot be read.
+    /// If it cannot be read.
     pub fn find(
         &self,
         outside: &dyn Outside,
         name: &str,
     ) -> Result<Result<(String, Content), String>, String> {
-        // Why: as in Jinja, a name never leads out of the folders.
+        // As in Jinja, a name never leads out of the folders.
         if !name.split('/').any(|part| part == "..") {
             for path in self.places(name) {
                 if let Some(content) = outside.content(&path)? {
@@ -85,12 +85,12 @@ impl Shelves {
     }
 }
 
-/// Whether a text may take in others.
+/// Whether a text may include others.
 pub(super) fn takes_in(source: &str) -> bool {
     ["include", "import", "extends"].iter().any(|word| source.contains(word))
 }
 
-/// One that was taken in.
+/// An included template.
 struct Taken {
     name: String,
     path: String,
@@ -98,27 +98,27 @@ struct Taken {
     source: String,
 }
 
-/// What one rendering took in.
+/// The templates that one rendering included.
 #[derive(Clone)]
 pub(super) struct TakenIn(Arc<Mutex<Notes>>);
 
 #[derive(Default)]
 struct Notes {
     taken: Vec<Taken>,
-    /// What was not there, and where it was looked for.
+    /// A template that was not found, and where it was looked for.
     missing: Option<(String, String)>,
     /// The names that the templates so far set.
     sets: HashSet<String>,
 }
 
 impl TakenIn {
-    /// Of a template that sets these names itself.
+    /// Creates the record for a template, with the names that it sets itself.
     pub(super) fn of(document: &Document) -> Self {
         let notes = Notes { sets: document.sets().cloned().collect(), ..Notes::default() };
         Self(Arc::new(Mutex::new(notes)))
     }
 
-    /// Lets the templates of an environment take in others.
+    /// Makes the templates of an environment able to include others.
     pub(super) fn open(
         &self,
         environment: &mut Environment<'static>,
@@ -144,7 +144,7 @@ impl TakenIn {
             }
             let source = std::str::from_utf8(&content.bytes)
                 .map_err(|_| TemplateError::new(format!("{path} is not UTF-8 text")).into_engine())?;
-            // Why: as in Ansible, the last line break of a file that is taken in goes.
+            // As in Ansible, an included file loses its last line break.
             let source = line_breaks(source);
             let source = syntax.lines(source.strip_suffix('\n').unwrap_or(&source)).0.into_owned();
             frame::note_macros(&source);
@@ -158,7 +158,7 @@ impl TakenIn {
         });
     }
 
-    /// What the engine says, where it is about a template that was taken in or is not there.
+    /// Converts an error of the engine, if it is about an included template or one that was not found.
     pub(super) fn error(&self, error: &minijinja::Error) -> Option<TemplateError> {
         let mut inner = error;
         let mut next: Option<&(dyn std::error::Error + 'static)> = std::error::Error::source(error);
@@ -188,7 +188,7 @@ impl TakenIn {
         })
     }
 
-    /// Says in which of them a variable stands that is not defined, where the template itself does not have it.
+    /// Adds the included template that an undefined variable is in, unless the outer template has it.
     pub(super) fn located(&self, error: TemplateError) -> TemplateError {
         if error.range().is_some() || error.undefined_name().is_none() {
             return error;
@@ -204,17 +204,17 @@ impl TakenIn {
     }
 }
 
-/// One statement that takes in a template by a name that is written out.
+/// A statement that includes a template by a literal name.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Wanted {
     pub name: String,
-    /// Of the name, in bytes of the source.
+    /// The range of the name, in bytes of the source.
     pub range: Range<usize>,
-    /// Whether every rendering gets there, and nothing says that it may be missing.
+    /// Whether every rendering includes it, and it may not be missing.
     pub certain: bool,
 }
 
-/// The templates that a text takes in by name.
+/// Returns the templates that a text includes by literal names.
 pub fn wanted(source: &str) -> Vec<Wanted> {
     let (mut found, mut depth, mut raw) = (Vec::new(), 0_usize, false);
     for range in scan::code(source) {

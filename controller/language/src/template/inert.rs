@@ -1,22 +1,22 @@
-//! Whether what a node said would be read by a shell of this machine.
+//! Keeps text from nodes from being interpreted by a shell of the controller.
 //!
-//! A line is rendered twice: as it is, and with a mark in place of every character of the node that is not plain. Where
-//! marks stand outside of single quotes, or the two lines differ in more than the marks, a shell would read the node's
-//! words. Must not know who renders what.
+//! A shell line is rendered twice: as it is, and with a mark in place of each character from a node that is not
+//! plain. If a mark is outside of single quotes, or the two lines differ in more than the marks, a shell would
+//! interpret the node's text. Must not know who renders what.
 //!
-//! Why not a check of the text alone: what a person wrote for a shell may hold anything, and both meet in one line.
+//! The finished line alone is not enough: a person may write anything for a shell, and both are mixed in one line.
 
 use std::cell::Cell;
 use std::sync::Arc;
 
 use super::value::{Dict, Value};
 
-/// Of the private use area: no filter changes its case, and no text that is well holds it.
+/// From the private use area: no filter changes its case, and no valid text holds it.
 const MARK: char = '\u{f8f0}';
-/// What may stand in single quotes without ending them, as the filter `quote` writes it.
+/// Text that does not end single quotes, as the filter `quote` writes it.
 const QUOTED: &str = r#"(?:[^']|'"'"')*"#;
 
-/// Why a line is not run.
+/// Why a line is refused.
 pub const REFUSED: &str =
     "something that a node said goes into it, with characters that a shell acts on; put `| quote` behind it";
 
@@ -25,9 +25,9 @@ pub const REFUSED: &str =
 enum Rendering {
     #[default]
     Anything,
-    /// A line for a shell.
+    /// A shell line.
     Line,
-    /// The same line, of variables that are [`masked`].
+    /// The same line with [`masked`] variables.
     Masked,
 }
 
@@ -48,12 +48,12 @@ fn rendering<T>(what: Rendering, act: impl FnOnce() -> T) -> T {
     act()
 }
 
-/// Renders a line for a shell: the filter `quote` puts everything into quotes that is not plain.
+/// Renders a shell line, in which the filter `quote` quotes everything that is not plain.
 pub fn line<T>(act: impl FnOnce() -> T) -> T {
     rendering(Rendering::Line, act)
 }
 
-/// Renders the same line once more, of variables that are [`masked`].
+/// Renders the same line with [`masked`] variables.
 pub fn masked_line<T>(act: impl FnOnce() -> T) -> T {
     rendering(Rendering::Masked, act)
 }
@@ -63,12 +63,12 @@ pub(super) fn is_masked() -> bool {
     RENDERING.get() == Rendering::Masked
 }
 
-/// What stands for what a marked line would print.
+/// The output of a line that holds marks.
 pub(super) fn mark() -> Value {
     Value::str(MARK.to_string())
 }
 
-/// The same variables, with a mark in place of every character in their texts that is not plain.
+/// Returns the variables with a mark in place of every character that is not plain.
 pub fn masked(dict: &Arc<Dict>) -> Arc<Dict> {
     Arc::new(dict.iter().map(|(key, value)| (Arc::<str>::from(mask(key)), mask_value(value))).collect())
 }
@@ -83,26 +83,25 @@ fn mask_value(value: &Value) -> Value {
     }
 }
 
-/// Why `%` and `+` are not plain: encodings are made of them.
+/// Whether a character needs no quotes. `%` and `+` do, as encodings use them.
 fn is_plain(c: char) -> bool {
     c.is_ascii_alphanumeric() || "._-/:@,".contains(c)
 }
 
-/// As long as the text, so that a slice, a pattern or a word of it has what is left of both.
+/// Replaces characters that are not plain by marks. The length stays, so that slices and patterns fit both texts.
 fn mask(text: &str) -> String {
-    // Why the first hyphen: a program would take the text for an option.
+    // A program would take text with a leading hyphen for an option.
     let shown = |(place, c)| if is_plain(c) && (place, c) != (0, '-') { c } else { MARK };
     text.chars().enumerate().map(shown).collect()
 }
 
-/// Whether the filter `quote` has to quote this text in a line; `None` where nothing but a text is rendered.
+/// Whether the filter `quote` must quote this text; `None` if no shell line is being rendered.
 pub(super) fn wants_quotes(text: &str) -> Option<bool> {
     let plain = !text.is_empty() && !text.starts_with('-') && text.chars().all(is_plain);
     (RENDERING.get() != Rendering::Anything).then_some(!plain)
 }
 
-/// What a filter makes of characters that are not there before it. Nobody can tell then whose they are, so that they count
-/// as the node's.
+/// Applies a decoder. Whether its output comes from a node cannot be told, so all of it counts as the node's.
 pub(super) fn decoded(from: &str, decode: impl FnOnce() -> Result<String, String>) -> Result<String, String> {
     match RENDERING.get() {
         Rendering::Masked if is_marked(from) => Ok(MARK.to_string()),
@@ -111,17 +110,17 @@ pub(super) fn decoded(from: &str, decode: impl FnOnce() -> Result<String, String
     }
 }
 
-/// Whether a text has marks, which no quotes of a representation may hide: the real text may have other quotes.
+/// Whether a text has marks. If so, a representation must not quote it, as the real text may get other quotes.
 pub(super) fn is_marked(text: &str) -> bool {
     RENDERING.get() == Rendering::Masked && text.contains(MARK)
 }
 
-/// Whether a character is a mark, which stays what it is where others are written as numbers.
+/// Whether a character is a mark, which must not be replaced by a number.
 pub(super) fn is_mark(c: char) -> bool {
     RENDERING.get() == Rendering::Masked && c == MARK
 }
 
-/// Whether a shell reads nothing in a line that a node said: the line as it is, and as it is with [`masked`] variables.
+/// Whether a shell interprets nothing of a node's text in `line`; `masked` is the line with [`masked`] variables.
 pub fn is_inert(line: &str, masked: &str) -> bool {
     if !masked.contains(MARK) {
         return line == masked;
@@ -135,12 +134,12 @@ pub fn is_inert(line: &str, masked: &str) -> bool {
             (false, _) => {}
         }
     }
-    // Why any match is a proof: in each of them what is the node's stands in single quotes that it does not end.
+    // Any match is a proof: it puts each text of the node inside single quotes that the text does not end.
     marks_are_quoted(masked)
         && regex::Regex::new(&format!("(?s)^{pattern}$")).is_ok_and(|pattern| pattern.is_match(line))
 }
 
-/// Where a shell is in a line.
+/// The state of a shell in a line.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum In {
     Words,
@@ -149,7 +148,7 @@ enum In {
     Comment,
 }
 
-/// Whether every mark of a line stands in single quotes, as a POSIX shell reads it.
+/// Whether every mark of a line is inside of single quotes for a POSIX shell.
 fn marks_are_quoted(line: &str) -> bool {
     let (mut state, mut before) = (In::Words, '\n');
     let mut chars = line.chars().peekable();
@@ -169,7 +168,7 @@ fn marks_are_quoted(line: &str) -> bool {
             (In::Words, '\'') => state = In::Single,
             (In::Words, '"') => state = In::Double,
             (In::Words, '#') if before.is_whitespace() || ";&|()".contains(before) => state = In::Comment,
-            // Why nothing behind these: other rules hold for quotes in there.
+            // Other quoting rules hold behind these, so no mark may follow.
             (In::Words | In::Double, '`') => return !chars.any(|c| c == MARK),
             (In::Double, '$') if matches!(next, '(' | '{') => return !chars.any(|c| c == MARK),
             (In::Words, '$') if matches!(next, '\'' | '"') => return !chars.any(|c| c == MARK),
@@ -188,7 +187,7 @@ mod tests {
     use super::*;
     use crate::template::{Scope, resolve};
 
-    /// The line that a template gives with this fact, where a shell reads nothing of it.
+    /// Returns the line that a template gives with this fact, if a shell interprets nothing of it.
     fn inert(template: &str, said: &str) -> Option<String> {
         let facts: Arc<Dict> = Arc::new([(Arc::<str>::from("h"), Value::str(said))].into_iter().collect());
         let render =
@@ -224,7 +223,7 @@ mod tests {
         ] {
             assert_eq!(inert(template, bad), None, "{template}");
         }
-        // `JCh4KQ` and `JCh4KSAg` are plain, and what they mean is not.
+        // `JCh4KQ` and `JCh4KSAg` are plain, but their decoded texts are not.
         for (said, template) in [
             ("JCh4KSAg", "{{ h | b64decode }}"),
             ("JCh4KQ==", "{{ h | b64decode | trim }}"),
@@ -258,7 +257,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever stands in quotes is one word of the shell, and that word is what the node said.
+        /// Any quoted text is one shell word, and that word is the text.
         #[test]
         fn what_is_quoted_is_one_word(said in "[ -~]{0,12}") {
             let line = inert("x {{ h | quote }} y", &said).expect("`quote` makes all of it inert");

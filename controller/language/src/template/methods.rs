@@ -1,6 +1,6 @@
-//! Python's methods of text, as far as the engine lacks them.
+//! Python's text methods that the engine lacks.
 //!
-//! Must not know where a template stands; what changes lists and mappings is in [`super::mutable`].
+//! Must not know where a template is used. Methods that change lists and mappings are in [`super::mutable`].
 
 use minijinja::Error;
 use minijinja::value::from_args;
@@ -10,10 +10,10 @@ use super::mutable::refusal;
 
 type Engine = minijinja::Value;
 
-/// Blanks that a method adds at most.
+/// Largest number of blanks that a method adds.
 const MAX_PADDING: usize = 1_000_000;
 
-/// Refuses calls whose result would be too large, whoever does them.
+/// Refuses calls whose result would be too large, of methods here and in the engine.
 pub(super) fn bounded(text: &str, method: &str, args: &[Engine]) -> Result<(), Error> {
     let length = |index: usize| args.get(index).and_then(Engine::as_str).map_or(0, str::len);
     let all = |message: String| refusal(method, &message);
@@ -37,7 +37,7 @@ pub(super) fn bounded(text: &str, method: &str, args: &[Engine]) -> Result<(), E
     }
 }
 
-/// Python's methods of text that the engine lacks.
+/// Calls one of Python's text methods that the engine lacks.
 pub(super) fn of_text(text: &str, method: &str, args: &[Engine]) -> Option<Result<Engine, Error>> {
     let length = text.chars().count();
     let padded = |left: usize, right: usize, with: char| {
@@ -59,7 +59,7 @@ pub(super) fn of_text(text: &str, method: &str, args: &[Engine]) -> Option<Resul
                 "ljust" => padded(0, missing, fill),
                 "rjust" => padded(missing, 0, fill),
                 _ => {
-                    // Why: as Python has it, what cannot be halved goes to the left where the width is odd.
+                    // As in Python, the odd blank goes to the left if the width is odd.
                     let left = missing / 2 + (missing & usize::try_from(width).unwrap_or_default() & 1);
                     padded(left, missing - left, fill)
                 }
@@ -112,7 +112,7 @@ pub(super) fn of_text(text: &str, method: &str, args: &[Engine]) -> Option<Resul
             at.map(Engine::from).ok_or_else(|| refusal(method, "the text does not have this part"))
         }),
         "casefold" => from_args(args).map(|()| Engine::from(text.to_lowercase().replace('ß', "ss"))),
-        // Why text: Ansible has no other value for bytes.
+        // Ansible has no bytes in values; text stands for them.
         "encode" => from_args(args).and_then(|(encoding,): (Option<&str>,)| {
             match encoding.unwrap_or("utf-8").to_ascii_lowercase().replace('_', "-").as_str() {
                 "utf-8" | "utf8" => Ok(Engine::from(text)),
@@ -162,7 +162,7 @@ pub(super) fn of_text(text: &str, method: &str, args: &[Engine]) -> Option<Resul
     })
 }
 
-/// The words of a text, the last one first; what is before `most` of them stays together.
+/// Splits a text into words from the end; after `most` splits the rest stays together.
 fn words_from_behind(text: &str, most: usize) -> Vec<&str> {
     let mut words = Vec::new();
     let mut rest = text.trim_end();

@@ -1,10 +1,9 @@
 //! Templates and conditions.
 //!
-//! Owns the template engine (minijinja; nothing else touches it), its filters, tests and lookups, and the values of
-//! variables.
-//! Must not know playbooks, hosts or tasks. Invariants: a variable that does not exist is an error that names it,
-//! except below `default` and `is defined`; a value that depends on something unknown is unknown, never a guess; text
-//! that came from a node is never rendered; messages carry names and types, never values.
+//! Owns the template engine (minijinja, used nowhere else), its filters, tests and lookups, and the values of
+//! variables. Must not know playbooks, hosts or tasks. Invariants: a missing variable is an error that names it,
+//! except under `default` and `is defined`; a value that depends on something unknown is unknown, never a guess; text
+//! from a node is never rendered; messages hold names and types, never values.
 
 mod bounds;
 mod engine;
@@ -40,12 +39,12 @@ pub use scope::Scope;
 pub use syntax::Syntax;
 pub use value::{Dict, List, OMITTED, Value};
 
-/// Whether a condition holds, as far as it can be told.
+/// The result of a condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Truth {
     True,
     False,
-    /// It depends on something that only the run will tell.
+    /// It depends on a value that is known only during the run.
     Unknown,
 }
 

@@ -1,8 +1,8 @@
-//! Lists and mappings that a template changes while it is rendered: `x.append(1)`, `d.update({'a': 1})`.
+//! Lists and mappings that a template changes during rendering: `x.append(1)`, `d.update({'a': 1})`.
 //!
-//! Owns what they are and their methods, which are Python's. Must not know where a template stands. Invariants: a change is
-//! seen wherever the same list is seen in the one evaluation, and ends with it: variables stay as they are; nothing holds
-//! itself; a template that changes nothing has none of these.
+//! Owns these values and their methods, which are Python's. Must not know where a template is used. Invariants: a
+//! change is visible wherever the same list is used in the same evaluation, and ends with it, so that variables stay
+//! unchanged; no value contains itself; a template that changes nothing has none of these.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,7 +18,7 @@ use super::{bounds, methods};
 
 type Engine = minijinja::Value;
 
-/// How deep lists may lie in one another.
+/// Deepest nesting of lists.
 const MAX_DEPTH: usize = 64;
 
 pub(super) fn register(environment: &mut Environment<'static>) {
@@ -42,13 +42,13 @@ pub(super) fn register(environment: &mut Environment<'static>) {
     });
 }
 
-/// A list of a variable, for a template that may change it.
+/// Converts a variable's list for a template that may change it.
 pub(super) fn list(list: &List) -> Engine {
     let items = list.items().iter().cloned().map(Slot::Raw).collect();
     Engine::from_object(MutableList { items: Mutex::new(items) })
 }
 
-/// A mapping of a variable, for a template that may change it.
+/// Converts a variable's mapping for a template that may change it.
 pub(super) fn dict(dict: &Dict) -> Engine {
     let entries = dict
         .iter()
@@ -56,7 +56,7 @@ pub(super) fn dict(dict: &Dict) -> Engine {
     Engine::from_object(MutableDict { entries: Mutex::new(entries.collect()) })
 }
 
-/// A mapping of values that are there already.
+/// Creates a mapping from converted values.
 pub(super) fn mapping(entries: Vec<(String, Engine)>) -> Engine {
     let entries = entries
         .into_iter()
@@ -64,7 +64,7 @@ pub(super) fn mapping(entries: Vec<(String, Engine)>) -> Engine {
     Engine::from_object(MutableDict { entries: Mutex::new(entries.collect()) })
 }
 
-/// One value: as a variable holds it until somebody asks for it.
+/// One value, converted for the engine when it is first read.
 #[derive(Clone)]
 enum Slot {
     Raw(Value),
@@ -107,7 +107,7 @@ impl fmt::Debug for MutableDict {
 }
 
 impl MutableList {
-    /// The value at a place. Why not under the lock: a template in it may ask for this list again.
+    /// Returns the value at an index. It is rendered without the lock, as a template in it may read this list again.
     fn at(&self, place: usize) -> Option<Engine> {
         let slot = open(&self.items).get(place)?.clone();
         if let Slot::Ready(value) = slot {
@@ -148,18 +148,18 @@ pub(super) fn refusal(method: &str, why: &str) -> Error {
     Error::new(ErrorKind::InvalidOperation, format!("`{method}`: {why}"))
 }
 
-/// A place counted from the front, or from the back where it is negative.
+/// Converts an index, which counts from the end if negative.
 fn place(index: i64, length: usize) -> Option<usize> {
     let length = i64::try_from(length).ok()?;
     usize::try_from(if index < 0 { index.checked_add(length)? } else { index }).ok()
 }
 
-/// The key as mappings have it here: text.
+/// Converts a key to text, as mappings here have it.
 fn key_of(key: &Engine) -> Arc<str> {
     Arc::from(key.as_str().map_or_else(|| key.to_string(), ToOwned::to_owned))
 }
 
-/// What `update` and a literal take: a mapping, or pairs.
+/// Returns the pairs of an argument of `update` or of a literal, which may be a mapping or a list of pairs.
 fn pairs(given: &Engine) -> Result<Entries, Error> {
     let mut entries = Entries::new();
     for item in given.try_iter()? {
@@ -172,9 +172,9 @@ fn pairs(given: &Engine) -> Result<Entries, Error> {
     Ok(entries)
 }
 
-/// Refuses what would hold itself; `owner` is the object that is to hold it.
+/// Refuses a value that contains its new owner.
 ///
-/// Why: everything that walks through a value would never come back.
+/// Otherwise, walking through the value would never end.
 fn outside_of(owner: *const (), value: &Engine, depth: usize, method: &str) -> Result<(), Error> {
     if depth > MAX_DEPTH {
         return Err(refusal(method, "lists are nested too deep"));
@@ -210,7 +210,7 @@ fn outside_of(owner: *const (), value: &Engine, depth: usize, method: &str) -> R
     Ok(())
 }
 
-/// A value that is kept: what is worked out while it is walked through is worked out now.
+/// Returns a value that can be stored: a lazy sequence is evaluated now.
 fn kept(owner: *const (), value: &Engine, method: &str) -> Result<Engine, Error> {
     let value = match value.kind() {
         ValueKind::Iterable => Engine::from(value.try_iter()?.collect::<Vec<_>>()),
@@ -256,7 +256,7 @@ impl Object for MutableList {
         args: &[Engine],
     ) -> Result<Engine, Error> {
         let owner = Arc::as_ptr(self).cast::<()>();
-        // Why before: the others read the whole list.
+        // `append` is handled first, because the other methods read the whole list.
         if method == "append" {
             let (item,): (&Engine,) = from_args(args)?;
             let item = kept(owner, item, method)?;
@@ -416,7 +416,7 @@ impl Object for MutableDict {
     }
 }
 
-/// Python's methods of lists and mappings that change nothing, as far as the engine lacks them.
+/// Calls one of Python's list and mapping methods that change nothing and that the engine lacks.
 fn plain_method(value: &Engine, method: &str, args: &[Engine]) -> Option<Result<Engine, Error>> {
     Some(match (value.kind(), method) {
         (ValueKind::Seq, "index") => from_args(args).and_then(|(item, start): (&Engine, Option<usize>)| {

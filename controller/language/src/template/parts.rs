@@ -1,6 +1,6 @@
-//! What the statements and expressions of a template consist of, and which names they set and use.
+//! The parts of a template's statements and expressions, and the names that these set and use.
 //!
-//! Must not know values or texts.
+//! Must not know values or source text.
 
 use std::collections::HashSet;
 
@@ -77,7 +77,7 @@ pub(super) fn parts<'n, 's>(statement: &'n ast::Stmt<'s>) -> Parts<'n, 's> {
     found
 }
 
-/// The names that a statement and those in it set.
+/// Adds the names that a statement, and those inside of it, set.
 pub(super) fn targets(statement: &ast::Stmt<'_>, into: &mut HashSet<String>) {
     let parts = parts(statement);
     if let ast::Stmt::Macro(it) = statement {
@@ -89,7 +89,7 @@ pub(super) fn targets(statement: &ast::Stmt<'_>, into: &mut HashSet<String>) {
     }
 }
 
-/// The names in what is assigned to.
+/// Adds the names on the left of an assignment.
 fn named(mut targets: Vec<&ast::Expr<'_>>, into: &mut HashSet<String>) {
     while let Some(target) = targets.pop() {
         match target {
@@ -101,20 +101,20 @@ fn named(mut targets: Vec<&ast::Expr<'_>>, into: &mut HashSet<String>) {
     }
 }
 
-/// Whether what is set in a statement ends with it, as in Jinja.
+/// Whether names set inside of a statement end with it, as in Jinja.
 fn is_scope(statement: &ast::Stmt<'_>) -> bool {
     use ast::Stmt::{Block, CallBlock, ForLoop, Macro, WithBlock};
     matches!(statement, ForLoop(_) | Macro(_) | CallBlock(_) | WithBlock(_) | Block(_))
 }
 
-/// The names that may be set where a statement stands.
+/// The names that may be set at the place of a statement.
 pub(super) struct Reach<'r> {
     names: HashSet<String>,
     around: Option<&'r Reach<'r>>,
 }
 
 impl<'r> Reach<'r> {
-    /// Within these statements, and around what begins below them.
+    /// Returns the names set by these statements, with those of the statements around them.
     pub(super) fn of(statements: &[&ast::Stmt<'_>], around: Option<&'r Self>) -> Self {
         let mut names = HashSet::new();
         let mut open = statements.to_vec();
@@ -135,7 +135,7 @@ impl<'r> Reach<'r> {
         self.names.contains(name) || self.around.is_some_and(|around| around.has(name))
     }
 
-    /// Adds the names that a statement uses out of the reach of whatever sets them.
+    /// Adds the names that a statement uses where nothing in the template sets them.
     pub(super) fn free(&self, statement: &ast::Stmt<'_>, into: &mut HashSet<String>) {
         let parts = parts(statement);
         let inner = is_scope(statement).then(|| {
@@ -150,7 +150,7 @@ impl<'r> Reach<'r> {
             .flat_map(|call| std::iter::once(&call.expr).chain(call.args.iter().map(argument)))
             .map(|it| (self, it))
             .collect();
-        // Why: what a loop filters by, and what a parameter is unless given, sees the names of the loop and the macro.
+        // The filter of a loop and the defaults of parameters see the names of the loop and the macro.
         let sees_own = |it: &ast::Expr<'_>| match statement {
             ast::Stmt::ForLoop(looped) => !std::ptr::eq(it, &looped.iter),
             ast::Stmt::Macro(_) | ast::Stmt::CallBlock(_) => true,
@@ -169,7 +169,7 @@ impl<'r> Reach<'r> {
     }
 }
 
-/// What an expression consists of.
+/// Returns the parts of an expression.
 pub(super) fn children<'n, 's>(expression: &'n ast::Expr<'s>) -> Vec<&'n ast::Expr<'s>> {
     let with = |first: Option<&'n ast::Expr<'s>>, args: &'n [ast::CallArg<'s>]| {
         first.into_iter().chain(args.iter().map(argument)).collect()
@@ -206,7 +206,7 @@ pub(super) fn argument<'n, 's>(argument: &'n ast::CallArg<'s>) -> &'n ast::Expr<
     }
 }
 
-/// Whether a macro itself, and none within it, uses a name.
+/// Whether a macro itself, not one inside of it, uses a name.
 pub(super) fn uses(statement: &ast::Stmt<'_>, name: &str) -> bool {
     fn named(expression: &ast::Expr<'_>, name: &str) -> bool {
         matches!(expression, ast::Expr::Var(it) if it.id == name)

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-/// Whether text has the signs of a template.
+/// Whether a text has the marks of a template.
 pub fn is_template(text: &str) -> bool {
     text.as_bytes().windows(2).any(|pair| matches!(pair, b"{{" | b"{%" | b"{#"))
 }
@@ -11,11 +11,11 @@ pub fn is_template(text: &str) -> bool {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Piece {
     Text(Range<usize>),
-    /// What stands between the braces.
+    /// The text between the braces.
     Expression(Range<usize>),
 }
 
-/// Splits a template that has expressions only; `None` when it has statements, comments or whitespace control.
+/// Splits a template that has expressions only; `None` if it has statements, comments or whitespace control.
 pub(super) fn pieces(source: &str) -> Option<Vec<Piece>> {
     let bytes = source.as_bytes();
     let mut pieces = Vec::new();
@@ -48,7 +48,7 @@ pub(super) fn pieces(source: &str) -> Option<Vec<Piece>> {
     Some(pieces)
 }
 
-/// Where `close` stands, outside of strings and brackets.
+/// Returns where `close` is, outside of strings and brackets.
 pub(super) fn expression_end(bytes: &[u8], start: usize, close: &[u8]) -> Option<usize> {
     let mut depth = 0_usize;
     let mut at = start;
@@ -67,7 +67,7 @@ pub(super) fn expression_end(bytes: &[u8], start: usize, close: &[u8]) -> Option
     None
 }
 
-/// Where the string that begins at `start` ends: its closing quote.
+/// Returns the closing quote of the string that begins at `start`.
 pub(super) fn string_end(bytes: &[u8], start: usize) -> Option<usize> {
     let quote = *bytes.get(start)?;
     let mut at = start + 1;
@@ -80,12 +80,12 @@ pub(super) fn string_end(bytes: &[u8], start: usize) -> Option<usize> {
     }
 }
 
-/// The bracket that closes the one before `start`.
+/// Returns the bracket that closes the one before `start`.
 pub(super) fn bracket_end(expression: &str, start: usize) -> Option<usize> {
     expression_end(expression.as_bytes(), start, b")")
 }
 
-/// How many round brackets a stretch of an expression opens and does not close.
+/// Counts the round brackets that an expression opens and does not close.
 pub(super) fn open_brackets(expression: &str) -> usize {
     let bytes = expression.as_bytes();
     let (mut at, mut depth) = (0, 0_usize);
@@ -104,7 +104,7 @@ pub(super) fn open_brackets(expression: &str) -> usize {
     depth
 }
 
-/// The arguments between the brackets of a call, without the blanks around them.
+/// Returns the arguments between the brackets of a call, without the blanks around them.
 pub(super) fn arguments(expression: &str, inside: Range<usize>) -> Vec<Range<usize>> {
     let bytes = expression.as_bytes().get(..inside.end).unwrap_or_default();
     let mut found = Vec::new();
@@ -122,7 +122,7 @@ pub(super) fn arguments(expression: &str, inside: Range<usize>) -> Vec<Range<usi
     found
 }
 
-/// The stretches of a template that are code: between `{{` and `}}`, or `{%` and `%}`.
+/// Returns the ranges of a template that are code: between `{{` and `}}`, or `{%` and `%}`.
 pub(super) fn code(source: &str) -> Vec<Range<usize>> {
     let bytes = source.as_bytes();
     let mut found = Vec::new();
@@ -150,7 +150,7 @@ pub(super) fn code(source: &str) -> Vec<Range<usize>> {
     found
 }
 
-/// The names of the macros that a template defines.
+/// Returns the names of the macros that a template defines.
 pub(super) fn macros(source: &str) -> Vec<String> {
     if !source.contains("macro") {
         return Vec::new();
@@ -165,7 +165,7 @@ pub(super) fn macros(source: &str) -> Vec<String> {
     code(source).into_iter().filter_map(name).collect()
 }
 
-/// Words after which `[` begins a list rather than a subscript.
+/// Words after which `[` begins a list and not a subscript.
 const OPERATORS: &[&str] = &[
     "in",
     "and",
@@ -209,7 +209,7 @@ pub(super) fn last_word(bytes: &[u8]) -> (&[u8], &str) {
     (rest, std::str::from_utf8(word).unwrap_or_default())
 }
 
-/// Where the variable `name` stands in an expression, outside of strings and not as an attribute.
+/// Returns where the variable `name` is in an expression, outside of strings and not as an attribute.
 pub(super) fn find_name(expression: &str, name: &str) -> Option<usize> {
     let bytes = expression.as_bytes();
     let mut at = 0;
@@ -232,7 +232,7 @@ pub(super) fn find_name(expression: &str, name: &str) -> Option<usize> {
     None
 }
 
-/// The same in an expression, or in the code of a template: what is written beside it is text.
+/// Returns where the variable `name` is in an expression or in the code of a template, but not in its text.
 pub(super) fn find_variable(source: &str, name: &str) -> Option<usize> {
     if !is_template(source) {
         return find_name(source, name);
@@ -242,7 +242,8 @@ pub(super) fn find_variable(source: &str, name: &str) -> Option<usize> {
         .find_map(|range| find_name(source.get(range.clone())?, name).map(|at| range.start + at))
 }
 
-/// The root names that an expression tests with `is defined` or gives a `default`: they may be missing.
+/// Returns the root names that an expression tests with `is defined` or gives a `default`, so that they may be
+/// missing.
 pub(super) fn guarded(expression: &str, roots: impl Iterator<Item = String>) -> Vec<String> {
     let plain: String = expression.split_whitespace().collect::<Vec<_>>().join(" ");
     roots
@@ -252,7 +253,7 @@ pub(super) fn guarded(expression: &str, roots: impl Iterator<Item = String>) -> 
                 let start = from + found;
                 let mut end = start + root.len();
                 let rest = plain.as_bytes();
-                // Why: the chain of attributes and subscripts belongs to the value that is tested.
+                // Attributes and subscripts behind the name belong to the tested value.
                 while let Some(&byte) = rest.get(end) {
                     match byte {
                         b'.' => end += 1,
@@ -285,14 +286,14 @@ pub(super) fn guarded(expression: &str, roots: impl Iterator<Item = String>) -> 
         .collect()
 }
 
-/// A filter or test that an expression names.
+/// A filter or test in an expression.
 pub(super) struct Called<'a> {
     pub name: &'a str,
     pub start: usize,
     pub test: bool,
 }
 
-/// The filters (`| name`) and tests (`is name`) that an expression names.
+/// Returns the filters (`| name`) and tests (`is name`) of an expression.
 pub(super) fn calls(expression: &str) -> Vec<Called<'_>> {
     let bytes = expression.as_bytes();
     let mut found = Vec::new();

@@ -1,4 +1,4 @@
-//! Which variables an evaluation sees.
+//! The variables that an evaluation sees.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,35 +7,34 @@ use super::inert;
 use super::outside::Outside;
 use super::value::{Dict, Value};
 
-/// Variables in layers: the first layer that has a name decides.
+/// Variables in layers; the first layer that has a name wins.
 #[derive(Clone, Default)]
 pub struct Scope {
     layers: Vec<Arc<Dict>>,
     outside: Option<Arc<dyn Outside>>,
-    /// Those of the layers that hold what nodes said.
+    /// The layers that hold text from nodes.
     said: Vec<Arc<Dict>>,
-    /// What a name has that no layer has; none where it is undefined.
+    /// The value of a name that no layer has; `None` if it is undefined.
     rest: Option<Value>,
 }
 
 impl Scope {
-    /// Layers in falling precedence.
+    /// Creates a scope from layers in falling precedence.
     pub fn new(layers: Vec<Arc<Dict>>) -> Arc<Self> {
         Arc::new(Self { layers, ..Self::default() })
     }
 
-    /// The same, where others may define what these layers do not: it is unknown, not undefined.
+    /// Creates a scope in which names that no layer has are unknown, not undefined.
     pub fn partial(layers: Vec<Arc<Dict>>) -> Arc<Self> {
         Arc::new(Self { layers, rest: Some(Value::Unknown), ..Self::default() })
     }
 
-    /// The same, for templates that may look things up outside of variables. `said`: those of the layers that hold what nodes
-    /// said.
+    /// Creates a scope for templates with lookups. `said` are the layers that hold text from nodes.
     pub fn looking(layers: Vec<Arc<Dict>>, outside: Arc<dyn Outside>, said: Vec<Arc<Dict>>) -> Arc<Self> {
         Arc::new(Self { layers, outside: Some(outside), said, rest: None })
     }
 
-    /// The same variables with marks in what nodes said; none where they said nothing.
+    /// Returns the variables with marks in text from nodes; `None` if there is no such text.
     pub fn masked(&self) -> Option<Arc<Self>> {
         let is_said = |layer: &Arc<Dict>| self.said.iter().any(|said| Arc::ptr_eq(said, layer));
         let mask = |layer: &Arc<Dict>| if is_said(layer) { inert::masked(layer) } else { Arc::clone(layer) };
@@ -45,36 +44,36 @@ impl Scope {
         })
     }
 
-    /// Whether some of it is what nodes said.
+    /// Whether a layer holds text from nodes.
     pub(super) fn hears_nodes(&self) -> bool {
         !self.said.is_empty()
     }
 
-    /// The value as written, not rendered.
+    /// Returns the value as written, not rendered.
     pub fn get(&self, name: &str) -> Option<&Value> {
         self.layers.iter().find_map(|layer| layer.get(name)).or(self.rest.as_ref())
     }
 
-    /// This scope below another layer.
+    /// Returns this scope with another layer on top.
     pub fn with(&self, layer: Arc<Dict>) -> Arc<Self> {
         let mut layers = Vec::with_capacity(self.layers.len() + 1);
         layers.push(Arc::clone(&layer));
         layers.extend(self.layers.iter().cloned());
         let mut below = self.clone();
-        // Why: results of nodes come this way.
+        // The new layer may hold results of nodes.
         if self.hears_nodes() {
             below.said.push(layer);
         }
         Arc::new(Self { layers, ..below })
     }
 
-    /// Other layers with the same things to look up.
+    /// Returns a scope of other layers with the same lookups.
     pub(super) fn beside(&self, layers: Vec<Arc<Dict>>) -> Arc<Self> {
         let said = if self.hears_nodes() { layers.clone() } else { Vec::new() };
         Arc::new(Self { layers, said, outside: self.outside.clone(), rest: self.rest.clone() })
     }
 
-    /// Every name, in no useful order.
+    /// Returns every name, in no particular order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.layers.iter().flat_map(|layer| layer.keys())
     }

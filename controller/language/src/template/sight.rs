@@ -1,7 +1,7 @@
-//! Views of variables that templates get as a whole: `vars`, and `hostvars` with what other hosts have.
+//! Views of all variables for templates: `vars`, and `hostvars` with those of other hosts.
 //!
-//! Owns which variables a value of another host is rendered with: that host's own, and those that are the same for all.
-//! Must not know where they come from.
+//! Owns which variables a value of another host is rendered with: that host's own, and those that are the same for
+//! all. Must not know where they come from.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::{Scope, TemplateError, engine, frame};
 
 type Engine = minijinja::Value;
 
-/// Variables that are no host's own.
+/// Variables that are the same for all hosts.
 const COMMON: &[&str] = &[
     "groups",
     "hostvars",
@@ -30,7 +30,7 @@ const COMMON: &[&str] = &[
     "ansible_verbosity",
 ];
 
-/// `hostvars`: each host's variables, rendered as that host would.
+/// Returns `hostvars`: each host's variables, rendered with that host's variables.
 pub(super) fn others(all: &Arc<Dict>, scope: &Arc<Scope>) -> Engine {
     if all.is_settled() {
         return Engine::from_dyn_object(Arc::clone(all));
@@ -38,12 +38,12 @@ pub(super) fn others(all: &Arc<Dict>, scope: &Arc<Scope>) -> Engine {
     Engine::from_object(Others { all: Arc::clone(all), scope: Arc::clone(scope) })
 }
 
-/// `vars`: every variable in sight.
+/// Returns `vars`: every visible variable.
 pub(super) fn all(scope: &Arc<Scope>) -> Engine {
     Engine::from_object(All { scope: Arc::clone(scope) })
 }
 
-/// The value of one of these views; none where it is something else.
+/// Returns the value of one of these views; `None` for anything else.
 pub(super) fn collected(value: &Engine) -> Option<Result<Value, TemplateError>> {
     if let Some(others) = value.downcast_object_ref::<Others>() {
         let hosts = others.all.keys().map(|host| {
@@ -64,7 +64,7 @@ pub(super) fn collected(value: &Engine) -> Option<Result<Value, TemplateError>> 
     Some(Ok(Value::map(vars.filter(|(name, _)| &**name != "hostvars"))))
 }
 
-/// A value as it renders; as it is written where it does not: one such variable must not hide all others.
+/// Returns a rendered value, or the text as written if rendering fails: one such variable must not hide all others.
 fn shown(value: &Value, scope: &Arc<Scope>) -> Value {
     engine::resolve(value, scope).unwrap_or_else(|_| Value::Str(value.to_text().into()))
 }
@@ -111,7 +111,7 @@ impl Object for Others {
     }
 }
 
-/// The variables of one host that are not all settled.
+/// The variables of one host, some of which need rendering.
 #[derive(Debug)]
 struct Other {
     vars: Arc<Dict>,

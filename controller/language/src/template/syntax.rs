@@ -1,4 +1,4 @@
-//! How the template of a file is written: its marks and what becomes of blanks.
+//! The syntax of a template file: its marks and how blanks are treated.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -6,22 +6,22 @@ use std::ops::Range;
 use minijinja::machinery::{Token, tokenize};
 use minijinja::syntax::SyntaxConfig;
 
-/// A mark that is left out is Jinja's own.
+/// The syntax of a template file; a mark that is not set is Jinja's own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Syntax {
-    /// Whether the line break after a statement goes.
+    /// Whether the line break after a statement is removed.
     pub trim_blocks: bool,
-    /// Whether blanks before a statement go.
+    /// Whether blanks before a statement are removed.
     pub lstrip_blocks: bool,
     pub block: (Option<String>, Option<String>),
     pub variable: (Option<String>, Option<String>),
     pub comment: (Option<String>, Option<String>),
-    /// What the line breaks of the template's own text become.
+    /// The line breaks of the result, in place of those of the template's own text.
     pub line_end: &'static str,
 }
 
 impl Default for Syntax {
-    /// Ansible's.
+    /// Ansible's settings.
     fn default() -> Self {
         Self {
             trim_blocks: true,
@@ -52,13 +52,15 @@ impl Syntax {
         [&self.block, &self.variable, &self.comment].iter().all(|pair| **pair == (None, None))
     }
 
-    /// What a statement begins and ends with.
+    /// Returns the marks around a statement.
     pub(super) fn block_marks(&self) -> [Cow<'static, str>; 2] {
         marks(&self.block, "{%", "%}")
     }
 
+    /// Returns the engine's configuration.
+    ///
     /// # Errors
-    /// Marks that cannot be told apart.
+    /// If the marks cannot be told apart.
     pub(super) fn config(&self) -> Result<SyntaxConfig, String> {
         let [block, block_end] = self.block_marks();
         let [variable, variable_end] = marks(&self.variable, "{{", "}}");
@@ -74,8 +76,8 @@ impl Syntax {
             .map_err(|error| error.to_string())
     }
 
-    /// A text whose lines end with `\n` as the engine is to have it, and what was taken out: where in the new text, and how
-    /// much.
+    /// Converts the line breaks of a text for the engine. Returns what was removed too: each offset in the new text,
+    /// and the length.
     pub(super) fn lines<'a>(&self, text: &'a str) -> (Cow<'a, str>, Vec<(usize, usize)>) {
         let mut removed = Vec::new();
         if self.line_end == "\n" {
@@ -83,7 +85,7 @@ impl Syntax {
         }
         let mut kept = String::new();
         let mut copied = 0;
-        // Why here: to the engine no line ends with a lone `\r`.
+        // The engine does not take a lone `\r` for the end of a line.
         if self.lstrip_blocks && self.line_end == "\r" {
             for blanks in self.blanks_before_statements(text) {
                 kept.push_str(text.get(copied..blanks.start).unwrap_or_default());
@@ -112,10 +114,10 @@ impl Syntax {
         blanks.collect()
     }
 
-    /// Takes what a first line `#jinja2: name: value, …` says, and gives the text after that line.
+    /// Applies the settings of a first line `#jinja2: name: value, …`, and returns the text after that line.
     ///
     /// # Errors
-    /// A setting that is not known.
+    /// If a setting is unknown.
     pub fn from_header(mut self, text: &str) -> Result<(Self, &str), String> {
         let Some(rest) = text.strip_prefix("#jinja2:") else { return Ok((self, text)) };
         let (line, body) = rest.split_once('\n').unwrap_or((rest, ""));

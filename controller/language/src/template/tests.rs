@@ -299,7 +299,7 @@ fn a_condition_is_cheap() {
         assert_eq!(condition("v100.x > 50 and 'a' not in ['b']", &scope), Ok(Truth::True));
     }
     let each = start.elapsed() / 2_000;
-    // Why: 20 µs is the goal of an optimised build; a debug build on a loaded machine gets a wide margin.
+    // The goal is 20 µs in an optimised build; a debug build on a loaded machine gets a wide margin.
     assert!(each.as_micros() < 1_000, "{each:?}");
 }
 

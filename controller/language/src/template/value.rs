@@ -1,4 +1,4 @@
-//! The values that variables hold.
+//! The values of variables.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use super::bounds::ITEM;
 use super::scan::is_template;
 use super::{frame, inert};
 
-/// How Ansible shows `omit` where it has become text.
+/// The text that Ansible shows for `omit`.
 pub const OMITTED: &str = "<<Omit>>";
 
-/// A value of a variable, a parameter or a result; cloning is cheap.
+/// A value of a variable, a parameter or a result; cheap to clone.
 #[derive(Clone, PartialEq)]
 pub enum Value {
     Null,
@@ -21,16 +21,16 @@ pub enum Value {
     Int(i64),
     Float(f64),
     Str(Arc<str>),
-    /// Text with `{{ … }}` that an inventory or playbook holds: rendered when it is used. Text that came from a node
-    /// is never one of these.
+    /// Text with `{{ … }}` from an inventory or playbook, which is rendered when it is used. Text from a node is
+    /// never one.
     Template(Arc<str>),
     List(Arc<List>),
     Map(Arc<Dict>),
-    /// A value that was decrypted, or made from one: whoever evaluates it is told by [`super::watch`].
+    /// A value that was decrypted, or computed from one; [`super::watch`] reports its use.
     Secret(Arc<Value>),
-    /// Only the run itself will tell.
+    /// A value that is known only during the run.
     Unknown,
-    /// `omit`: the parameter counts as not written.
+    /// `omit`: the parameter counts as not given.
     Omit,
 }
 
@@ -42,11 +42,11 @@ pub struct List {
     weight: usize,
 }
 
-/// A mapping that keeps the order written.
+/// A mapping that keeps the order of its entries.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Dict {
     entries: IndexMap<Arc<str>, Value>,
-    /// Found by name, and in no list: this machine in `hostvars`, as in Ansible.
+    /// Found by name but not listed, as Ansible treats the controller in `hostvars`.
     unlisted: Option<Arc<Dict>>,
     settled: bool,
     weight: usize,
@@ -83,12 +83,12 @@ impl Dict {
         self.get(key).is_some()
     }
 
-    /// What [`Dict::get`] finds and nothing lists.
+    /// Returns the entries that [`Dict::get`] finds but that are not listed.
     pub fn unlisted(&self) -> impl Iterator<Item = (&Arc<str>, &Value)> {
         self.unlisted.iter().flat_map(|hidden| hidden.entries.iter())
     }
 
-    /// From now on `key` is found, and not listed.
+    /// Adds an entry that is found but not listed.
     pub fn insert_unlisted(&mut self, key: impl Into<Arc<str>>, value: Value) {
         self.settled &= value.is_settled();
         Arc::make_mut(self.unlisted.get_or_insert_default()).insert(key, value);
@@ -110,7 +110,7 @@ impl Dict {
         self.entries.keys().map(|key| &**key)
     }
 
-    /// Sets `key`, in its old place when it is there already.
+    /// Sets `key`; an existing key keeps its place.
     pub fn insert(&mut self, key: impl Into<Arc<str>>, value: Value) {
         let key = key.into();
         if self.unlisted.as_ref().is_some_and(|hidden| hidden.contains(&key)) {
@@ -123,7 +123,7 @@ impl Dict {
         self.weight = self.weight.saturating_sub(before).saturating_add(name).saturating_add(more);
     }
 
-    /// Takes over all entries of `other`.
+    /// Sets all entries of `other`.
     pub fn extend(&mut self, other: &Self) {
         for (key, value) in other.iter() {
             self.insert(Arc::clone(key), value.clone());
@@ -136,12 +136,12 @@ impl Dict {
         Some(gone)
     }
 
-    /// Reads a JSON object that a person wrote: text with `{{ … }}` is a template.
+    /// Converts a JSON object that a person wrote: text with `{{ … }}` is a template.
     pub fn trusted(map: &serde_json::Map<String, Json>) -> Self {
         map.iter().map(|(key, value)| (Arc::from(key.as_str()), Value::trusted(value))).collect()
     }
 
-    /// Reads a JSON object that came from a node: text is text.
+    /// Converts a JSON object that came from a node: text is never a template.
     pub fn literal(map: &serde_json::Map<String, Json>) -> Self {
         map.iter().map(|(key, value)| (Arc::from(key.as_str()), Value::literal(value))).collect()
     }
@@ -178,17 +178,17 @@ impl Value {
         Self::Map(Arc::new(entries.into_iter().collect()))
     }
 
-    /// Text that a person wrote: a template when it has the signs of one.
+    /// Converts text that a person wrote: a template if it has the marks of one.
     pub fn text(text: &str) -> Self {
         if is_template(text) { Self::Template(Arc::from(text)) } else { Self::Str(Arc::from(text)) }
     }
 
-    /// Reads JSON that a person wrote.
+    /// Converts JSON that a person wrote.
     pub fn trusted(json: &Json) -> Self {
         Self::read(json, true)
     }
 
-    /// Reads JSON that came from a node.
+    /// Converts JSON that came from a node.
     pub fn literal(json: &Json) -> Self {
         Self::read(json, false)
     }
@@ -216,7 +216,7 @@ impl Value {
         }
     }
 
-    /// Whether nothing in it has to be rendered, is unknown or omitted.
+    /// Whether no part of it is a template, unknown or omitted.
     pub fn is_settled(&self) -> bool {
         match self {
             Self::Template(_) | Self::Secret(_) | Self::Unknown | Self::Omit => false,
@@ -226,7 +226,7 @@ impl Value {
         }
     }
 
-    /// About how many bytes it comes to where all of it is written, in bytes; what it holds twice counts twice.
+    /// Returns the approximate size when written out, in bytes; what it holds twice counts twice.
     pub(super) fn weight(&self) -> usize {
         match self {
             Self::Str(text) | Self::Template(text) => text.len() + ITEM,
@@ -237,7 +237,7 @@ impl Value {
         }
     }
 
-    /// Whether anything in it is unknown.
+    /// Whether any part of it is unknown.
     pub fn has_unknown(&self) -> bool {
         match self {
             Self::Unknown => true,
@@ -256,7 +256,7 @@ impl Value {
         }
     }
 
-    /// The value without the entries of mappings and lists that are omitted.
+    /// Returns the value without omitted entries of mappings and lists.
     #[must_use]
     pub fn without_omitted(&self) -> Self {
         match self {
@@ -270,7 +270,7 @@ impl Value {
         }
     }
 
-    /// Those that are not omitted, and what is not omitted of them.
+    /// Returns the items that are not omitted, each without its omitted entries.
     pub fn kept(items: &[Self]) -> Vec<Self> {
         items.iter().filter(|item| !matches!(item, Self::Omit)).map(Self::without_omitted).collect()
     }
@@ -315,7 +315,7 @@ impl Value {
         }
     }
 
-    /// As JSON that keeps the marks of secrets: [`Value::literal`] reads it back.
+    /// Returns JSON that keeps the marks of secrets; [`Value::literal`] reads it back.
     pub fn to_marked_json(&self) -> Json {
         match self {
             Self::Secret(value) => crate::vault::sealed(value.to_json()),
@@ -327,7 +327,7 @@ impl Value {
         }
     }
 
-    /// What this is, for messages.
+    /// Returns the type, for messages.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Null => "nothing",
@@ -343,7 +343,7 @@ impl Value {
         }
     }
 
-    /// As JSON; `omit` entries of mappings and lists are left out, what is unknown becomes null.
+    /// Returns JSON without omitted entries; unknown values become null.
     pub fn to_json(&self) -> Json {
         match self {
             Self::Null | Self::Unknown | Self::Omit => Json::Null,
@@ -368,7 +368,7 @@ impl Value {
         }
     }
 
-    /// The text that a template puts in place of the value, as Python's `str` and Ansible write it.
+    /// Returns the text that a template shows for the value, as Python's `str` and Ansible write it.
     pub fn to_text(&self) -> String {
         match self {
             Self::Null | Self::Omit => String::new(),
@@ -385,7 +385,7 @@ impl Value {
         }
     }
 
-    /// As Python's `repr`: text in quotes.
+    /// Returns Python's `repr`: text is in quotes.
     pub fn python_repr(&self) -> String {
         let mut out = String::new();
         self.repr(&mut out);
@@ -454,7 +454,7 @@ impl Value {
         };
     }
 
-    /// Whether Python counts it as true.
+    /// Whether Python takes it for true.
     pub fn truthy(&self) -> bool {
         match self {
             Self::Null | Self::Omit | Self::Unknown => false,
@@ -469,7 +469,7 @@ impl Value {
     }
 }
 
-/// Why: values hold secrets; a debug print of a cursor must not carry them.
+/// Prints no values, as they may hold secrets that a debug print of a cursor must not show.
 impl fmt::Debug for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.kind())

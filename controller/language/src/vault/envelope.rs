@@ -1,7 +1,7 @@
-//! One encrypted text.
+//! One text encrypted by ansible-vault.
 //!
-//! The format is that of ansible-core 2.19 (`ansible/parsing/vault/__init__.py`): a header, then the hex of three lines
-//! (salt, HMAC, ciphertext), each in hex itself.
+//! The format is that of ansible-core 2.19 (`ansible/parsing/vault/__init__.py`): a header, then the hex of three
+//! lines (salt, HMAC, ciphertext), each in hex itself.
 
 use ctr::Ctr128BE;
 use ctr::cipher::{KeyIvInit as _, StreamCipher as _};
@@ -38,10 +38,10 @@ pub enum VaultError {
     NoRandomness,
 }
 
-/// An encrypted text, taken apart.
+/// A parsed encrypted text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Envelope {
-    /// The id of the password, where the header names one.
+    /// The id of the password, if the header names one.
     pub id: Option<String>,
     salt: Vec<u8>,
     mac: Vec<u8>,
@@ -72,10 +72,10 @@ impl Keys {
 }
 
 impl Envelope {
-    /// Takes an encrypted text apart; blanks around its lines do not count.
+    /// Parses an encrypted text; blanks around its lines are ignored.
     ///
     /// # Errors
-    /// Another version or cipher, and anything that is not the format.
+    /// If the version or the cipher is unknown, or the text is not in the format.
     pub fn parse(text: &str) -> Result<Self, VaultError> {
         let mut lines = text.trim_start().lines();
         let mut header = lines.next().unwrap_or_default().trim().split(';').map(str::trim);
@@ -107,10 +107,10 @@ impl Envelope {
         })
     }
 
-    /// What it holds.
+    /// Decrypts the content.
     ///
     /// # Errors
-    /// A wrong password, which cannot be told from a text that somebody changed.
+    /// If the password is wrong, which cannot be told from a changed text.
     pub fn open(&self, password: &[u8]) -> Result<Zeroizing<Vec<u8>>, VaultError> {
         let keys = Keys::of(password, &self.salt);
         let mut mac = keys.mac()?;
@@ -126,10 +126,10 @@ impl Envelope {
     }
 }
 
-/// Encrypts; the header names `id` unless it is none or `default`.
+/// Encrypts a text. The header names `id`, unless it is `None` or `default`.
 ///
 /// # Errors
-/// A machine without random numbers.
+/// If the machine has no random numbers.
 pub fn seal(plain: &[u8], password: &[u8], id: Option<&str>) -> Result<String, VaultError> {
     let mut salt = [0; SALT];
     getrandom::fill(&mut salt).map_err(|_| VaultError::NoRandomness)?;
@@ -172,7 +172,8 @@ fn hex(bytes: &[u8]) -> String {
         .collect()
 }
 
-/// Why `strict`: the parts inside are written in small letters; others would be another text with the same meaning.
+/// Decodes hex. `strict` refuses capital letters: the inner parts are written in small letters, and another spelling
+/// would be a different text with the same meaning.
 fn unhex(digits: &[u8], strict: bool) -> Option<Vec<u8>> {
     if !digits.len().is_multiple_of(2) {
         return None;

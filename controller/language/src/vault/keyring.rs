@@ -1,4 +1,4 @@
-//! The passwords and identities of a command, and what they open.
+//! The passwords and identities of a command, and decryption with them.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -16,7 +16,7 @@ use crate::yaml::{Node, Value};
 /// The id of a password that has no name.
 pub const DEFAULT_ID: &str = "default";
 
-/// A password and the id that headers call it by.
+/// A password and the id that headers name it by.
 pub struct Key {
     pub id: String,
     password: SecretSlice<u8>,
@@ -30,7 +30,7 @@ impl Key {
     /// Encrypts with this password.
     ///
     /// # Errors
-    /// A machine without random numbers.
+    /// If the machine has no random numbers.
     pub fn seal(&self, plain: &[u8]) -> Result<String, VaultError> {
         self.seal_as(plain, Some(&self.id))
     }
@@ -38,23 +38,23 @@ impl Key {
     /// Encrypts with this password, under another id.
     ///
     /// # Errors
-    /// A machine without random numbers.
+    /// If the machine has no random numbers.
     pub fn seal_as(&self, plain: &[u8], id: Option<&str>) -> Result<String, VaultError> {
         seal(plain, self.password.expose_secret(), id)
     }
 }
 
-/// Opens encrypted texts; a text is decrypted once, however often it is asked for.
+/// Opens encrypted texts, and decrypts each text once.
 #[derive(Default)]
 pub struct Keyring {
     keys: Vec<Key>,
     identities: Vec<Identity>,
-    /// Where each encrypted string stands that was read so far.
+    /// The places of the encrypted strings that were read so far.
     places: Mutex<HashMap<String, Span>>,
     opened: Mutex<HashMap<String, Arc<SecretString>>>,
 }
 
-/// Why: it holds passwords and secrets.
+/// Prints how many passwords and identities there are, and nothing of them.
 impl fmt::Debug for Keyring {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Keyring({} passwords, {} identities)", self.keys.len(), self.identities.len())
@@ -66,7 +66,7 @@ impl Keyring {
         Self { keys, ..Self::default() }
     }
 
-    /// The same, which opens files of age too.
+    /// Returns the keyring with identities that open age files.
     #[must_use]
     pub fn with_identities(mut self, identities: Vec<Identity>) -> Self {
         self.identities = identities;
@@ -77,13 +77,13 @@ impl Keyring {
         &self.keys
     }
 
-    /// The identity that opens a file of age in its armour; none where none does.
+    /// Returns the identity that opens an armoured age file, if there is one.
     pub fn fitting_identity(&self, text: &str) -> Option<&Identity> {
         let envelope = AgeEnvelope::parse(text).ok()?;
         self.identities.iter().find(|identity| envelope.open(identity).is_ok())
     }
 
-    /// The password that opens an encrypted text; none where none does.
+    /// Returns the password that opens an encrypted text, if there is one.
     pub fn fitting(&self, text: &str) -> Option<&Key> {
         let envelope = Envelope::parse(text).ok()?;
         let named = |key: &&Key| envelope.id.as_deref() == Some(&key.id);
@@ -92,10 +92,10 @@ impl Keyring {
         keys.find(|key| envelope.open(key.password.expose_secret()).is_ok())
     }
 
-    /// Opens an encrypted text with the password of its id, else with any other; one of age with an identity.
+    /// Decrypts a text with the password of its id or any other, or an age file with an identity.
     ///
     /// # Errors
-    /// An error without a place.
+    /// If nothing opens it. The error has no place.
     pub fn open_bytes(&self, text: &str) -> Result<zeroize::Zeroizing<Vec<u8>>, Box<Diagnostic>> {
         if is_armored(text.trim_start()) {
             return self.open_age(text).map_err(|error| Box::new(error.without_excerpt()));
@@ -169,7 +169,7 @@ impl Keyring {
         error
     }
 
-    /// Opens a text that must be UTF-8; `place` is for the error.
+    /// Decrypts a text that must be UTF-8. Errors point at `place`.
     fn open(&self, text: &str, place: Option<&Span>) -> Result<Arc<SecretString>, Diagnostics> {
         let key = text.trim().to_owned();
         let known = |map: &Mutex<HashMap<String, Arc<SecretString>>>| {
@@ -192,10 +192,10 @@ impl Keyring {
         Ok(plain)
     }
 
-    /// Decrypts a file that is encrypted as a whole; nothing of the result is ever shown.
+    /// Decrypts a file that is encrypted as a whole. The result is never shown.
     ///
     /// # Errors
-    /// No password fits, or the file is damaged; with its name.
+    /// If no password fits, or the file is damaged. The error names the file.
     pub fn open_file(&self, source: &Arc<SourceFile>) -> Result<Arc<SourceFile>, Diagnostics> {
         let plain = self.open(source.text(), Some(&Span::new(source, 1, 1, 0)))?;
         Ok(SourceFile::secret(source.name(), plain.expose_secret()))
@@ -204,7 +204,7 @@ impl Keyring {
     /// Decrypts a `!vault` string.
     ///
     /// # Errors
-    /// No password fits, or the text is damaged; with its place.
+    /// If no password fits, or the text is damaged. The error has the place.
     pub fn open_node(&self, node: &Node) -> Result<Arc<SecretString>, Diagnostics> {
         let Some(text) = node.as_str() else {
             return Err(node.wrong_type("`!vault`", "an encrypted string").without_excerpt().into());
@@ -212,7 +212,7 @@ impl Keyring {
         self.open(text, Some(&node.span))
     }
 
-    /// Remembers where the encrypted strings of a tree stand, for errors when they are opened.
+    /// Records where the encrypted strings of a tree are, for errors when they are opened.
     pub fn note(&self, node: &Node) {
         match &node.value {
             Value::Tagged { tag, node } if tag.starts_with("!vault") => {
@@ -228,10 +228,10 @@ impl Keyring {
         }
     }
 
-    /// Decrypts every encrypted string in a value and marks what came out.
+    /// Decrypts every encrypted string in a value and marks it as secret.
     ///
     /// # Errors
-    /// Strings that no password opens, each with its place where it is known.
+    /// If no password opens a string. Each error has its place, if known.
     pub fn reveal(&self, value: &mut Json) -> Result<(), Diagnostics> {
         if let Some(text) = mark::locked(value) {
             let text = text.to_owned();

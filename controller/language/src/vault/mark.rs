@@ -1,23 +1,23 @@
-//! Marks in JSON: what is still encrypted, and what was.
+//! Marks in JSON for values that are encrypted, and for values that were.
 //!
-//! Why marks: variables travel as JSON from the readers to the templates, and both must stay apart from plain text.
+//! Variables travel as JSON from the readers to the templates, so the marks keep them apart from plain text.
 
 use serde_json::{Map, Value};
 
 /// The key of an encrypted string, as in Ansible's own JSON.
 pub const LOCKED: &str = "__ansible_vault";
-/// The key of a value that was decrypted; no screen and no file shows it.
+/// The key of a value that was decrypted; neither a screen nor a file may show it.
 pub const SECRET: &str = "__gpufleet_secret";
 
-/// What stands where a secret would.
+/// The text that is shown instead of a secret.
 const MASK: &str = "********";
 
-/// The value under the only key of a mapping, when that is `name`.
+/// Returns the value of a mapping's only key, if that key is `name`.
 fn only<'a>(map: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
     map.get(name).filter(|_| map.len() == 1)
 }
 
-/// What a marked value holds.
+/// Returns the value inside a secret mark.
 pub fn is_secret(map: &Map<String, Value>) -> Option<&Value> {
     only(map, SECRET)
 }
@@ -26,7 +26,7 @@ pub(super) fn locked(value: &Value) -> Option<&str> {
     only(value.as_object()?, LOCKED)?.as_str()
 }
 
-/// Whether anything in it is still encrypted.
+/// Whether any part of a value is still encrypted.
 pub fn holds_locked(value: &Value) -> bool {
     match value {
         Value::Object(_) if locked(value).is_some() => true,
@@ -36,7 +36,7 @@ pub fn holds_locked(value: &Value) -> bool {
     }
 }
 
-/// Marks every text and number; truth values steer plays and tell nothing.
+/// Marks every text and number as secret. Booleans stay plain: they steer plays and reveal nothing.
 pub fn sealed(value: Value) -> Value {
     match value {
         Value::String(_) | Value::Number(_) => {
@@ -51,12 +51,12 @@ pub fn sealed(value: Value) -> Value {
     }
 }
 
-/// Takes all marks off.
+/// Removes all marks.
 pub fn unsealed(value: Value) -> Value {
     replace(value, &|inner| inner.clone())
 }
 
-/// Puts asterisks in place of what is marked.
+/// Replaces marked values by asterisks.
 pub fn masked(value: Value) -> Value {
     replace(value, &|_| Value::from(MASK))
 }

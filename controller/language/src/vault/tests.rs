@@ -8,7 +8,7 @@ use super::*;
 use crate::diagnostic::SourceFile;
 use crate::yaml;
 
-/// Both written by ansible-vault of ansible-core 2.19 from the same two lines.
+/// Both were written by ansible-vault of ansible-core 2.19, from the same two lines.
 const DEFAULT: &str = include_str!("fixtures/default.vault");
 const PROD: &str = include_str!("fixtures/prod.vault");
 const PLAIN: &str = "db_password: planted-secret\nport: 5432\n";

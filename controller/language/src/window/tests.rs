@@ -38,7 +38,7 @@ fn a_window_opens_on_its_day() {
 #[test]
 fn a_window_past_midnight_belongs_to_the_day_on_which_it_opens() {
     let text = "Mon-Fri 22:00-04:00 UTC";
-    // Saturday 03:00 is still Friday's; Monday 03:00 is nobody's.
+    // Saturday 03:00 belongs to Friday's window; Monday 03:00 belongs to none.
     assert_eq!(opening(text, "2027-01-16T03:00:00Z"), "2027-01-15T22:00:00Z 2027-01-16T04:00:00Z");
     assert_eq!(opening(text, "2027-01-18T03:00:00Z"), "2027-01-18T22:00:00Z 2027-01-19T04:00:00Z");
     assert_eq!(

@@ -1,4 +1,4 @@
-//! From parser events to the tree.
+//! Builds the tree from parser events.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -12,19 +12,20 @@ use crate::diagnostic::{Diagnostic, Diagnostics, SourceFile, Span};
 
 const UNSAFE: &str = "!unsafe";
 
-/// What PyYAML reads beside the tags of a reader's choice; `!!binary` is refused as an unknown tag.
+/// Types that PyYAML reads in addition to a reader's own tags. `!!binary` is refused as an unknown tag.
 const CORE_TYPES: [&str; 11] =
     ["str", "null", "bool", "int", "float", "map", "seq", "set", "omap", "pairs", "timestamp"];
 
-/// Mappings up to this size are searched for a key without an index.
+/// The largest mapping that is searched for a key without an index.
 const SMALL_MAP: usize = 12;
 
-/// Blanks that are put before a line of a quoted text that is less indented than the parser wants.
+/// Blanks put before a line of a quoted text that is indented less than the parser requires.
 const PADDING: usize = 256;
-/// More such lines than these are refused.
+/// The largest number of such lines; with more, the text is refused.
 const MOST_PADDED: usize = 256;
 
-/// The text as the parser takes it: PyYAML lets quoted text go on at any column, and drops the blanks before it.
+/// The text as passed to the parser. PyYAML lets quoted text go on at any column and drops the blanks before it; the
+/// parser does not, so such lines are padded.
 struct Padded {
     text: String,
     /// Lines with [`PADDING`] before them, from 1.
@@ -44,7 +45,7 @@ impl Padded {
         }
     }
 
-    /// The column of the text as it is written.
+    /// Returns the column in the text before padding.
     fn column(&self, line: usize, column: usize) -> usize {
         if self.lines.contains(&line) { column.saturating_sub(PADDING) } else { column }
     }
@@ -62,14 +63,14 @@ pub(super) fn build(source: &Arc<SourceFile>, limits: &Limits, json: bool) -> Re
                     return Err(std::mem::take(before));
                 }
             }
-            // Why the first: where quotes never close, that is what is wrong.
+            // Where a quote is never closed, the first error names the mistake.
             (Err(errors), None) => return Err(first.unwrap_or(errors)),
             (Ok(node), _) => return Ok(node),
         }
     }
 }
 
-/// The tree, or the line of a quoted text that is less indented than the parser wants.
+/// Returns the tree, and the line of a quoted text that is indented less than the parser requires.
 fn built(
     source: &Arc<SourceFile>,
     padded: &Padded,
@@ -101,7 +102,7 @@ fn built(
                 Err(scan_error(source, limits, &error).into())
             }
         };
-        // Why: behind the first of these the text cannot be understood; duplicate keys before it are still told.
+        // After a parser error the rest cannot be understood; duplicate keys before it are still reported.
         if let Err(error) = step {
             builder.errors.append(error);
             break;
@@ -116,7 +117,7 @@ struct Builder<'a> {
     source: &'a Arc<SourceFile>,
     padded: &'a Padded,
     limits: &'a Limits,
-    /// Whether the text is JSON as well.
+    /// Whether the text is valid JSON too.
     json: bool,
     frames: Vec<Frame>,
     root: Option<Node>,
@@ -155,7 +156,7 @@ struct MapContent {
 }
 
 impl MapContent {
-    /// The place of an entry with this key.
+    /// Returns the index of the entry with this key.
     fn find(&mut self, key: &Node) -> Option<usize> {
         if self.entries.len() <= SMALL_MAP {
             return self.entries.iter().position(|(other, _)| same_key(other, key));
@@ -213,7 +214,7 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Refuses a key or list of a block collection that tabs indent; the parser lets some of them pass.
+    /// Refuses a key or a list of a block collection that is indented by tabs; the parser accepts some of them.
     fn refuse_tab(&self, start: Marker) -> Result<(), Diagnostics> {
         if self.frames.last().is_some_and(|frame| frame.flow) {
             return Ok(());
@@ -273,7 +274,7 @@ impl Builder<'_> {
             return Ok(Node { value, span: place });
         }
         let tag = self.custom_tag(tag, span)?;
-        // Why quotes do not count here: under `!` and `!unsafe`, PyYAML finds the type as if there were none.
+        // Under `!` and `!unsafe`, PyYAML resolves a quoted scalar as if it had no quotes.
         let value = match tag.as_deref() {
             None | Some(UNSAFE) => scalar::resolve(text),
             Some(_) => Value::Str(Str { text: text.to_owned(), plain: false }),
@@ -286,7 +287,7 @@ impl Builder<'_> {
         })
     }
 
-    /// The name of an allowed tag; none for the non-specific tag `!`.
+    /// Returns the name of an allowed tag; `None` for the non-specific tag `!`.
     fn custom_tag(&self, tag: &Tag, span: &granit::Span) -> Result<Option<Box<str>>, Diagnostics> {
         let name = tag.original();
         if name == "!" {
@@ -336,7 +337,7 @@ impl Builder<'_> {
             },
         };
         let flow = matches!(style, StructureStyle::Flow);
-        // Why: a block collection has no sign of its own to point at; its first key or item is what a person sees.
+        // A block collection has no bracket to point at; its first key or item is where a person looks.
         let span = flow.then(|| Span { length: 1, ..start.clone() });
         self.frames.push(Frame { content, span, start, anchor, tag, flow });
         Ok(())
@@ -367,7 +368,7 @@ impl Builder<'_> {
     fn keep_anchor(&mut self, anchor: usize, node: &Node) {
         if anchor != 0 {
             let (size, height) = measure(node);
-            // Why: a copy for every anchor could itself grow without bound; anchored aliases count as expansions.
+            // Anchored aliases count as expansions too: a copy for every anchor could itself grow without bound.
             self.anchors.insert(anchor, Anchored { node: node.clone(), size, height });
         }
     }
@@ -433,7 +434,7 @@ impl Builder<'_> {
     }
 }
 
-/// The type of YAML itself that a tag names, of those that PyYAML reads from text.
+/// Returns the YAML type that a tag names, if PyYAML reads it from text.
 fn core_type(tag: &Tag) -> Option<&'static str> {
     let name = format!("{}{}", tag.handle(), tag.suffix());
     let name = name.strip_prefix("tag:yaml.org,2002:")?;
@@ -462,7 +463,7 @@ fn is_unsafe_text(node: &Node) -> bool {
     matches!(&node.value, Value::Tagged { tag, node } if &**tag == UNSAFE && node.as_str().is_some())
 }
 
-/// Marks every text that is a value in it; other scalars cannot hold a template.
+/// Marks every string value as unsafe; other scalars cannot hold a template.
 fn unsafe_texts(node: Node) -> Node {
     let span = node.span;
     let value = match node.value {
@@ -479,7 +480,7 @@ fn unsafe_texts(node: Node) -> Node {
     Node { value, span }
 }
 
-/// The list that a `!!set`, `!!omap` or `!!pairs` is to everything that uses it.
+/// Converts a `!!set`, `!!omap` or `!!pairs` to the list that all users of the value see.
 fn listed(tag: &str, node: Node) -> Result<Node, Diagnostic> {
     let span = node.span;
     let items = match (tag, node.value) {
@@ -498,7 +499,7 @@ fn listed(tag: &str, node: Node) -> Result<Node, Diagnostic> {
     Ok(Node { value: Value::Seq(items), span })
 }
 
-/// Takes the entries of a `<<` value, so that those that count more come later.
+/// Adds the entries of a `<<` value, those with higher precedence last.
 fn merge(merged: &mut Entries, value: Node) -> Result<(), Diagnostics> {
     match value.value {
         Value::Map(entries) => merged.extend(entries),
@@ -535,7 +536,7 @@ fn finish_map(map: MapContent) -> Entries {
     result
 }
 
-/// How many nodes a tree has and how deep it is.
+/// Returns the number of nodes of a tree, and its depth.
 fn measure(node: &Node) -> (usize, usize) {
     let sum = |parts: &mut dyn Iterator<Item = &Node>| {
         let mut size = 1;

@@ -1,7 +1,7 @@
-//! YAML text as libyaml writes it for PyYAML, which is what Ansible prints with.
+//! Writes YAML text as libyaml writes it for PyYAML, which Ansible prints with.
 //!
-//! Owns when a string is quoted and how, and where long ones are folded. Must not know what the values mean.
-//! Invariant: the text reads back, with this crate's reader and with PyYAML, as the value it was made from.
+//! Owns when and how a string is quoted, and where long ones are folded. Must not know what the values mean.
+//! Invariant: both this crate's reader and PyYAML read the text back as the value it was made from.
 
 use serde_json::Value as Json;
 
@@ -13,14 +13,14 @@ use super::scalar;
 pub struct Layout {
     /// Blanks for each level.
     pub indent: usize,
-    /// Text is folded at the first blank behind this column.
+    /// Column after which text is folded at the next blank.
     pub width: usize,
-    /// Whether keys come in the order of their letters.
+    /// Whether keys are sorted.
     pub sort: bool,
     pub flow: Flow,
 }
 
-/// Which collections stand on one line, in brackets.
+/// Which collections are written on one line, in brackets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flow {
     /// Only empty ones.
@@ -36,18 +36,18 @@ impl Default for Layout {
     }
 }
 
-/// What ends a line in YAML 1.1.
+/// Line breaks in YAML 1.1.
 const BREAKS: [char; 5] = ['\n', '\r', '\u{85}', '\u{2028}', '\u{2029}'];
-/// Keys with more bytes than this stand behind a `?`.
+/// Longest key in bytes that is written without a `?`.
 const MAX_SIMPLE_KEY: usize = 128;
 
-/// Block style with sorted keys, as `yaml.dump(value, default_flow_style=False, allow_unicode=True)`; ends with a line
-/// break. `{"__ansible_vault": text}` is written as `!vault`, `{"__ansible_unsafe": text}` as its text.
+/// Returns block style with sorted keys, as `yaml.dump(value, default_flow_style=False, allow_unicode=True)` writes
+/// it; ends with a line break. `{"__ansible_vault": text}` becomes `!vault`, `{"__ansible_unsafe": text}` its text.
 pub fn block_text(value: &Json) -> String {
     text_with(value, &Layout::default())
 }
 
-/// [`block_text`] with a layout of the caller's choice.
+/// Returns [`block_text`] with a given layout.
 pub fn text_with(value: &Json, layout: &Layout) -> String {
     let mut writer = Writer { out: String::new(), column: 0, layout: *layout };
     match writer.is_block(value) {
@@ -60,7 +60,7 @@ pub fn text_with(value: &Json, layout: &Layout) -> String {
     writer.out
 }
 
-/// A collection that needs lines of its own.
+/// `Some` for a collection that needs lines of its own.
 fn collection(value: &Json) -> Option<()> {
     match value {
         Json::Array(items) if !items.is_empty() => Some(()),
@@ -69,12 +69,12 @@ fn collection(value: &Json) -> Option<()> {
     }
 }
 
-/// A mapping, empty or not, that is no marked text.
+/// Whether a value is a mapping, empty or not, that does not mark a text.
 fn is_open_map(value: &Json) -> bool {
     value.is_object() && marked(value).is_none()
 }
 
-/// The text of an object that only marks a string, and whether it is encrypted.
+/// Returns the text of an object that only marks a string, and whether it is encrypted.
 fn marked(value: &Json) -> Option<(&str, bool)> {
     let map = value.as_object().filter(|map| map.len() == 1)?;
     let text = |key: &str| map.get(key).and_then(Json::as_str);
@@ -96,7 +96,7 @@ impl Writer {
         };
     }
 
-    /// Whether a value has lines of its own.
+    /// Whether a value takes lines of its own.
     fn is_block(&self, value: &Json) -> bool {
         let inner = |item: &Json| collection(item).is_some() || item.is_array() || is_open_map(item);
         collection(value).is_some()
@@ -117,7 +117,7 @@ impl Writer {
         entries
     }
 
-    /// A collection in brackets.
+    /// Writes a collection in brackets.
     fn flow(&mut self, value: &Json, indent: usize) {
         let (open, close) = if value.is_array() { ("[", "]") } else { ("{", "}") };
         self.push(open);
@@ -152,7 +152,7 @@ impl Writer {
         self.push(&" ".repeat(indent));
     }
 
-    /// The entries of a collection, each on a line of its own; the cursor stands where the first one begins.
+    /// Writes the entries of a collection, one on each line; the first begins where the output stands.
     fn block(&mut self, value: &Json, indent: usize) {
         match value {
             Json::Array(items) => {
@@ -198,7 +198,7 @@ impl Writer {
             self.push(":");
         }
         match (self.is_block(item), item) {
-            // Why: a list below a key is not indented any further.
+            // A list under a key is not indented further.
             (true, Json::Array(_)) if simple => {
                 self.line(indent);
                 self.block(item, indent);
@@ -224,7 +224,7 @@ impl Writer {
             Json::Bool(value) => self.push(if *value { "true" } else { "false" }),
             Json::Number(number) if number.is_f64() => {
                 let text = float_text(number.as_f64().unwrap_or_default());
-                // Why: YAML 1.1 takes `1e+20` for a string.
+                // YAML 1.1 reads `1e+20` as a string.
                 let text = if text.contains('.') { text } else { text.replacen('e', ".0e", 1) };
                 self.push(&text);
             }
@@ -251,7 +251,7 @@ impl Writer {
         self.text_in(text, indent, key, false);
     }
 
-    /// `flow` stands for: between brackets.
+    /// Writes a text; `flow` says that it is between brackets.
     fn text_in(&mut self, text: &str, indent: usize, key: bool, flow: bool) {
         let allowed = Allowed::of(text, flow);
         let string = matches!(scalar::resolve(text), Value::Str(_)) && !is_special(text);
@@ -362,12 +362,12 @@ fn is_printable(c: char) -> bool {
         && !matches!(c, '\u{2028}' | '\u{2029}')
 }
 
-/// Words that are strings to a person and something else to PyYAML.
+/// Whether PyYAML reads a word as something other than a string.
 fn is_special(text: &str) -> bool {
     matches!(text, "=" | "<<") || is_date(text)
 }
 
-/// A YAML 1.1 timestamp.
+/// Whether a text is a YAML 1.1 timestamp.
 fn is_date(text: &str) -> bool {
     let bytes = text.as_bytes();
     let digits = |range: std::ops::Range<usize>| {
@@ -379,12 +379,12 @@ fn is_date(text: &str) -> bool {
     if bytes.len() == 10 && digits(5..7) && bytes.get(7) == Some(&b'-') && digits(8..10) {
         return true;
     }
-    // Why: whether the time behind the date is a good one makes no difference to a reader that is told by quotes.
+    // Also true for invalid times: quotes more than needed do no harm.
     bytes.iter().filter(|byte| **byte == b':').count() >= 2
         && bytes.iter().all(|byte| byte.is_ascii_digit() || b"-:TtZ+. \t".contains(byte))
 }
 
-/// Which styles can hold a text, as libyaml's `yaml_emitter_analyze_scalar` finds it.
+/// Which styles can hold a text, by the rules of libyaml's `yaml_emitter_analyze_scalar`.
 struct Allowed {
     plain: bool,
     single: bool,

@@ -1,4 +1,4 @@
-//! What to say when a text is no YAML.
+//! Messages for text that is not valid YAML.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use super::node::{Node, Value};
 use super::{Limits, clamp};
 use crate::diagnostic::{Diagnostic, Diagnostics, SourceFile, Span};
 
-/// Refuses what no YAML text may hold, before the parser sees it.
+/// Refuses characters that no YAML text may hold, before the parser runs.
 pub(super) fn refuse_control_characters(source: &Arc<SourceFile>) -> Result<(), Diagnostics> {
     let forbidden = |byte: u8| (byte < 0x20 && !matches!(byte, b'\t' | b'\n' | b'\r')) || byte == 0x7f;
     let Some(at) = source.text().bytes().position(forbidden) else { return Ok(()) };
@@ -23,7 +23,7 @@ pub(super) fn refuse_control_characters(source: &Arc<SourceFile>) -> Result<(), 
         .into())
 }
 
-/// The message for a mapping key that is a collection, which is nearly always a template without quotes.
+/// Returns the message for a collection as the key of a mapping; nearly always a template without quotes.
 pub(super) fn unclear_key(node: &Node) -> Diagnostic {
     let line = node.span.source.line(node.span.line).unwrap_or_default();
     let from: String = line.chars().skip(node.span.column.saturating_sub(1) as usize).collect();
@@ -41,7 +41,7 @@ pub(super) fn unclear_key(node: &Node) -> Diagnostic {
     Diagnostic::error(format!("{} cannot be the key of a mapping", node.kind())).at(&node.span)
 }
 
-/// Why: braces of a template end a mapping in braces, and no mistake is made more often.
+/// Adds the most frequent cause: the braces of a template without quotes, read as a mapping.
 fn unquoted(error: Diagnostic, line: &str) -> Diagnostic {
     match line.contains("{{") {
         true => error.help("between braces and brackets, a value with `{{ … }}` in it must stand in quotes"),
@@ -49,16 +49,16 @@ fn unquoted(error: Diagnostic, line: &str) -> Diagnostic {
     }
 }
 
-/// The message for an error of the parser.
-/// Whether a quoted text goes on at a column where the parser wants none of it.
+/// Whether a quoted text goes on at a column that the parser does not accept.
 pub(super) fn is_outdented(error: &ScanError) -> bool {
     matches!(error.kind(), ErrorKind::InvalidQuotedScalarIndent)
 }
 
+/// Returns the message for an error of the parser.
 pub(super) fn scan_error(source: &Arc<SourceFile>, limits: &Limits, error: &ScanError) -> Diagnostic {
     let line_number = error.marker().line().max(1);
     let line = source.line(clamp(line_number)).unwrap_or_default();
-    // Why the lines below: the parser blames the value that a line with a tab seems to continue.
+    // The parser reports the value that a line with a tab seems to continue, so the lines below are searched too.
     let reach = if is_tab(error.kind()) { 2 } else { 0 };
     let mut near = line_number..=line_number + reach;
     let tab = near.find_map(|number| Some((number, tab_in_indentation(source.line(clamp(number))?)?)));
@@ -163,12 +163,12 @@ pub(super) fn tab_error(place: &Span) -> Diagnostic {
     Diagnostic::error("a tab cannot indent YAML").at(place).label("tab").help("indent with spaces")
 }
 
-/// The place of the first tab in front of the first visible character.
+/// Returns the position of the first tab in the indentation.
 fn tab_in_indentation(line: &str) -> Option<usize> {
     line.chars().take_while(|c| c.is_whitespace()).position(|c| c == '\t')
 }
 
-/// Why: the parser often notices a mistake at the end of the file; the last line with text on it shows more.
+/// Moves a place back to the last line with text: the parser often notices a mistake only at the end of the file.
 fn visible(place: Span) -> Span {
     let text = place.source.text();
     let lines = text.split('\n').count();

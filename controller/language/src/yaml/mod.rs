@@ -1,8 +1,8 @@
-//! Reads YAML text into a tree that knows where every key and value stands, and writes values as YAML.
+//! Reads YAML text into a tree that keeps the place of every key and value, and writes values as YAML.
 //!
-//! Owns the choice of the YAML crate (docs/design/0001-yaml.md) and the reading of scalars as Ansible reads them
-//! (YAML 1.1). Must not know what the documents mean. Invariants: text of any kind gives a tree or a diagnostic with
-//! a place, never a panic; a mapping never holds a key twice; nesting and alias expansion are bounded.
+//! Owns the choice of the YAML crate (docs/design/0001-yaml.md) and the reading of scalars by Ansible's rules (YAML
+//! 1.1). Must not know what the documents mean. Invariants: any text gives a tree or a diagnostic with a place, never
+//! a panic; a mapping never holds a key twice; nesting and alias expansion are bounded.
 
 mod build;
 mod emit;
@@ -23,9 +23,9 @@ use crate::diagnostic::{Diagnostic, Diagnostics, SourceFile, Span};
 pub struct Limits {
     /// Custom tags that are kept as [`Value::Tagged`]; any other is an error.
     pub tags: &'static [&'static str],
-    /// Nesting of collections, aliases expanded.
+    /// Nesting of collections, after aliases are expanded.
     pub depth: usize,
-    /// Nodes that aliases may add by expansion.
+    /// Nodes that the expansion of aliases may add.
     pub alias_nodes: usize,
 }
 
@@ -35,32 +35,32 @@ impl Default for Limits {
     }
 }
 
-/// Parses the one document of `text`; an empty text is a [`Value::Null`]. `file` is the name for messages.
+/// Parses the one document of `text`; an empty text is [`Value::Null`]. `file` is the name for messages.
 pub fn parse(file: &str, text: &str) -> Result<Node, Diagnostics> {
     parse_source(&SourceFile::new(file, text))
 }
 
-/// Parses bytes as they were read; what is not UTF-8 is an error at the first wrong byte.
+/// Parses the bytes of a file; if they are not UTF-8, the error points at the first wrong byte.
 pub fn parse_bytes(file: &str, bytes: &[u8]) -> Result<Node, Diagnostics> {
     parse_source(&decode(file, bytes)?)
 }
 
-/// Parses a text that is already named.
+/// Parses a text that has a name.
 pub fn parse_source(source: &Arc<SourceFile>) -> Result<Node, Diagnostics> {
     parse_with(source, &Limits::default())
 }
 
-/// Parses with limits of the caller's choice. A text that is JSON has JSON's numbers (`1e3` is one there).
+/// Parses with given limits. If the text is valid JSON, numbers follow JSON (`1e3` is a number there).
 pub fn parse_with(source: &Arc<SourceFile>, limits: &Limits) -> Result<Node, Diagnostics> {
     error::refuse_control_characters(source)?;
     let json = source.text().trim_start().starts_with(['{', '[']) && check_json(source.text()).is_ok();
     build::build(source, limits, json)
 }
 
-/// Whether a text is JSON as Python reads it, which has `NaN` and `Infinity` among its numbers.
+/// Checks that a text is JSON as Python reads it, with `NaN` and `Infinity` as numbers.
 ///
 /// # Errors
-/// Where it is none.
+/// If it is not, with the place.
 pub(crate) fn check_json(text: &str) -> Result<(), serde_json::Error> {
     let check = |text: &str| serde_json::from_str::<serde::de::IgnoredAny>(text).map(drop);
     check(text).or_else(|error| match text.contains("NaN") || text.contains("Infinity") {
@@ -69,7 +69,7 @@ pub(crate) fn check_json(text: &str) -> Result<(), serde_json::Error> {
     })
 }
 
-/// The text with a 0 for each `NaN` and `Infinity` outside of its strings; everything stays where it stood.
+/// Replaces each `NaN` and `Infinity` outside of strings by a 0, with no change of any position.
 fn without_constants(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -91,7 +91,7 @@ fn without_constants(text: &str) -> String {
     out
 }
 
-/// The bytes of the JSON string at the beginning of a text, with its quotes.
+/// Returns the length in bytes of the JSON string at the beginning of a text, with its quotes.
 fn string_length(text: &str) -> usize {
     let mut escaped = false;
     let end = text.bytes().skip(1).position(|byte| {
@@ -102,7 +102,7 @@ fn string_length(text: &str) -> usize {
     end.map_or(text.len(), |end| end + 2)
 }
 
-/// Turns the bytes of a file into a named text: UTF-8, with or without a byte order mark.
+/// Converts the bytes of a file to a named text: UTF-8, with or without a byte order mark.
 pub fn decode(file: &str, bytes: &[u8]) -> Result<Arc<SourceFile>, Diagnostics> {
     let content = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
     match std::str::from_utf8(content) {

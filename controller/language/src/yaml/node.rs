@@ -1,4 +1,4 @@
-//! The tree.
+//! The tree of a YAML document.
 
 use crate::diagnostic::{Diagnostic, Diagnostics, Span};
 
@@ -6,15 +6,15 @@ use crate::diagnostic::{Diagnostic, Diagnostics, Span};
 #[derive(Clone, Debug, PartialEq)]
 pub struct Node {
     pub value: Value,
-    /// The scalar itself, the first key or item of a block collection, the bracket of a flow collection. A value
-    /// that is left out (`key:`) stands where its key stands.
+    /// The place of the scalar, of the first key or item of a block collection, or of the bracket of a flow
+    /// collection. A value that is left out (`key:`) has the place of its key.
     pub span: Span,
 }
 
 /// The keys and values of a mapping in the order written, merged keys (`<<`) first.
 pub type Entries = Vec<(Node, Node)>;
 
-/// A YAML value, plain scalars typed as YAML 1.1 types them.
+/// A YAML value, with plain scalars typed by YAML 1.1.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
     Null,
@@ -24,14 +24,14 @@ pub enum Value {
     Str(Str),
     Seq(Vec<Node>),
     Map(Entries),
-    /// A value with one of the custom tags of [`super::Limits::tags`]; the tag with its `!`.
+    /// A value with one of the custom tags of [`super::Limits::tags`]; `tag` includes the `!`.
     Tagged {
         tag: Box<str>,
         node: Box<Node>,
     },
 }
 
-/// A string, and whether it was written without quotes (so that it had a chance to be another type).
+/// A string, and whether it was written without quotes (and so could have been another type).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Str {
     pub text: String,
@@ -39,7 +39,7 @@ pub struct Str {
 }
 
 impl Node {
-    /// A value that was worked out at a place, all of which stands there.
+    /// Converts a computed value; all of it has the place `span`.
     pub fn of_json(json: &serde_json::Value, span: &Span) -> Self {
         let of = |json: &serde_json::Value| Self::of_json(json, span);
         let value = match json {
@@ -60,7 +60,7 @@ impl Node {
         Self { value, span: span.clone() }
     }
 
-    /// What this is, for messages: "a mapping", "a list", "a string" …
+    /// Returns the type for messages: "a mapping", "a list", "a string" …
     pub fn kind(&self) -> &'static str {
         match &self.value {
             Value::Null => "nothing",
@@ -78,7 +78,7 @@ impl Node {
         self.value == Value::Null
     }
 
-    /// Whether Python takes it for false, and Ansible for nothing: nothing, `false`, 0, and what is empty.
+    /// Whether Python takes the value for false: null, `false`, 0, or empty.
     pub fn is_falsy(&self) -> bool {
         match &self.value {
             Value::Null | Value::Bool(false) | Value::Int(0) => true,
@@ -90,7 +90,7 @@ impl Node {
         }
     }
 
-    /// The text of a string (not of a number or a boolean).
+    /// Returns the text of a string; `None` for a number or a boolean.
     pub fn as_str(&self) -> Option<&str> {
         match &self.value {
             Value::Str(text) => Some(&text.text),
@@ -112,7 +112,7 @@ impl Node {
         }
     }
 
-    /// The value of a whole or fractional number.
+    /// Returns the value of an integer or a float.
     pub fn as_f64(&self) -> Option<f64> {
         match self.value {
             #[expect(
@@ -139,18 +139,18 @@ impl Node {
         }
     }
 
-    /// The value under a string key of a mapping.
+    /// Returns the value under a string key of a mapping.
     pub fn get(&self, key: &str) -> Option<&Node> {
         self.entry(key).map(|(_, value)| value)
     }
 
-    /// The key and value under a string key of a mapping.
+    /// Returns the key and the value under a string key of a mapping.
     pub fn entry(&self, key: &str) -> Option<(&Node, &Node)> {
         let found = self.as_map()?.iter().find(|(name, _)| name.as_str() == Some(key))?;
         Some((&found.0, &found.1))
     }
 
-    /// The text of a scalar as Ansible makes it: `True`, `None`, numbers in decimal; none for collections.
+    /// Returns the text that Ansible makes of a scalar: `True`, `None`, numbers in decimal; `None` for collections.
     pub fn scalar_text(&self) -> Option<String> {
         match &self.value {
             Value::Null => Some("None".to_owned()),
@@ -164,7 +164,7 @@ impl Node {
         }
     }
 
-    /// The text of this node as a key of a JSON object.
+    /// Returns the text of this node as a key of a JSON object.
     pub fn key_text(&self) -> String {
         match &self.value {
             Value::Null => "null".to_owned(),
@@ -173,8 +173,9 @@ impl Node {
         }
     }
 
-    /// The tree without places. Tagged strings become what Ansible's own JSON has for them:
-    /// `{"__ansible_vault": text}` and `{"__ansible_unsafe": text}`; whole numbers beyond 64 bits become strings.
+    /// Returns the tree without places. Integers beyond 64 bits become strings.
+    ///
+    /// Tagged strings become `{"__ansible_vault": text}` and `{"__ansible_unsafe": text}`, as in Ansible's own JSON.
     pub fn to_json(&self) -> serde_json::Value {
         use serde_json::Value as Json;
         match &self.value {
@@ -199,12 +200,12 @@ impl Node {
         }
     }
 
-    /// The error for a value of the wrong type: "`serial` wants a list, got a string".
+    /// Returns the error for a value of the wrong type: "`serial` wants a list, got a string".
     pub fn wrong_type(&self, what: &str, wanted: &str) -> Diagnostic {
         Diagnostic::error(format!("{what} wants {wanted}, got {}", self.kind())).at(&self.span)
     }
 
-    /// The entries of a mapping; `what` names the thing in the message, with its article or in backticks.
+    /// Returns the entries of a mapping. `what` names the value in messages, with an article or in backticks.
     pub fn expect_map(&self, what: &str) -> Result<&[(Node, Node)], Diagnostics> {
         self.as_map().ok_or_else(|| self.wrong_type(what, "a mapping").into())
     }
@@ -231,7 +232,7 @@ impl Node {
         self.as_i64().ok_or_else(|| self.wrong_type(what, "a whole number").into())
     }
 
-    /// The errors for keys of a mapping that are not among `known`, each with a suggestion.
+    /// Returns an error with a suggestion for each key of a mapping that is not in `known`.
     pub fn refuse_unknown_keys(&self, what: &str, known: &[&str]) -> Diagnostics {
         let mut errors = Diagnostics::new();
         for (key, _) in self.as_map().unwrap_or_default() {
@@ -259,7 +260,7 @@ fn int_json(value: i128) -> serde_json::Value {
     }
 }
 
-/// A float as Python's `str` writes it: an exponent has a sign and two digits.
+/// Formats a float as Python's `str` does: an exponent has a sign and at least two digits.
 pub(crate) fn float_text(value: f64) -> String {
     if value.is_nan() {
         return "nan".to_owned();

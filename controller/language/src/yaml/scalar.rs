@@ -1,13 +1,13 @@
-//! The types of plain scalars, as PyYAML's resolver for YAML 1.1 (the one Ansible uses) finds them.
+//! Types of plain scalars, by the rules of PyYAML's resolver for YAML 1.1, which Ansible uses.
 //!
-//! Timestamps stay strings: a date in a variable is a text to everything that uses it. One with a time of day is
-//! written as Python writes it (`2026-01-02T03:04:05`).
+//! Timestamps stay strings, as every user of a date in a variable takes it for a text. One with a time of day is
+//! written in Python's form (`2026-01-02T03:04:05`).
 
 use std::ops::RangeInclusive;
 
 use super::node::{Str, Value};
 
-/// The value of an unquoted scalar without a tag.
+/// Returns the value of an unquoted scalar without a tag.
 pub(super) fn resolve(text: &str) -> Value {
     match text {
         "" | "~" | "null" | "Null" | "NULL" => return Value::Null,
@@ -17,7 +17,7 @@ pub(super) fn resolve(text: &str) -> Value {
         }
         _ => {}
     }
-    // Why: nearly every scalar is a word; only these bytes can begin a number.
+    // Nearly every scalar is a word; only these bytes can begin a number.
     let number = text.bytes().next().is_some_and(|byte| byte.is_ascii_digit() || b"+-.".contains(&byte));
     if number && let Some(value) = int(text) {
         return Value::Int(value);
@@ -29,7 +29,7 @@ pub(super) fn resolve(text: &str) -> Value {
     Value::Str(Str { text, plain: true })
 }
 
-/// A YAML 1.1 date with a time of day, in the form Python gives it; none for everything else, also for plain dates.
+/// Converts a YAML 1.1 date with a time of day to Python's form; `None` for anything else, plain dates included.
 fn timestamp(text: &str) -> Option<String> {
     let (date, rest) = text.split_at(text.find(['T', 't', ' ', '\t']).filter(|_| text.is_ascii())?);
     let rest = rest.strip_prefix(['T', 't']).unwrap_or_else(|| rest.trim_start());
@@ -73,7 +73,7 @@ fn timestamp(text: &str) -> Option<String> {
     Some(out)
 }
 
-/// A YAML 1.1 whole number: decimal, `0b`, `0x`, octal with a leading zero, base 60, `_` between digits.
+/// Parses a YAML 1.1 integer: decimal, `0b`, `0x`, octal with a leading zero, base 60, `_` between digits.
 pub(super) fn int(text: &str) -> Option<i128> {
     let (negative, digits) = match text.strip_prefix(['-', '+']) {
         Some(rest) => (text.starts_with('-'), rest),
@@ -99,13 +99,13 @@ pub(super) fn int(text: &str) -> Option<i128> {
     Some(if negative { -value } else { value })
 }
 
-/// `digits` without its `_`, if there is a digit and nothing else.
+/// Returns `digits` without `_`, if there is at least one digit and nothing else.
 fn checked(digits: &str, is_digit: impl Fn(u8) -> bool) -> Option<String> {
     let plain = digits.replace('_', "");
     (!plain.is_empty() && plain.bytes().all(is_digit)).then_some(plain)
 }
 
-/// A YAML 1.1 float: needs a dot, and a sign in its exponent.
+/// Parses a YAML 1.1 float, which needs a dot, and a sign in its exponent.
 pub(super) fn float(text: &str) -> Option<f64> {
     let (sign, digits) = match text.strip_prefix(['-', '+']) {
         Some(rest) => (if text.starts_with('-') { -1.0 } else { 1.0 }, rest),
@@ -167,7 +167,7 @@ fn int_base_60(digits: &str) -> Option<i128> {
     Some(value)
 }
 
-/// `2026-01-02`
+/// Whether a text has the form `2026-01-02`.
 fn is_date(text: &str) -> bool {
     text.len() == 10
         && text.bytes().enumerate().all(|(at, byte)| match at {
@@ -176,7 +176,7 @@ fn is_date(text: &str) -> bool {
         })
 }
 
-/// The value of a scalar with a tag of YAML itself (`!!str`, `!!int` …), or none when text and tag do not fit.
+/// Returns the value of a scalar with a YAML tag (`!!str`, `!!int` …); `None` if the text does not fit the tag.
 pub(super) fn resolve_core(tag: &str, text: &str) -> Option<Value> {
     let string = || Value::Str(Str { text: text.to_owned(), plain: false });
     match tag {

@@ -1,8 +1,8 @@
 //! `--format ansible`: a run in the lines that ansible-playbook prints, for people and programs that know them.
 //!
-//! Plays, tasks, results and the recap have Ansible's words and order. What Ansible has no words for (reboots,
-//! drains, held nodes) gets lines of the same form. A reading (`--check`) tells task by task too, although each node
-//! is read as a whole.
+//! Plays, tasks, results and the recap have Ansible's words and order. Steps that Ansible does not have (reboots,
+//! drains, held nodes) get lines of the same form. A prediction (`--check`) is shown task by task too, although each
+//! node is read as a whole.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -16,33 +16,34 @@ use crate::{
     visible::{visible_json, visible_lines},
 };
 
-/// Columns of a banner, as of Ansible without a terminal.
+/// Columns of a banner, as in Ansible without a terminal.
 const COLUMNS: usize = 79;
 
-/// Turns events into text.
+/// Converts events to text.
 #[derive(Debug)]
 pub struct AnsibleLines {
     style: Style,
-    /// How many `-v`.
+    /// How many `-v` were given.
     verbosity: u32,
     diff: bool,
     verb: Verb,
-    /// None before the first play.
+    /// `None` before the first play.
     play: Option<String>,
-    /// What was said of nodes before that.
+    /// Lines about nodes before the first play.
     early: String,
     banner: Option<Key>,
-    /// Hosts whose items were told, with their task and whether one failed: the whole task follows.
+    /// Hosts whose items have been printed, with their task and whether one failed; the whole task follows.
     looping: HashMap<String, (Key, bool)>,
-    /// Hosts whose end was told.
+    /// Hosts whose end has been printed.
     told: HashSet<String>,
-    /// Reports of a reading, until all nodes are read.
+    /// Reports of a prediction, until all nodes are read.
     kept: Vec<(String, TaskReport)>,
 }
 
 type Key = (Position, String);
 
-/// One task of the play, whatever its name comes to on each host: as in Ansible, the first host's stands above all.
+/// Identifies a task of the play on all hosts, whatever its rendered name; as in Ansible, the banner has the first
+/// host's name.
 fn key(report: &TaskReport) -> Key {
     let of_all = report.op_id.split(['[', '+', '#', '~', '@']).next().unwrap_or_default();
     (report.position.clone(), of_all.to_owned())
@@ -64,7 +65,7 @@ impl AnsibleLines {
         }
     }
 
-    /// What to print now; the model has taken the event already.
+    /// Returns what to print now. The model must have the event already.
     pub fn event(&mut self, model: &RunModel, event: &Event) -> String {
         let mut out = String::new();
         match &event.what {
@@ -76,11 +77,11 @@ impl AnsibleLines {
                 if play.hosts.is_empty() {
                     out.push_str(&self.line(Role::Busy, "skipping: no hosts matched"));
                 }
-                // Why behind the play: its nodes were read, and some of them lost, before it began.
+                // After the play's banner: its nodes were read, and some were lost, before it began.
                 out.push_str(&std::mem::take(&mut self.early));
                 self.flush(model, &mut out);
             }
-            // Why: so Ansible begins each batch of `serial`.
+            // Ansible begins each batch of `serial` with the play's banner.
             What::WaveStarted { wave, .. } if *wave > 0 => {
                 self.banner = None;
                 out.push_str(&banner(&format!("PLAY [{}]", clean(self.play.as_deref().unwrap_or_default()))));
@@ -136,7 +137,7 @@ impl AnsibleLines {
         format!("{}\n", self.style.paint(role, text))
     }
 
-    /// Tells a reading, task by task.
+    /// Prints a prediction, task by task.
     fn flush(&mut self, model: &RunModel, out: &mut String) {
         let places: HashMap<&str, usize> =
             model.nodes().iter().map(|node| node.name.as_str()).zip(0..).collect();
@@ -147,7 +148,7 @@ impl AnsibleLines {
         for (host, report) in kept {
             let key = key(&report);
             if !by_task.contains_key(&key) {
-                // Why: a task that only some nodes have stands behind what came before it on them.
+                // A task that only some nodes have follows the task before it on them.
                 let place =
                     after.get(&host).and_then(|before| order.iter().position(|known| known == before));
                 order.insert(place.map_or(order.len(), |place| place + 1), key.clone());
@@ -198,7 +199,7 @@ impl AnsibleLines {
         if self.diff && !whole && (changed || report.status == TaskStatus::Held) {
             self.differences(report, out);
         }
-        // Why: whoever writes a message into a playbook wants it read. A quiet `assert` has none.
+        // These messages were written to be read. A quiet `assert` has none.
         let speaks = matches!(report.kind.as_str(), "debug" | "assert") && report.message.is_some();
         let shown = || if speaks { json_block(&said(report)) } else { json_line(&result(report)) };
         let place = match &report.delegated_to {
@@ -236,7 +237,7 @@ impl AnsibleLines {
                     let text = format!("failed: [{place}] (item={}) => {}", clean(item), shown());
                     out.push_str(&self.line(Role::Bad, &text));
                 }
-                // Why only then: what failed behind the items has no line of an item that says so.
+                // The items' lines report the failure already; one after the items has no such line.
                 None if item_failed => {}
                 None => out.push_str(&self.line(Role::Bad, &bad("FAILED!"))),
             },
@@ -255,7 +256,7 @@ impl AnsibleLines {
         }
     }
 
-    /// A node that ended badly without a task that said why.
+    /// Prints the bad end of a node, if no task has explained it.
     fn ended(&mut self, host: &str, state: NodeState, message: Option<&str>, out: &mut String) {
         let word = match state {
             NodeState::Unreachable => "UNREACHABLE!",
@@ -275,13 +276,13 @@ impl AnsibleLines {
         }
     }
 
-    /// `--diff`: texts of files as unified differences, everything else as `from -> to`.
+    /// Prints changes for `--diff`: file texts as unified differences, anything else as `from -> to`.
     fn differences(&self, report: &TaskReport, out: &mut String) {
         for change in fold_changes(report.changes.iter().map(|change| (report, change))) {
             match &change.diff {
                 Some(diff) => {
                     for line in visible_lines(diff).lines() {
-                        // Why: every line of a difference begins with one of these, and ours with none.
+                        // Every line of a difference begins with one of these, and no line of gpufleet does.
                         let line = match line.starts_with([' ', '+', '-', '@', '\\']) {
                             true => Cow::Borrowed(line),
                             false => Cow::Owned(format!(" {line}")),
@@ -330,13 +331,13 @@ impl AnsibleLines {
     }
 }
 
-/// `\nTEXT ****`, as Ansible draws it.
+/// Returns `\nTEXT ****`, as Ansible draws it.
 fn banner(text: &str) -> String {
     let stars = COLUMNS.saturating_sub(text.chars().count()).max(3);
     format!("\n{text} {}\n", "*".repeat(stars))
 }
 
-/// A message of ours that Ansible's users look for in its words.
+/// Replaces messages that Ansible's users search for by Ansible's words.
 fn as_ansible_says(message: &str) -> Cow<'_, str> {
     match message.strip_prefix("no handler is called `").and_then(|rest| rest.strip_suffix('`')) {
         Some(name) => Cow::Owned(format!(
@@ -347,7 +348,7 @@ fn as_ansible_says(message: &str) -> Cow<'_, str> {
     }
 }
 
-/// What `register` got, with what Ansible adds for people.
+/// Returns what `register` gets, with what Ansible adds for people.
 fn result(report: &TaskReport) -> Value {
     let changed = report.status == TaskStatus::Changed || report.data.get("changed") == Some(&json!(true));
     if report.message.as_deref() == Some("hidden by `no_log`") {
@@ -376,14 +377,14 @@ fn result(report: &TaskReport) -> Value {
     Value::Object(result)
 }
 
-/// What a task of an include took in, and for which item.
+/// Returns what an include task included, and for which item.
 fn included(report: &TaskReport) -> Option<(&str, Option<&str>)> {
     let file = report.data.get("include")?.as_str()?;
     let rest = report.message.as_deref()?.strip_prefix("included: ")?.strip_prefix(file)?;
     Some((file, rest.strip_prefix(' '))).filter(|_| report.status == TaskStatus::Ok)
 }
 
-/// What a task says that is there to say something.
+/// Returns the result of a task whose purpose is its message.
 fn said(report: &TaskReport) -> Value {
     let mut said = report.data.clone();
     for name in ["changed", "failed"] {
@@ -398,7 +399,7 @@ fn said(report: &TaskReport) -> Value {
     Value::Object(said)
 }
 
-/// As Python writes it with sorted keys.
+/// Returns JSON as Python writes it with sorted keys.
 fn json_line(value: &Value) -> String {
     match value {
         Value::Object(map) => {
@@ -419,12 +420,12 @@ fn json_line(value: &Value) -> String {
     }
 }
 
-/// A value, with escapes for what would not be seen.
+/// Returns JSON with escapes for invisible characters.
 fn json_text(value: &Value) -> String {
     visible_json(&value.to_string()).into_owned()
 }
 
-/// The same in lines, with an indentation of 4.
+/// Returns JSON in lines, indented by 4.
 fn json_block(value: &Value) -> String {
     fn write(value: &Value, depth: usize, out: &mut String) {
         let pad = " ".repeat(4 * (depth + 1));
@@ -461,7 +462,7 @@ fn json_block(value: &Value) -> String {
     out
 }
 
-/// A node's answer as `ansible PATTERN -m KIND` shows it; `one_line` as with `-o`.
+/// Returns a node's answer as `ansible PATTERN -m KIND` shows it; `one_line` as with `-o`.
 pub fn ad_hoc(host: &str, report: &TaskReport, one_line: bool, diff: bool, style: &Style) -> String {
     let (role, word) = match report.status {
         TaskStatus::Ok => (Role::Good, "SUCCESS"),
@@ -520,7 +521,7 @@ pub fn ad_hoc(host: &str, report: &TaskReport, one_line: bool, diff: bool, style
     out
 }
 
-/// A node that gave no answer.
+/// Returns the line for a node without an answer.
 pub fn ad_hoc_loss(host: &str, state: NodeState, message: &str, one_line: bool, style: &Style) -> String {
     let word = match state {
         NodeState::Unreachable => "UNREACHABLE!",
@@ -533,7 +534,7 @@ pub fn ad_hoc_loss(host: &str, state: NodeState, message: &str, one_line: bool, 
     format!("{}\n", style.paint(Role::Bad, format!("{host} | {word} => {shown}")))
 }
 
-/// What is known of a node that ended without a task's word.
+/// Returns what is known of a node that ended without a task's result.
 fn loss(state: NodeState, message: &str) -> Value {
     let mut result = Map::new();
     result.insert("changed".to_owned(), json!(false));

@@ -14,7 +14,7 @@ fn told(events: &[Event], verbosity: u32, diff: bool) -> String {
         model.apply(event);
         out.push_str(&lines.event(&model, event));
     }
-    // Why: trailing blanks do not survive in a snapshot.
+    // A snapshot keeps no trailing blanks.
     out.lines().map(str::trim_end).collect::<Vec<_>>().join("\n")
 }
 

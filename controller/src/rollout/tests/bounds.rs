@@ -1,4 +1,4 @@
-//! What stops a play, what counts as a failure, and who takes part again.
+//! What stops a play, what counts as a failure, and which nodes take part again.
 
 use std::collections::BTreeSet;
 
@@ -24,7 +24,7 @@ fn stops(actions: &[Action]) -> Vec<StopReason> {
 fn a_share_of_a_wave_may_fail_and_one_more_may_not() {
     let thresholds = Thresholds { max_fail_percentage: Some(50.0), ..Thresholds::default() };
     let mut play = Play::begun(12, &of(4), bounds(thresholds));
-    // Half of the first wave: each wave has a count of its own.
+    // Half of the first wave: each wave is counted by itself.
     for (host, end) in [(0, End::Failed), (1, End::Unreachable), (2, End::Done), (3, End::Done)] {
         assert_eq!(stops(&play.ended(host, end)), []);
     }
@@ -115,7 +115,7 @@ fn an_interrupt_before_the_beginning_is_the_end() {
         assert_eq!(play.step(late), []);
     }
     assert_eq!(play.rollout.stopped(), Some(&StopReason::Interrupted));
-    // A new controller begins where nothing had begun.
+    // A new controller starts from the beginning, as no node had started.
     assert_eq!(started(&play.step(Input::Resume)), [0]);
 }
 
@@ -130,7 +130,7 @@ fn who_was_lost_takes_part_again() {
     play.step(Input::Resume);
     assert_eq!(play.rollout.lost(), Lost::default());
     assert_eq!((play.rollout.out(), play.rollout.in_flight()), (vec![], vec![0, 1]));
-    // It needs a place like everybody, and the wave is not over without it.
+    // It needs a place like any other node, and the wave does not end without it.
     assert_eq!(play.wants(1), [Action::ProveIdle { host: 1 }]);
     assert_eq!(play.ended(0, End::Unreachable), [], "the bound counts it no more");
     let over = play.ended(1, End::Done);
@@ -144,7 +144,7 @@ fn who_was_held_while_it_was_out_is_still_out() {
     play.ended(0, End::Held);
     play.step(Input::Reopen { host: 0 });
     assert_eq!(play.rollout.ours(), [0]);
-    // It comes back in this play now: others wait for it.
+    // It will come back in this play, so others wait for it.
     assert_eq!(play.wants(1), [Action::Waits { host: 1, out: vec![0] }]);
     assert_eq!(play.wants(0), [Action::ProveIdle { host: 0 }]);
     play.step(Input::Idle { host: 0 });
@@ -201,7 +201,7 @@ fn a_wave_without_a_node_done_needs_no_soak() {
 
 #[test]
 fn a_node_of_an_earlier_wave_counts_for_no_later_one() {
-    // The second wave has one failure when a node of the first takes part again.
+    // The second wave has one failure before a node of the first takes part again.
     let again = |end: End| {
         let mut play = Play::begun(6, &of(2), Policy::default());
         play.ended(0, end);
@@ -243,19 +243,19 @@ fn canaries_alone_need_no_next_wave() {
 
 #[test]
 fn a_node_lost_while_it_is_checked_keeps_its_place_where_something_was_done_to_it() {
-    // Out for a first act, and being checked for a second one.
+    // Out for one operation, while idleness is being proven for a second one.
     let mut play = Play::begun(2, &[], budget(1));
     play.take_out(0);
     play.wants(0);
     play.ended(0, End::Failed);
     assert_eq!(play.rollout.out(), [0]);
-    // Drained, and nothing else yet.
+    // Only drained.
     let mut play = Play::begun(2, &[], Policy { drains: true, ..Policy::default() });
     play.wants(0);
     play.step(Input::Drained { host: 0 });
     play.ended(0, End::Held);
     assert_eq!(play.rollout.out(), [0]);
-    // Neither: the claim alone changed nothing on the node.
+    // Neither: a claim alone changes nothing on the node.
     let mut play = Play::begun(2, &[], budget(1));
     play.wants(0);
     play.ended(0, End::Failed);
@@ -272,19 +272,19 @@ fn who_an_earlier_play_lost_takes_no_part_and_joins_the_last_wave() {
     let mut one = play([true, false, false, false]);
     assert_eq!(started(&one.step(Input::Begin)), [1], "a lost node is no canary");
     assert_eq!(started(&one.ended(1, End::Done)), [2, 3]);
-    // It is there again: the wave that is on takes it.
+    // It is back, and the current wave takes it.
     let running = one.rollout.step(at(0), Input::Returned { host: 2 }).unwrap_err();
     insta::assert_snapshot!(running, @"host 2 is running, where a return makes no sense");
     assert_eq!(one.step(Input::Returned { host: 0 }), []);
     assert!(one.rollout.step(at(0), Input::Returned { host: 0 }).is_err());
     assert_eq!(one.rollout.in_flight(), [0, 2, 3]);
-    // An earlier wave is on: its turn comes.
+    // An earlier wave is current, so it has to wait for the last.
     let mut early = play([true, false, false, false]);
     early.step(Input::Begin);
     early.step(Input::Returned { host: 0 });
     assert_eq!(early.rollout.in_flight(), [1]);
     assert_eq!(started(&early.ended(1, End::Done)), [2, 3, 0]);
-    // A play that everybody was lost to is over at once, and goes on with who came back.
+    // A play without any host left ends at once, and continues with the host that is back.
     let mut all_gone = play([true; 4]);
     assert_eq!(all_gone.step(Input::Begin), [Action::Finish { never_started: vec![0, 1, 2, 3] }]);
     assert_eq!(all_gone.step(Input::Returned { host: 3 }), []);
@@ -330,7 +330,7 @@ fn what_other_plays_leave_behind_counts_from_the_moment_it_is_told() {
 fn a_node_that_another_play_has_out_takes_up_the_budget() {
     let mut play = Play::begun(2, &[], Policy::default());
     play.ended(0, End::Done);
-    // Why not the other one: it is at work here.
+    // Not the other one, which is at work in this play.
     let out = BTreeSet::from([0, 1]);
     let news = play.rollout.news(SoFar::default(), &out).unwrap();
     assert_eq!(news, Input::Beside { so_far: SoFar::default(), out: vec![0] });

@@ -1,4 +1,4 @@
-//! Drains, surveys and failure domains, by hand.
+//! Drains, surveys and failure domains, in fixed examples.
 
 use super::*;
 
@@ -14,7 +14,7 @@ fn a_drain_comes_before_the_proof() {
     assert_eq!(play.step(Input::Drained { host: 0 }), [Action::ProveIdle { host: 0 }]);
     let granted = play.step(Input::Idle { host: 0 });
     assert_eq!(granted, [Action::Grant { host: 0, class: Disruption::Reboot, deadline: None }]);
-    // It is out: a second act needs a proof, and no drain.
+    // It is out: a second operation needs a proof of idleness and no drain.
     assert_eq!(play.wants(0), [Action::ProveIdle { host: 0 }]);
     play.step(Input::Idle { host: 0 });
     assert_eq!(play.step(Input::Released { host: 0 }), [Action::Drain { host: 1, deadline: at(600) }]);
@@ -63,7 +63,7 @@ fn an_adopted_node_has_its_place_from_the_beginning() {
     play.step(Input::Begin);
     assert_eq!((play.rollout.out(), play.rollout.ours()), (vec![1], vec![1]));
     assert_eq!(play.wants(0), [Action::Waits { host: 0, out: vec![1] }]);
-    // Its place is its own: it waits for nobody.
+    // It has a place, so it waits for no other node.
     assert_eq!(play.wants(1), [Action::Drain { host: 1, deadline: at(600) }]);
     play.step(Input::Drained { host: 1 });
     play.step(Input::Idle { host: 1 });
@@ -109,7 +109,7 @@ fn every_claim_is_decided_on_a_fresh_survey() {
     assert_eq!(play.wants(0), [Action::Survey]);
     assert_eq!(play.wants(1), []);
     play.now += 5;
-    // It took five seconds: good for the wish before it, too old for the one after it.
+    // It took five seconds: enough for the request before it, too old for the one after it.
     assert_eq!(play.step(nobody()), [Action::ProveIdle { host: 0 }, Action::Survey]);
     let one = play.step(surveyed(vec![3], 0));
     assert_eq!(one, [Action::Waits { host: 1, out: vec![0, 3] }]);
@@ -152,7 +152,7 @@ fn a_new_controller_goes_on_where_the_old_one_left() {
     play.step(Input::Idle { host: 2 });
     assert_eq!(play.step(Input::Resume), []);
     assert_eq!(play.rollout.in_flight(), [0, 1, 2, 3]);
-    // Who was being drained, drained or out keeps its place; who only waited has none.
+    // Nodes that were being drained, drained or out keep their places; one that only waited has none.
     assert_eq!(play.rollout.ours(), [0, 1, 2]);
     assert_eq!(play.wants(3), [Action::Waits { host: 3, out: vec![0, 1, 2] }]);
     assert_eq!(play.wants(0), [Action::Drain { host: 0, deadline: at(600) }]);
@@ -194,7 +194,7 @@ fn a_full_budget_asks_nobody_who_else_is_out() {
     play.step(Input::Idle { host: 0 });
     play.step(Input::OthersOut { host: 1, out: true });
     play.now += 10;
-    // Out through others, it needs no place of its own, and there are too many already.
+    // It is out already and needs no new place, but the limit is exceeded.
     assert_eq!(play.wants(1), [Action::Waits { host: 1, out: vec![0] }]);
     let why = Denial::BudgetSpent { out: vec![0, 1], budget: 1 };
     assert_eq!(play.wants(2), [Action::Deny { host: 2, why }]);
@@ -208,7 +208,7 @@ fn a_survey_denies_where_others_took_every_place() {
     let denied = play.step(surveyed(vec![3], 1));
     let why = Denial::BudgetSpent { out: vec![3], budget: 2 };
     assert_eq!(denied, [Action::Deny { host: 0, why }]);
-    // What was known before counts with it.
+    // Outages known before count too.
     let mut play =
         Play::begun(4, &[], Policy { budget: 2, surveys: true, patience_s: 0, ..Policy::default() });
     play.rollout = play.rollout.with_out_elsewhere(1);
@@ -247,7 +247,7 @@ fn a_survey_that_finds_a_domain_full_of_ours_and_others_lets_wait() {
     play.wants(0);
     play.step(surveyed(vec![2], 0));
     play.wants(3);
-    // One place of the rack is ours and comes back, the other is somebody else's.
+    // One place of the rack is this run's and will be free again, the other is not.
     assert_eq!(play.wants(1), [Action::Waits { host: 1, out: vec![0, 2] }]);
     let next = play.ended(0, End::Done);
     assert_eq!(next, [Action::ProveIdle { host: 1 }]);
@@ -302,7 +302,7 @@ fn a_node_that_others_take_while_it_waits_needs_no_place_any_more() {
     play.wants(2);
     assert_eq!(play.step(Input::OthersOut { host: 2, out: true }), []);
     assert_eq!(play.step(Input::Released { host: 0 }), [Action::ProveIdle { host: 2 }]);
-    // And the other way round: back in service, it needs a place again.
+    // The reverse: back in service, it needs a place again.
     let mut play = Play::begun(3, &[], budget(1));
     play.take_out(0);
     play.step(Input::OthersOut { host: 2, out: true });
@@ -313,7 +313,7 @@ fn a_node_that_others_take_while_it_waits_needs_no_place_any_more() {
 
 #[test]
 fn who_waits_is_denied_once_only_others_are_out() {
-    // One of ours will come back; two, of two, are out through others.
+    // One node of this run will come back; two, the whole budget, are out for other reasons.
     let mut play =
         Play::begun(6, &[], Policy { budget: 2, surveys: true, patience_s: 0, ..Policy::default() });
     play.wants(0);
@@ -325,7 +325,7 @@ fn who_waits_is_denied_once_only_others_are_out() {
     assert_eq!(play.ended(0, End::Done), [Action::Deny { host: 1, why }]);
 }
 
-/// Others have this many nodes out.
+/// Returns a survey in which this many nodes elsewhere are out.
 fn elsewhere(nodes: usize) -> Input {
     surveyed(vec![], nodes)
 }
@@ -343,7 +343,7 @@ fn others_outages_that_a_survey_reports_are_waited_for() {
         play.step(elsewhere(2)),
         [Action::Waits { host: 0, out: vec![] }, Action::WakeAt { at: at(11) }]
     );
-    // Whoever comes later learns of it from the same survey.
+    // A later request uses the same survey.
     play.now = 7;
     assert_eq!(play.wants(1), [Action::Waits { host: 1, out: vec![] }]);
     play.now = 10;
@@ -369,11 +369,11 @@ fn others_outages_that_stay_deny_when_the_patience_is_over() {
     }
     play.now = 24;
     assert_eq!(play.step(Input::Tick), [Action::WakeAt { at: at(25) }]);
-    // It is over, and what was heard last is too old to refuse anybody.
+    // The patience is over, and the last survey is too old to deny anything.
     play.now = 25;
     assert_eq!(play.step(Input::Tick), [Action::Survey]);
     assert_eq!(play.step(out()), [spent(0, vec![3]), Action::WakeAt { at: at(30) }]);
-    // The later wish has a patience of its own.
+    // The later request has its own patience.
     play.now = 30;
     assert_eq!(play.step(Input::Tick), [Action::Survey]);
     assert_eq!(play.step(out()), [spent(1, vec![3])]);
@@ -389,7 +389,7 @@ fn the_patience_begins_anew_with_each_outage() {
     play.step(Input::Idle { host: 1 });
     play.now = 100;
     assert_eq!(play.wants(0), [Action::Survey]);
-    // Beside ours there is no room: it waits for ours, however long that takes.
+    // A node of this run fills the budget, so it waits for that, however long it takes.
     assert_eq!(play.step(elsewhere(1)), [Action::Waits { host: 0, out: vec![1] }]);
     play.now = 500;
     assert_eq!(play.step(Input::Released { host: 1 }), [Action::Survey]);
@@ -428,9 +428,9 @@ fn others_outages_in_a_domain_are_waited_for_too() {
     let out = || surveyed(vec![1], 0);
     play.wants(0);
     assert_eq!(play.step(out()), [Action::Waits { host: 0, out: vec![1] }, Action::WakeAt { at: at(10) }]);
-    // The other domain is none of its business.
+    // Another domain is not affected.
     assert_eq!(play.wants(2), [Action::ProveIdle { host: 2 }]);
-    // Neither is the node that is out: it needs no new place.
+    // Neither is the node that is out, which needs no new place.
     assert_eq!(play.wants(1), [Action::ProveIdle { host: 1 }]);
     play.step(Input::Busy { host: 1, reason: String::new() });
     play.now = 10;
@@ -476,7 +476,7 @@ fn outages_elsewhere_count_in_their_domain() {
     let second = play.step(told(&[(0, 1)]));
     assert!(second.contains(&Action::ProveIdle { host: 2 }), "{second:?}");
     assert!(!second.contains(&Action::ProveIdle { host: 0 }), "{second:?}");
-    // The neighbour is back before the patience is over.
+    // The others' node is back before the patience is over.
     play.now = 20;
     assert!(play.step(Input::Tick).contains(&Action::Survey));
     assert!(play.step(told(&[])).contains(&Action::ProveIdle { host: 0 }));
@@ -495,7 +495,7 @@ fn who_turned_out_to_be_others_while_a_survey_was_under_way_counts_as_out() {
     assert_eq!(play.step(surveyed(vec![2], 0)), [Action::Deny { host: 1, why }]);
 }
 
-/// What neighbours outside of the play have out, by rack.
+/// Returns a survey of nodes elsewhere that are out, by rack.
 fn neighbour(racks: &[(usize, usize)]) -> Input {
     Input::Surveyed { out: vec![], elsewhere: 0, domains: racks.iter().copied().collect() }
 }
@@ -509,7 +509,7 @@ fn the_patience_for_a_domain_begins_anew_with_each_outage() {
     play.wants(0);
     let hopes = [Action::Waits { host: 0, out: vec![] }, Action::WakeAt { at: at(10) }];
     assert_eq!(play.step(neighbour(&[(1, 1)])), hopes);
-    // The neighbour is back, but the fleet's only place is taken by then.
+    // The others' node is back, but by then the only place of the fleet is taken.
     play.now = 8;
     assert_eq!(play.wants(2), [Action::Survey]);
     assert!(play.step(neighbour(&[(1, 1)])).contains(&Action::ProveIdle { host: 2 }));

@@ -1,4 +1,4 @@
-//! The invariants of the module docs: by hand here, over simulated fleets in `fleet`.
+//! The invariants of the module docs: in fixed examples here, over simulated fleets in `fleet`.
 
 use gpufleet_protocol::Disruption;
 use jiff::Timestamp;
@@ -19,13 +19,13 @@ fn at(seconds: i64) -> Timestamp {
     Timestamp::from_second(1_800_000_000 + seconds).unwrap()
 }
 
-/// Of this thread. Why not the time of the day: a machine that does other work is no slow rollout.
+/// Returns this thread's CPU time, which does not depend on other work of the machine.
 fn processor_time() -> std::time::Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     std::time::Duration::new(u64::try_from(time.tv_sec).unwrap(), u32::try_from(time.tv_nsec).unwrap())
 }
 
-/// A rollout and the clock that it does not have.
+/// A rollout with a clock.
 struct Play {
     rollout: Rollout,
     now: i64,
@@ -253,7 +253,7 @@ fn a_fleet_of_a_hundred_thousand_takes_microseconds_a_step() {
     }
     assert!(rollout.is_finished());
     let each = (processor_time() - begin) / u32::try_from(steps).unwrap();
-    // Why so much: it is a few microseconds with optimisation; here it must only not grow with the fleet.
+    // A few microseconds with optimisation; the point is that it does not grow with the fleet.
     assert!(each.as_micros() < 200, "{each:?} a step, {longest:?} at most, {steps} steps");
 }
 
@@ -323,7 +323,7 @@ fn the_wave_that_is_on_is_told() {
         (Some(0), &[0][..], &[1, 2][..])
     );
     assert_eq!(play.rollout.wave(2), &[] as &[usize]);
-    // Who waits for its wave was never lost, and cannot return.
+    // A node that waits for its wave was never lost, and cannot return.
     assert!(!play.rollout.is_in_no_wave(1));
     assert!(play.rollout.step(at(0), Input::Returned { host: 1 }).is_err());
 }

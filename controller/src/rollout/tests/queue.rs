@@ -1,11 +1,11 @@
-//! The queue against a list that is searched from end to end, and what a long one costs.
+//! Compares the queue with a list that is searched from end to end, and measures a long one.
 
 use std::collections::BTreeSet;
 
 use super::*;
 use crate::rollout::queue::Queue;
 
-/// Who waits, in the order of the wishes.
+/// The waiting hosts, in the order of their requests.
 #[derive(Default)]
 struct List {
     next: u64,
@@ -21,7 +21,7 @@ impl List {
         let mut first = None;
         for (number, host, counted) in &self.waiting {
             let domain = host % DOMAINS;
-            // Only the first of a line may go: nobody overtakes in it.
+            // Only the first host of a line may go.
             let may = *counted || (lines_seen.insert(domain) && new && !self.blocked.contains(&domain));
             if may && *number >= from && first.is_none() {
                 first = Some((*number, *host));
@@ -79,7 +79,7 @@ proptest! {
 #[test]
 fn a_long_queue_costs_a_step_nothing() {
     let count = 10_000;
-    // A line for each host: a step that looks at the first of every line looks at all.
+    // One line for each host: a step that looks at the first of every line looks at all.
     let domains = Domains {
         of: (0..count).collect(),
         names: (0..count).map(|rack| rack.to_string()).collect(),

@@ -58,7 +58,7 @@ proptest! {
     #[test]
     fn only_those_bear_witness_to_whom_nothing_was_done_meanwhile(steps in steps()) {
         let (mut voices, mut now) = (Voices::default(), Duration::ZERO);
-        // When each was told to go, and when it was lost.
+        // When each was told to reboot, and when it was lost.
         let mut told: [Option<Duration>; 8] = [None; 8];
         let mut lost: [Option<Duration>; 8] = [None; 8];
         for step in steps {
@@ -126,7 +126,7 @@ proptest! {
         for (number, pause) in pauses.into_iter().enumerate() {
             now += pause;
             if number == earlier {
-                // Another process goes on, from the journal.
+                // Another process continues from the journal.
                 cycles = Cycles::new(made.iter().map(|second| at(*second)).collect());
             }
             if cycles.take(at(now), allowed).is_ok() {

@@ -1,4 +1,4 @@
-//! Windows and soaks in a rollout, by hand.
+//! Windows and soaks in a rollout, in fixed examples.
 
 use super::*;
 
@@ -31,7 +31,7 @@ fn the_next_wave_waits_for_the_soak_and_its_check() {
     let checked = play.step(Input::SoakChecked { host: 0, ok: true, why: String::new() });
     assert_eq!(started(&checked), [1, 2]);
     play.ended(1, End::Done);
-    // Nothing comes after the last wave: nobody waits for a soak.
+    // No soak after the last wave.
     let last = play.ended(2, End::Done);
     assert_eq!(last, [Action::FinishWave { wave: 1 }, Action::Finish { never_started: vec![] }]);
 }
@@ -90,7 +90,7 @@ fn nothing_starts_before_the_window_opens() {
     assert_eq!(play.wants(1), [Action::Deny { host: 1, why }]);
     let shorter = play.step(Input::WantsPermit { host: 1, class: Disruption::GpuReset });
     assert_eq!(shorter, [Action::ProveIdle { host: 1 }]);
-    // What was claimed in time gets no permit after the end; what is out goes on.
+    // A claim in time gets no permit after the end; a node that is out goes on.
     play.now = 14_400;
     let late = play.step(Input::Idle { host: 1 });
     let why = Denial::WindowTooShort { needs_s: 1200, closes: at(14_400) };
@@ -172,7 +172,7 @@ fn time_that_goes_back_stands_still() {
 fn a_window_that_never_closes_stops_nothing() {
     let mut play = Play::begun(3, &[Batch::Of(Amount::Count(1))], window("daily 00:00-24:00 UTC"));
     for host in 0..3 {
-        // Weeks later, and never at the end of an opening: there is none.
+        // Weeks later, but never at the end of an opening, as there is none.
         play.now += 20 * 86_400;
         assert_eq!(play.wants(host)[0], Action::ProveIdle { host });
         play.step(Input::Idle { host });

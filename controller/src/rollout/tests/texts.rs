@@ -1,4 +1,4 @@
-//! What a person reads of a rollout.
+//! Texts about a rollout for people.
 
 use super::*;
 
@@ -91,7 +91,7 @@ fn amounts_and_batches_are_written_as_they_are_read() {
 fn a_batch_is_never_empty_and_never_rounded_up() {
     assert_eq!([0, 1, 7].map(|count| Amount::Count(count).batch(100)), [1, 1, 7]);
     assert_eq!([1, 9, 19, 100].map(|hosts| Amount::Percent(10.0).batch(hosts)), [1, 1, 1, 10]);
-    // Shares that binary numbers do not hold exactly.
+    // Percentages that binary numbers do not hold exactly.
     for percent in 1..=100 {
         assert_eq!(Amount::Percent(f64::from(percent)).batch(100), usize::try_from(percent).unwrap());
     }

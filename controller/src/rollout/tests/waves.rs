@@ -1,4 +1,4 @@
-//! Who is a canary, and what becomes of nodes that nobody can judge.
+//! Which nodes are canaries, and what happens to nodes of unknown class.
 
 use super::*;
 
@@ -16,7 +16,7 @@ fn hosts_of(waves: &[Wave]) -> Vec<(&str, bool, Vec<usize>)> {
     waves.iter().map(|wave| (wave.label.as_str(), wave.aside, wave.hosts.clone())).collect()
 }
 
-/// Ends everybody whom a wave starts: the broken ones badly, the others well.
+/// Ends every node that a wave starts: broken ones badly, others well.
 fn carry_out(hosts: &[WaveHost], policy: Policy) -> Play {
     let waves = plan_waves(&WAVES, hosts);
     let mut play = Play { rollout: Rollout::new(hosts.len(), waves, policy, Lost::default()), now: 0 };
@@ -55,7 +55,7 @@ fn without_canaries_the_order_is_as_written() {
     assert_eq!(hosts_of(&waves), [("2", false, vec![0, 1]), ("2", false, vec![2, 3])]);
 }
 
-/// As for machines that get their first driver: the change is tried on one all the same.
+/// As for machines that get their first driver: the change is still tried on one.
 #[test]
 fn where_nobody_is_known_one_goes_first() {
     let hosts = [WaveHost { reachable: false, ..broken() }, broken(), broken()];
@@ -90,7 +90,7 @@ fn six_broken_nodes_of_two_hundred_stop_nobody() {
     assert!(play.rollout.is_finished());
     assert_eq!((play.rollout.stopped(), play.rollout.lost().failed), (None, 6));
     assert!((0..198).all(|host| play.rollout.has_ended(host)));
-    // The declared limit is a limit for them too.
+    // The declared threshold applies to them too.
     let play = carry_out(&hosts, bounded(3));
     assert_eq!(play.rollout.stopped(), Some(&StopReason::Failures { failed: 4, allowed: 3 }));
     assert_eq!((0..198).filter(|host| hosts[*host].is_known() && !play.rollout.has_ended(*host)).count(), 0);

@@ -1,4 +1,4 @@
-//! DELETE: preconditions, grace and finalizers, in the order in which the registry looks at them.
+//! DELETE: preconditions, grace and finalizers, in the registry's order.
 
 use serde_json::{Value, json};
 
@@ -11,10 +11,10 @@ use crate::resources::{NAMESPACES, PODS, Resource};
 use crate::schema;
 use crate::status::{self, Outcome, bad_request};
 
-/// How something is to be deleted.
+/// The options of a deletion.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DeleteOptions {
-    /// Seconds; the object's own when left out.
+    /// Seconds; by default the object's own.
     pub grace_s: Option<i64>,
     pub uid: Option<String>,
     pub version: Option<String>,
@@ -22,7 +22,7 @@ pub struct DeleteOptions {
 }
 
 impl DeleteOptions {
-    /// Reads the options' JSON form.
+    /// Parses the options' JSON form.
     pub(crate) fn read(options: &Value) -> Outcome<Self> {
         let own = |pointer: &str| options.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
         let dry: Vec<&str> = object::list(options, "/dryRun").iter().filter_map(Value::as_str).collect();
@@ -39,16 +39,16 @@ impl DeleteOptions {
     }
 }
 
-/// What a deletion came to.
+/// The result of a deletion.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Deleted {
-    /// The object as it is or was last.
+    /// The object as it is, or was last.
     pub object: Value,
     /// Whether it is gone.
     pub gone: bool,
 }
 
-/// Whether the object is the one that was meant.
+/// Checks that the object is the intended one.
 pub(crate) fn preconditions(resource: &Resource, object: &Value, options: &DeleteOptions) -> Outcome<()> {
     let name = object::name(object);
     if let Some(uid) = options.uid.as_deref().filter(|uid| *uid != object::uid(object)) {
@@ -159,7 +159,7 @@ impl Cluster {
         let mut new = old.clone();
         let grace = match int(&old, "/metadata/deletionGracePeriodSeconds").filter(|_| terminating(&old)) {
             Some(before) => {
-                // Why nothing happens: only a shorter grace is taken over once the pod is going.
+                // Once the pod is terminating, only a shorter grace has an effect.
                 let Some(grace) = asked.filter(|grace| *grace < before) else {
                     return Ok(Deleted { object: old, gone: false });
                 };
@@ -221,7 +221,7 @@ impl Cluster {
         Deleted { object: if dry_run { new } else { self.commit(actor, resource, new) }, gone: false }
     }
 
-    /// The budgets around a pod that a client is about to end, with what they have.
+    /// Returns the budgets around a pod that a client is about to delete, with their healthy pods.
     pub(crate) fn guarded(&self, target: &Target<'_>) -> Vec<(Value, i64)> {
         if target.resource.plural != "pods" {
             return Vec::new();
@@ -233,7 +233,7 @@ impl Cluster {
             .collect()
     }
 
-    /// Writes down which budgets a client has brought below what they need.
+    /// Logs which budgets a client has violated.
     pub(crate) fn note_violations(&mut self, actor: &Actor, before: Vec<(Value, i64)>) {
         for (budget, healthy_before) in before {
             let Some((healthy, needed)) = self.truth(&budget) else { continue };

@@ -1,4 +1,4 @@
-//! What a client asks before it asks for objects: health, version, groups and resources, its own rights.
+//! Requests before any object: health, version, groups and resources, the user's own rights.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use crate::cluster::{Actor, Cluster};
 use crate::object::text;
 use crate::resources::{ALL, Resource};
 
-/// What everybody may read, even without a name.
+/// Answers what everyone may read, even unauthenticated.
 pub(crate) fn open(path: &str) -> Option<Reply> {
     match path.trim_end_matches('/') {
         "/healthz" | "/livez" | "/readyz" => Some(Reply::text(200, "ok")),
@@ -24,7 +24,7 @@ fn version() -> Value {
     })
 }
 
-/// Groups, resources, and the reviews of one's own rights.
+/// Answers groups, resources, and reviews of the user's own rights.
 pub(crate) fn answer(cluster: &Cluster, actor: &Actor, request: &Request) -> Option<Reply> {
     let parts: Vec<&str> = request.path.trim_matches('/').split('/').collect();
     match (request.method.as_str(), parts.as_slice()) {

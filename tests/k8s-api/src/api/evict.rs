@@ -1,7 +1,8 @@
 //! `POST …/pods/NAME/eviction`, as `pkg/registry/core/pod/storage/eviction.go` does it.
 //!
-//! The order matters and is the real one: namespace, pod, pods that no budget guards, budgets, and only then the
-//! preconditions. So a wrong uid under an exhausted budget is 429, and under a budget with room it is 409 with the room taken.
+//! The order matters and is the real one: namespace, pod, pods without a budget, budgets, and only then the
+//! preconditions. So a wrong uid is 429 under an exhausted budget, and under one with room it is 409 and uses up the
+//! room.
 
 use serde_json::{Value, json};
 
@@ -14,7 +15,7 @@ use crate::object::{self, int, is_true, set, set_condition, terminating, text};
 use crate::resources::{BUDGETS, PODS};
 use crate::status::{self, Outcome, bad_request};
 
-/// How long the real server retries a conflict (20 times, half a second each) before it tells the client.
+/// How long the real server retries a conflict (20 times, half a second each) before it answers.
 const CONFLICT_RETRIES_MS: i64 = 9_500;
 
 impl Cluster {
@@ -118,7 +119,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Writes the condition that tells everybody why, and deletes.
+    /// Sets the condition with the reason, and deletes.
     fn mark_and_delete(&mut self, actor: &Actor, pod: &Value, options: &DeleteOptions) -> Outcome<()> {
         preconditions(&PODS, pod, options)?;
         let (namespace, name) = (object::namespace(pod).to_owned(), object::name(pod).to_owned());
@@ -131,7 +132,7 @@ impl Cluster {
             });
             set_condition(&mut marked, self.now_ms, condition);
             self.commit(actor, &PODS, marked);
-            // Why: the mark itself has made a new version of the pod that the client named.
+            // The condition itself has made a new version of the pod that the client named.
             options.version = None;
         }
         self.delete(actor, &PODS, &namespace, &name, options)?;
@@ -139,7 +140,7 @@ impl Cluster {
     }
 }
 
-/// Pods that no budget speaks of: not running yet, not running any more, or going already.
+/// Whether budgets do not apply to a pod: not running yet, not running any more, or terminating.
 fn unguarded(pod: &Value) -> bool {
     matches!(text(pod, "/status/phase"), "Pending" | "Succeeded" | "Failed") || terminating(pod)
 }

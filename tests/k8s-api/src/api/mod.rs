@@ -1,7 +1,7 @@
-//! The API as a function: a request in, a reply out, the cluster changed.
+//! The API as a function of the cluster: a request in, a reply out.
 //!
-//! Knows nothing of sockets and TLS. [`Cluster::handle`] does what the real server's chain of handlers does, in its order:
-//! who is it, may they, is there such a path, then the verb.
+//! Must not know sockets and TLS. [`Cluster::handle`] follows the real server's chain of handlers, in its order:
+//! authentication, authorisation, path, verb.
 
 pub mod delete;
 pub mod discovery;
@@ -30,12 +30,12 @@ pub struct Request {
     /// The client's certificate, DER.
     pub certificate: Option<Vec<u8>>,
     pub body: Vec<u8>,
-    /// Faults have had their chance: a request that waits because of one is handed in again.
+    /// Whether faults were applied already: a delayed request is handed in again.
     pub met: bool,
 }
 
 impl Request {
-    /// A parameter of the query.
+    /// Returns a parameter of the query.
     pub fn parameter(&self, key: &str) -> Option<&str> {
         self.query.iter().find(|(k, _)| k == key).map(|(_, v)| v.as_str())
     }
@@ -44,7 +44,7 @@ impl Request {
         matches!(self.parameter(key), Some("true" | "1"))
     }
 
-    /// Who writes, as the request says, else the first part of the user agent.
+    /// Returns the field manager: as given in the request, else the first part of the user agent.
     pub fn manager(&self) -> &str {
         if let Some(manager) = self.parameter("fieldManager").filter(|manager| !manager.is_empty()) {
             return manager;
@@ -53,7 +53,7 @@ impl Request {
     }
 }
 
-/// What follows the head of a reply.
+/// The body of a reply.
 #[derive(Clone, Debug)]
 pub enum Body {
     Json(Value),
@@ -61,7 +61,7 @@ pub enum Body {
     Watch(Box<Cursor>),
 }
 
-/// What the connection does with a reply.
+/// How the connection delivers a reply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Delivery {
     #[default]
@@ -70,7 +70,7 @@ pub enum Delivery {
     Cut,
     /// The connection ends in the middle of the body.
     Half,
-    /// Nothing was done yet: the request is to be handed in again after this time.
+    /// Nothing was done yet: the request must be handed in again after this time.
     Again,
 }
 
@@ -115,7 +115,7 @@ impl Reply {
     }
 }
 
-/// What a path says.
+/// The parts of a path.
 #[derive(Clone, Copy, Debug)]
 pub struct Target<'a> {
     pub resource: &'static Resource,
@@ -125,7 +125,7 @@ pub struct Target<'a> {
 }
 
 impl<'a> Target<'a> {
-    /// Reads `/api/v1/…` and `/apis/GROUP/VERSION/…`.
+    /// Parses `/api/v1/…` and `/apis/GROUP/VERSION/…`.
     fn parse(path: &'a str) -> Option<Self> {
         let mut parts = path.trim_matches('/').split('/');
         let (group, version) = match parts.next()? {
@@ -148,7 +148,7 @@ impl<'a> Target<'a> {
             [name, sub] => (*name, *sub),
             _ => return None,
         };
-        // Why: an object with a namespace has no name without one.
+        // A namespaced object cannot be named without its namespace.
         let homeless = resource.namespaced && namespace.is_empty() && !name.is_empty();
         if homeless { None } else { Some(Self { resource, namespace, name, sub }) }
     }
@@ -196,7 +196,7 @@ impl Cluster {
         self.met(&actor, request, &target, verb)
     }
 
-    /// The request with whatever fault meets it, and its entry in the log.
+    /// Applies a fault to the request, if one matches, and logs it.
     fn met(&mut self, actor: &Actor, request: &Request, target: &Target<'_>, verb: &'static str) -> Reply {
         let logged = match target.sub {
             "eviction" => "evict",

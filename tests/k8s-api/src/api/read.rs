@@ -10,7 +10,7 @@ use crate::selector::{Fields, Labels};
 use crate::status::{self, Outcome};
 use crate::store::Snapshot;
 
-/// Which objects a list or a watch is about.
+/// Which objects a list or a watch selects.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Filter {
     pub namespace: String,
@@ -81,7 +81,7 @@ impl Cluster {
             ));
         }
         for item in &mut items {
-            // Why: items of a list of built-in kinds come without them.
+            // Items in a list of built-in kinds have no kind.
             unset(item, &["kind"]);
             unset(item, &["apiVersion"]);
         }
@@ -91,7 +91,7 @@ impl Cluster {
         ))
     }
 
-    /// The next page of a list: what the list was when it began, or what it is now where the token says so.
+    /// Returns the next page of a list: of the list as it began, or of the current one if the token says so.
     fn continued(&self, text: &str, target: &Target<'_>, filter: &Filter) -> Outcome<(u64, Vec<Value>)> {
         let refuse = || status::bad_request("continue key is not valid: illegal base64 data at input byte 0");
         let bytes = Base64UrlUnpadded::decode_vec(text).map_err(|_| refuse())?;
@@ -130,7 +130,7 @@ impl Cluster {
         failure
     }
 
-    /// Whether the server knows a version that a client asks for.
+    /// Checks that the server has a version that a client requests.
     fn reachable(&self, asked: u64, exact: bool) -> Outcome<()> {
         let newest = self.store.version();
         if asked > newest {

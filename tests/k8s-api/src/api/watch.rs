@@ -1,6 +1,6 @@
-//! WATCH: what changed since a version, bookmarks, the end by time, 410.
+//! WATCH: changes since a version, bookmarks, the end by time, 410.
 //!
-//! A [`Cursor`] is where one watch stands. The server asks again whenever something changed or the clock moved.
+//! A [`Cursor`] is the position of a watch. The server reads it again after each change and when the clock moves.
 
 use serde_json::{Value, json};
 
@@ -19,15 +19,15 @@ pub struct Cursor {
     resource: &'static Resource,
     filter: Filter,
     version: u64,
-    /// Events that are due before any change: the objects that existed already.
+    /// Events before any change: the objects that existed already.
     initial: Vec<Value>,
     bookmarks: bool,
     bookmark_ms: i64,
     end_ms: i64,
     began_ms: i64,
-    /// The fault that met the watch.
+    /// The fault of the watch.
     pub trouble: Option<Action>,
-    /// Events held back by a slow watch, with the time when they go out.
+    /// Events delayed by a slow watch, with the time of their delivery.
     held: Vec<(i64, Value)>,
 }
 
@@ -35,11 +35,11 @@ pub struct Cursor {
 #[derive(Debug, Default)]
 pub struct News {
     pub events: Vec<Value>,
-    /// The watch ends after these.
+    /// Whether the watch ends after these.
     pub end: bool,
-    /// The connection breaks instead of ending.
+    /// Whether the connection breaks instead of ending.
     pub broken: bool,
-    /// When to ask again at the latest, on the server's clock.
+    /// When to read again at the latest, on the server's clock.
     pub next_ms: i64,
 }
 
@@ -55,7 +55,7 @@ impl Cluster {
             ),
         };
         let initial_wanted = request.parameter("sendInitialEvents") == Some("true");
-        // Why half an hour and more: the real server ends a watch at a random time between 30 and 60 minutes.
+        // The real server ends a watch at a random time between 30 and 60 minutes.
         let seconds = request
             .parameter("timeoutSeconds")
             .and_then(|t| t.parse::<i64>().ok())
@@ -87,7 +87,7 @@ impl Cluster {
                 cursor.initial.push(mark);
             }
         } else if let Some(version) = from.filter(|v| *v < self.store.compacted()) {
-            // Why an event and not a status code: the real server has sent its 200 by then.
+            // An event and not a status code, because the real server has sent its 200 by then.
             let message = format!("too old resource version: {version} ({})", self.store.compacted());
             cursor.initial = vec![json!({"type": "ERROR", "object": status::expired(message).body()})];
             cursor.end_ms = self.now_ms;
@@ -109,7 +109,7 @@ impl Cluster {
         }})
     }
 
-    /// What a watch has to send now; the cursor moves on.
+    /// Returns what a watch has to send now, and advances the cursor.
     pub fn news(&self, cursor: &mut Cursor) -> News {
         let mut fresh = std::mem::take(&mut cursor.initial);
         if cursor.version < self.store.compacted() && fresh.is_empty() && cursor.end_ms > self.now_ms {
@@ -124,7 +124,7 @@ impl Cluster {
             let kind = match (was, is) {
                 (false, true) => "ADDED",
                 (true, true) => "MODIFIED",
-                // Why also for a change: an object that leaves the selection is gone for this watch.
+                // For a changed object too: one that no longer matches the selector is gone for this watch.
                 (true, false) => "DELETED",
                 (false, false) => continue,
             };

@@ -1,6 +1,6 @@
 //! POST, PUT and PATCH.
 //!
-//! One way in for each: what the client sent is checked, laid over what is stored, and committed unless it was a dry run.
+//! All follow one path: the request is checked, merged into the stored object, and committed unless it is a dry run.
 
 use serde_json::{Value, json};
 
@@ -22,7 +22,7 @@ const KEPT: [&str; 6] = [
     "managedFields",
 ];
 
-/// Reads a body as JSON.
+/// Parses a body as JSON.
 pub(crate) fn parse(request: &Request) -> Outcome<Value> {
     if request.content_type.contains("protobuf") || request.content_type.contains("cbor") {
         return Err(status::unsupported_media("application/json"));
@@ -31,7 +31,7 @@ pub(crate) fn parse(request: &Request) -> Outcome<Value> {
         .map_err(|e| bad_request(format!("couldn't get version/kind; json parse error: {e}")))
 }
 
-/// Whether a request is only a rehearsal.
+/// Whether a request is a dry run.
 pub(crate) fn dry_run(request: &Request) -> Outcome<bool> {
     match request.parameter("dryRun") {
         None | Some("") => Ok(false),
@@ -45,7 +45,7 @@ pub(crate) fn dry_run(request: &Request) -> Outcome<bool> {
     }
 }
 
-/// Takes unknown fields away; refuses them where the client asks for that.
+/// Removes unknown fields, or refuses them if the client requests that.
 pub(crate) fn checked(request: &Request, target: &Target<'_>, body: &mut Value) -> Outcome<Vec<String>> {
     let unknown = schema::check(target.resource, target.sub, body)?;
     match request.parameter("fieldValidation") {
@@ -56,7 +56,7 @@ pub(crate) fn checked(request: &Request, target: &Target<'_>, body: &mut Value) 
 }
 
 impl Cluster {
-    /// Whether something may be made in a namespace.
+    /// Checks that an object may be created in a namespace.
     pub(crate) fn admits(&self, resource: &Resource, namespace: &str, name: &str) -> Outcome<()> {
         match self.store.get(&NAMESPACES, "", namespace) {
             None => Err(status::not_found(&NAMESPACES, namespace)),
@@ -83,7 +83,7 @@ impl Cluster {
         Ok(Reply::json(201, made).warn(&unknown))
     }
 
-    /// Makes an object, for a client or for a controller.
+    /// Creates an object, for a client or for a controller.
     pub(crate) fn create(
         &mut self,
         actor: &Actor,
@@ -208,7 +208,7 @@ impl Cluster {
         Ok(Reply::json(200, new).warn(&unknown))
     }
 
-    /// Lays a client's version of an object over the stored one.
+    /// Merges a client's version of an object into the stored one.
     fn update(
         &mut self,
         actor: &Actor,
@@ -306,7 +306,7 @@ impl Cluster {
     }
 }
 
-/// Why: the probe time of a pod's condition has no `omitempty`; it is null when nobody sets it.
+/// Adds the probe time to a pod's conditions: it has no `omitempty`, so it is null if not set.
 fn pod_conditions(object: &mut Value) {
     if text(object, "/kind") != "Pod" {
         return;
@@ -319,7 +319,7 @@ fn pod_conditions(object: &mut Value) {
     }
 }
 
-/// Refuses changes of what cannot change.
+/// Refuses changes of immutable fields.
 fn immutable(resource: &Resource, name: &str, old: &Value, new: &Value) -> Outcome<()> {
     if terminating(old) {
         let before = object::list(old, "/metadata/finalizers");

@@ -1,6 +1,7 @@
-//! The disruption controller: the status of every disruption budget, as `pkg/controller/disruption` keeps it.
+//! The disruption controller: the status of every disruption budget, as in `pkg/controller/disruption`.
 //!
-//! Runs a little after each change, so that an eviction meets a budget that is not up to date yet, as in a real cluster.
+//! Runs a little after each change, so that an eviction may find a budget that is not up to date, as in a real
+//! cluster.
 
 use serde_json::{Map, Value, json};
 
@@ -10,14 +11,14 @@ use crate::object::{self, int, is_true, set, set_condition, terminating, text};
 use crate::resources::{BUDGETS, DEPLOYMENTS, PODS, REPLICA_SETS, Resource, STATEFUL_SETS};
 use crate::selector::Labels;
 
-/// The count that a budget asks for.
+/// The number of pods that a budget requires.
 struct Demand {
     expected: i64,
     desired: i64,
 }
 
 impl Cluster {
-    /// Schedules a look at every budget of a namespace.
+    /// Schedules an update of every budget of a namespace.
     pub(crate) fn budgets_of(&mut self, namespace: &str) {
         let names: Vec<(String, String)> = self
             .store
@@ -29,7 +30,7 @@ impl Cluster {
         }
     }
 
-    /// Brings the status of one budget up to date.
+    /// Updates the status of one budget.
     pub(crate) fn sync_budget(&mut self, namespace: &str, name: &str) {
         if !self.settings.controllers.disruption {
             return;
@@ -77,7 +78,7 @@ impl Cluster {
         }
     }
 
-    /// The pods that a budget speaks of.
+    /// Returns the pods that a budget selects.
     pub(crate) fn pods_of(&self, budget: &Value) -> Vec<Value> {
         let Some(selector) = budget.pointer("/spec/selector").filter(|s| !s.is_null()) else {
             return Vec::new();
@@ -104,7 +105,7 @@ impl Cluster {
         }
     }
 
-    /// The sum of what the pods' controllers want; pods without one are left out.
+    /// Returns the sum of what the pods' controllers want; pods without a controller do not count.
     fn expected_scale(&self, pods: &[Value]) -> Result<i64, String> {
         let mut scales = std::collections::BTreeMap::new();
         for pod in pods {
@@ -133,7 +134,7 @@ impl Cluster {
         Ok(scales.values().sum())
     }
 
-    /// The pods that were let go and are not gone yet, and when to look again.
+    /// Returns the evicted pods that are not gone yet, and when to look again.
     fn disrupted(&self, budget: &Value, pods: &[Value]) -> (Map<String, Value>, Option<i64>) {
         let mut waiting = Map::new();
         let mut recheck: Option<i64> = None;
@@ -150,7 +151,7 @@ impl Cluster {
         (waiting, recheck)
     }
 
-    /// The budgets that guard a pod, as the eviction finds them.
+    /// Returns the budgets for a pod, as the eviction finds them.
     pub(crate) fn guards(&self, pod: &Value) -> Vec<Value> {
         self.store
             .all(&BUDGETS, object::namespace(pod))
@@ -162,7 +163,7 @@ impl Cluster {
             .collect()
     }
 
-    /// What a budget has and needs at this moment, whatever its status says: for the log's own check.
+    /// Returns a budget's current and required pods, whatever its status says, for the log's own check.
     pub(crate) fn truth(&self, budget: &Value) -> Option<(i64, i64)> {
         let pods = self.pods_of(budget);
         let demand = self.demand(budget, &pods).ok()?;
@@ -171,12 +172,12 @@ impl Cluster {
     }
 }
 
-/// Whether a pod counts as available.
+/// Whether a pod is healthy.
 fn healthy(pod: &Value) -> bool {
     !terminating(pod) && is_true(pod, "Ready")
 }
 
-/// A number or a share of a number, rounded up.
+/// Returns a number, or a percentage of a number, rounded up.
 fn scaled(value: &Value, of: i64) -> i64 {
     match value {
         Value::String(text) => {
@@ -187,7 +188,7 @@ fn scaled(value: &Value, of: i64) -> i64 {
     }
 }
 
-/// Writes the condition that follows from how many pods may go.
+/// Sets the condition for the number of allowed disruptions.
 pub(crate) fn allowed_condition(budget: &mut Value, allowed: i64, generation: i64, now_ms: i64) {
     let (status, reason) =
         if allowed > 0 { ("True", "SufficientPods") } else { ("False", "InsufficientPods") };

@@ -1,6 +1,6 @@
-//! The kubelets: pods start, end, are mirrored, and stay for ever where no kubelet runs.
+//! The kubelets: pods start and end, mirror pods return, and pods stay forever without a kubelet.
 //!
-//! What a single pod does differently is written into its annotations (`k8s-api.test/…`), as into a scenario's own objects.
+//! Annotations of a pod (`k8s-api.test/…`) change its behaviour, also in a scenario's own objects.
 
 use serde_json::{Value, json};
 
@@ -12,17 +12,17 @@ use crate::resources::PODS;
 use crate::settings::Span;
 use crate::store::{Change, ChangeKind};
 
-/// From the binding to readiness.
+/// Time from binding to readiness.
 pub const START: &str = "k8s-api.test/start";
-/// From the deletion to the end of the containers.
+/// Time from deletion to the end of the containers.
 pub const STOP: &str = "k8s-api.test/stop";
-/// How long the pod works before it succeeds.
+/// How long the pod works until it succeeds.
 pub const RUNS: &str = "k8s-api.test/runs";
 /// The pod runs and is never ready.
 pub const NEVER_READY: &str = "k8s-api.test/never-ready";
-/// The kubelet never gets rid of the pod (a volume that does not unmount).
+/// The kubelet never removes the pod (a volume that cannot be unmounted).
 pub const NEVER_STOPS: &str = "k8s-api.test/never-stops";
-/// Marks the API's picture of a static pod.
+/// Marks the mirror of a static pod in the API.
 pub const MIRROR: &str = "kubernetes.io/config.mirror";
 
 fn span(pod: &Value, key: &str) -> Option<i64> {
@@ -30,7 +30,7 @@ fn span(pod: &Value, key: &str) -> Option<i64> {
 }
 
 impl Cluster {
-    /// Schedules what a kubelet does about a change of one of its pods.
+    /// Schedules what a kubelet does after a change of one of its pods.
     pub(crate) fn kubelet_sees(&mut self, change: &Change) {
         let pod = &change.object;
         let node = text(pod, "/spec/nodeName").to_owned();
@@ -122,7 +122,7 @@ impl Cluster {
         let actor = Actor::kubelet(text(&pod, "/spec/nodeName"));
         let options =
             DeleteOptions { grace_s: Some(0), uid: Some(uid.to_owned()), ..DeleteOptions::default() };
-        // Why ignored: the pod may have gone in the same instant, which is what the kubelet wants.
+        // The pod may be gone already, which is what the kubelet wants.
         let _ = self.delete(&actor, &PODS, namespace, name, options);
     }
 
@@ -138,7 +138,7 @@ impl Cluster {
         });
     }
 
-    /// A mirror pod was deleted in the API; its containers never noticed.
+    /// Creates a mirror pod again that was deleted in the API; its containers are not affected.
     pub(crate) fn mirror_again(&mut self, mut pod: Value) {
         let node = text(&pod, "/spec/nodeName").to_owned();
         if !self.kubelet_runs(&node)
@@ -156,7 +156,7 @@ impl Cluster {
         self.commit(&Actor::kubelet(&node), &PODS, pod);
     }
 
-    /// The kubelet is back: what was deleted in the meantime ends, everything else starts again.
+    /// Restarts pods when the kubelet is back: deleted ones end, all others start again.
     pub(crate) fn restart_pods(&mut self, node: &str) {
         let pods: Vec<Value> =
             self.store.all(&PODS, "").filter(|p| text(p, "/spec/nodeName") == node).cloned().collect();

@@ -1,4 +1,5 @@
-//! gpu-operator's mig-manager: it follows the label `nvidia.com/mig.config`, pauses its neighbours and says how it went.
+//! gpu-operator's mig-manager: it follows the label `nvidia.com/mig.config`, pauses other components and reports the
+//! result.
 
 use std::collections::BTreeMap;
 
@@ -11,9 +12,9 @@ use crate::object::{self, label, set};
 use crate::resources::NODES;
 use crate::store::Change;
 
-/// The label that asks for a layout.
+/// The label that requests a layout.
 pub const CONFIG: &str = "nvidia.com/mig.config";
-/// The label that says how far it is: `pending`, `success`, `failed`.
+/// The label with the result: `pending`, `success`, `failed`.
 pub const STATE: &str = "nvidia.com/mig.config.state";
 const PAUSED: &str = "paused-for-mig-change";
 const NEIGHBOURS: [&str; 4] = [
@@ -23,15 +24,15 @@ const NEIGHBOURS: [&str; 4] = [
     "nvidia.com/gpu.deploy.dcgm",
 ];
 
-/// What a node's mig-manager knows.
+/// The state of a node's mig-manager.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct MigManager {
-    /// Layout to the devices that it makes; any other layout fails.
+    /// The devices of each layout; any other layout fails.
     pub layouts: BTreeMap<String, BTreeMap<String, i64>>,
-    /// Every change fails, as with a GPU that is in use.
+    /// Whether every change fails, as with a GPU that is in use.
     pub fails: bool,
-    /// The layout that it has worked on last.
+    /// The last layout that it worked on.
     #[serde(skip)]
     pub seen: String,
 }
@@ -41,11 +42,11 @@ fn actor() -> Actor {
 }
 
 impl Cluster {
-    /// Starts a change when the label asks for another layout.
+    /// Starts a change if the label requests another layout.
     pub(crate) fn mig_manager_sees(&mut self, change: &Change) {
         let node = object::name(&change.object).to_owned();
         let wanted = label(&change.object, CONFIG).unwrap_or_default().to_owned();
-        // Why the label of the manager itself: gpu-operator deploys it only where this says so.
+        // gpu-operator deploys the manager only where this label allows it.
         let deployed = label(&change.object, "nvidia.com/gpu.deploy.mig-manager").is_none_or(|v| v == "true");
         let Some(manager) = self.machines.get_mut(&node).and_then(|m| m.mig.as_mut()) else { return };
         if !deployed || wanted.is_empty() || manager.seen == wanted {
@@ -64,14 +65,14 @@ impl Cluster {
         self.timers.at(self.now_ms + self.settings.mig_apply.0, due);
     }
 
-    /// Ends a change: the devices are other ones, the neighbours start again.
+    /// Ends a change: the devices are replaced, and the paused components start again.
     pub(crate) fn mig_applied(&mut self, node: &str, layout: &str) {
         let Some(manager) = self.machines.get(node).and_then(|m| m.mig.clone()) else { return };
         if manager.seen != layout {
             return;
         }
         if !self.kubelet_runs(node) {
-            // Why later: the manager is a pod of this node, and goes on when it runs again.
+            // Later: the manager is a pod of this node, and continues when it runs again.
             let due = Due::MigApplied { node: node.to_owned(), layout: layout.to_owned() };
             self.timers.at(self.now_ms + self.settings.mig_apply.0, due);
             return;

@@ -1,6 +1,7 @@
-//! Everything in the cluster that acts by itself: controllers, kubelets, machines.
+//! All active parts of the cluster: controllers, kubelets, machines.
 //!
-//! A part never calls another: each write makes [`Cluster::react`] schedule who has to look, after its own lag.
+//! No part calls another: each write makes [`Cluster::react`] schedule the parts that it concerns, after their own
+//! lag.
 
 pub mod disruption;
 pub mod kubelet;
@@ -17,7 +18,7 @@ use crate::store::Change;
 use timers::Due;
 
 impl Cluster {
-    /// Lets everything happen that is due until a time.
+    /// Runs everything that is due until a time.
     pub fn settle(&mut self, now_ms: i64) {
         while let Some((at_ms, due)) = self.timers.take(now_ms) {
             self.now_ms = self.now_ms.max(at_ms);
@@ -44,7 +45,7 @@ impl Cluster {
         }
     }
 
-    /// Schedules everybody who has to look at a change.
+    /// Schedules all parts that a change concerns.
     pub(crate) fn react(&mut self, _actor: &Actor, change: &Change) {
         let namespace = object::namespace(&change.object).to_owned();
         match change.resource.plural {
@@ -70,7 +71,7 @@ impl Cluster {
         }
     }
 
-    /// Has all controllers look at everything after their lag.
+    /// Schedules all controllers to check everything after their lag.
     pub(crate) fn reconcile_soon(&mut self) {
         self.timers.once(self.now_ms + self.settings.controller_lag.0, Due::Reconcile);
     }

@@ -1,4 +1,4 @@
-//! The namespace controller and the garbage collector: what is deleted because something else is.
+//! The namespace controller and the garbage collector: deletions that follow from other deletions.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ use crate::object::{self, terminating, text};
 use crate::resources::{ALL, NAMESPACES, PODS, by_kind};
 
 impl Cluster {
-    /// Deletes what is in deleted namespaces, and takes the empty ones away.
+    /// Deletes what is in deleted namespaces, and removes the empty ones.
     pub(crate) fn empty_namespaces(&mut self) {
         let actor = Actor::controller_manager();
         let ending: Vec<String> = self
@@ -27,7 +27,7 @@ impl Cluster {
                     .collect();
                 for (name, ending) in names {
                     if !ending {
-                        // Why ignored: whatever is still there is counted below and tried again.
+                        // What remains is counted below and tried again.
                         let _ = self.delete(&actor, resource, &namespace, &name, DeleteOptions::default());
                     }
                 }
@@ -45,7 +45,7 @@ impl Cluster {
         }
     }
 
-    /// Deletes the pods whose controller does not exist any more.
+    /// Deletes pods whose controller no longer exists.
     pub(crate) fn collect_garbage(&mut self) {
         let orphans: Vec<(String, String, String)> = self
             .store
@@ -60,13 +60,13 @@ impl Cluster {
             .collect();
         for (namespace, name, uid) in orphans {
             let options = DeleteOptions { uid: Some(uid), ..DeleteOptions::default() };
-            // Why ignored: a pod that changed in between is looked at again.
+            // A pod that changed in between is checked again.
             let _ = self.delete(&Actor::controller_manager(), &PODS, &namespace, &name, options);
         }
     }
 
     fn owner_lives(&self, pod: &Value, owner: &Value) -> bool {
-        // Why true for kinds that are not served here: the collector does nothing about what it cannot look up.
+        // True for kinds that are not served here: the collector ignores what it cannot look up.
         let Some(resource) = by_kind(text(owner, "/apiVersion"), text(owner, "/kind")) else { return true };
         let namespace = if resource.namespaced { object::namespace(pod) } else { "" };
         self.store
@@ -74,7 +74,7 @@ impl Cluster {
             .is_some_and(|o| object::uid(o) == text(owner, "/uid"))
     }
 
-    /// Marks a namespace as going away.
+    /// Marks a namespace as terminating.
     pub(crate) fn end_namespace(&mut self, actor: &Actor, namespace: &Value) -> Value {
         let mut ending = namespace.clone();
         if !terminating(&ending) {

@@ -1,4 +1,4 @@
-//! Nodes: their machines, kubelets' heartbeats, reboots, device plugins, and what the node controller makes of them.
+//! Nodes: their machines, kubelets' heartbeats, reboots, device plugins, and the node controller's reactions.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -15,11 +15,11 @@ use crate::resources::{NODES, PODS};
 use crate::selector::tolerates;
 use crate::store::{Change, ChangeKind};
 
-/// What a machine's kubelet does.
+/// The state of a machine's kubelet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kubelet {
     Running,
-    /// Sends heartbeats and says `Ready=False`; pods come and go no more.
+    /// Sends heartbeats with `Ready=False`; pods no longer start or end.
     Sick,
     /// Sends nothing: down, cut off or hung.
     Dead,
@@ -29,16 +29,16 @@ pub enum Kubelet {
 #[derive(Clone, Debug)]
 pub struct Machine {
     pub kubelet: Kubelet,
-    /// When the kubelet got into its state.
+    /// When the kubelet entered its state.
     pub since_ms: i64,
     pub boot_id: String,
-    /// The GPUs as the hardware has them: resource name to count. A device plugin reads it only when it starts.
+    /// The GPUs in the hardware: resource name to count. A device plugin reads them only when it starts.
     pub devices: BTreeMap<String, i64>,
-    /// The label (`key=value`) of the pods that are the node's device plugin; without one it starts with the kubelet.
+    /// The label (`key=value`) of the device plugin's pods; without one it starts with the kubelet.
     pub plugin: Option<(String, String)>,
     pub plugin_since_ms: i64,
     pub mig: Option<MigManager>,
-    /// The state file of the simulated machine that this one is.
+    /// The state file of the simulated machine that this one follows.
     pub lab: Option<PathBuf>,
 }
 
@@ -51,7 +51,7 @@ impl Cluster {
         self.machines.get(node).is_some_and(|m| m.kubelet == Kubelet::Running)
     }
 
-    /// Puts a machine behind a node that exists, ready and with its devices advertised.
+    /// Adds a machine to an existing node, ready and with its devices advertised.
     pub fn add_machine(&mut self, node: &str, machine: Machine) {
         let Some(object) = self.store.get(&NODES, "", node).cloned() else { return };
         let (now_ms, boot_id, devices) = (self.now_ms, machine.boot_id.clone(), machine.devices.clone());
@@ -95,7 +95,7 @@ impl Cluster {
         }
     }
 
-    /// The kubelet falls silent.
+    /// Stops the kubelet, so that it is silent.
     pub fn kubelet_dies(&mut self, node: &str) {
         if self.enter(node, Kubelet::Dead) {
             let due = Due::NodeMissed { node: node.to_owned(), since_ms: self.now_ms };
@@ -103,7 +103,7 @@ impl Cluster {
         }
     }
 
-    /// The kubelet runs, and its runtime does not.
+    /// Breaks the kubelet's runtime, while the kubelet itself runs.
     pub fn kubelet_sick(&mut self, node: &str) {
         if self.enter(node, Kubelet::Sick) {
             let now_ms = self.now_ms;
@@ -114,7 +114,7 @@ impl Cluster {
         }
     }
 
-    /// The kubelet starts: it reports what the machine is now, and is ready a little later.
+    /// Starts the kubelet: it reports the machine's current state, and is ready a little later.
     pub fn kubelet_starts(&mut self, node: &str) {
         if !self.enter(node, Kubelet::Running) {
             return;
@@ -150,7 +150,7 @@ impl Cluster {
         }
     }
 
-    /// The machine goes down, and is up again with a new boot id after a while.
+    /// Shuts the machine down, and boots it with a new boot id after a while.
     pub fn reboot(&mut self, node: &str, down_ms: i64) {
         self.kubelet_dies(node);
         self.timers.at(self.now_ms + down_ms, Due::Boot { node: node.to_owned(), since_ms: self.now_ms });
@@ -163,7 +163,7 @@ impl Cluster {
         self.boot_as(node, Uuid::new_v4().to_string());
     }
 
-    /// The machine is up under a boot id that somebody else knows.
+    /// Boots the machine with a given boot id.
     pub fn boot_as(&mut self, node: &str, boot_id: String) {
         if let Some(machine) = self.machines.get_mut(node) {
             machine.boot_id = boot_id;
@@ -214,14 +214,14 @@ impl Cluster {
         }
     }
 
-    /// Changes the hardware. The node says so only when its device plugin has started again.
+    /// Changes the hardware. The node shows it only after its device plugin has started again.
     pub fn set_devices(&mut self, node: &str, devices: BTreeMap<String, i64>) {
         if let Some(machine) = self.machines.get_mut(node) {
             machine.devices = devices;
         }
     }
 
-    /// Follows the pods that are device plugins.
+    /// Follows the pods of device plugins.
     pub(crate) fn plugin_sees(&mut self, node: &str, change: &Change) {
         let Some((key, value)) = self.machines.get(node).and_then(|m| m.plugin.clone()) else { return };
         if object::label(&change.object, &key) != Some(value.as_str()) {
@@ -241,7 +241,7 @@ impl Cluster {
         }
     }
 
-    /// The device plugin starts, and registers what it finds a little later.
+    /// Starts the device plugin, which registers the devices a little later.
     pub fn plugin_starts(&mut self, node: &str) {
         let now_ms = self.now_ms;
         if let Some(machine) = self.machines.get_mut(node) {
@@ -273,7 +273,7 @@ impl Cluster {
         });
     }
 
-    /// Keeps the taints that follow from cordons and readiness.
+    /// Updates the taints that follow from cordons and readiness.
     pub(crate) fn keep_taints(&mut self) {
         let nodes: Vec<Value> = self.store.all(&NODES, "").cloned().collect();
         for node in nodes {
@@ -314,7 +314,7 @@ impl Cluster {
         }
     }
 
-    /// Schedules the deletion of the pods that do not tolerate a taint for ever.
+    /// Schedules the deletion of pods that do not tolerate a taint forever.
     fn chase(&mut self, node: &str, taint: &Value) {
         let pods: Vec<Value> =
             self.store.all(&PODS, "").filter(|p| text(p, "/spec/nodeName") == node).cloned().collect();
@@ -358,7 +358,7 @@ impl Cluster {
             });
             set_condition(p, now_ms, condition);
         });
-        // Why ignored: a pod that is gone by now is what was wanted.
+        // A pod that is gone by now needs no deletion.
         let _ = self.delete(&actor, &PODS, namespace, name, DeleteOptions::default());
     }
 }
@@ -384,7 +384,7 @@ fn gpu_names(node: &Value, place: &str) -> Vec<String> {
         .collect()
 }
 
-/// Why capacity stays: the kubelet keeps a resource whose plugin is away, with nothing of it to allocate.
+/// Sets the allocatable devices to 0. Capacity stays: the kubelet keeps a resource whose plugin is gone.
 fn no_devices(node: &mut Value) {
     for name in gpu_names(node, "allocatable") {
         set(node, &["status", "allocatable", &name], json!("0"));

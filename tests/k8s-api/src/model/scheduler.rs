@@ -1,4 +1,4 @@
-//! The scheduler: puts pods without a node on one that is ready, not cordoned, tolerated and has the devices.
+//! The scheduler: binds pods to nodes that are ready, not cordoned, tolerated and have the devices.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::object::{self, flag, is_true, set, set_condition, terminating, text};
 use crate::resources::{NODES, PODS};
 use crate::selector::tolerates;
 
-/// What a pod wants of `nvidia.com/*`.
+/// Returns a pod's requests for `nvidia.com/*`.
 fn wants(pod: &Value) -> BTreeMap<String, i64> {
     let mut sum = BTreeMap::new();
     for container in object::list(pod, "/spec/containers") {
@@ -32,7 +32,7 @@ fn finished(pod: &Value) -> bool {
     matches!(text(pod, "/status/phase"), "Succeeded" | "Failed")
 }
 
-/// Whether a node's labels are those that a pod's `nodeSelector` asks for.
+/// Whether a node's labels match a pod's `nodeSelector`.
 pub(crate) fn selected(pod_spec: &Value, node: &Value) -> bool {
     let wanted = pod_spec.get("nodeSelector").and_then(Value::as_object);
     wanted.into_iter().flatten().all(|(key, value)| object::label(node, key) == value.as_str())
@@ -54,7 +54,7 @@ impl Cluster {
         }
     }
 
-    /// The node with the fewest pods among those that fit.
+    /// Returns the node with the fewest pods among those that fit.
     fn place(&self, pod: &Value) -> Option<String> {
         let wanted = wants(pod);
         let mut best: Option<(usize, String)> = None;
@@ -93,10 +93,10 @@ impl Cluster {
         best.map(|(_, name)| name)
     }
 
-    /// Puts a pod on a node, whoever decided so.
+    /// Binds a pod to a node.
     pub(crate) fn bind(&mut self, pod: &Value, node: &str) {
         let now_ms = self.now_ms;
-        // Why no bookkeeping of fields: a binding is a subresource, whose writer the real server does not note either.
+        // No field ownership: a binding is a subresource, whose writer the real server does not record either.
         let mut bound = pod.clone();
         set(&mut bound, &["spec", "nodeName"], json!(node));
         set_condition(

@@ -1,13 +1,13 @@
-//! What is due when: one queue for all parts of the model, in the order of time.
+//! Pending timers: one queue for all parts of the model, in the order of time.
 
 use std::collections::BTreeMap;
 
-/// Something that happens by itself.
+/// An event that occurs by itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Due {
-    /// All controllers but the disruption controller look at everything.
+    /// All controllers but the disruption controller check everything.
     Reconcile,
-    /// The disruption controller looks at one budget.
+    /// The disruption controller checks one budget.
     Budget {
         namespace: String,
         name: String,
@@ -24,23 +24,23 @@ pub enum Due {
         name: String,
         uid: String,
     },
-    /// A pod's work is done.
+    /// A pod's work has ended.
     PodSucceeded {
         namespace: String,
         name: String,
         uid: String,
     },
-    /// A pod has stood long enough on a node whose taint it does not tolerate for ever.
+    /// A pod has been on a node long enough whose taint it does not tolerate forever.
     TaintEviction {
         namespace: String,
         name: String,
         uid: String,
     },
-    /// The kubelet makes the mirror of a static pod anew.
+    /// The kubelet creates the mirror of a static pod again.
     Mirror {
         pod: serde_json::Value,
     },
-    /// A machine that went down at this time is up again.
+    /// The machine that went down at this time is up again.
     Boot {
         node: String,
         since_ms: i64,
@@ -50,7 +50,7 @@ pub enum Due {
         node: String,
         since_ms: i64,
     },
-    /// The node monitor misses a kubelet that was last heard at this time.
+    /// The node monitor misses a kubelet that was last seen at this time.
     NodeMissed {
         node: String,
         since_ms: i64,
@@ -82,7 +82,7 @@ impl Timers {
         self.queue.insert((at_ms, self.count), due);
     }
 
-    /// Adds what is not waiting already; an earlier one is enough.
+    /// Adds a timer unless it is pending already; an earlier one is enough.
     pub fn once(&mut self, at_ms: i64, due: Due) {
         if !self.queue.iter().any(|((at, _), waiting)| *at <= at_ms && *waiting == due) {
             self.at(at_ms, due);
@@ -93,7 +93,7 @@ impl Timers {
         self.queue.first_key_value().map(|((at, _), _)| *at)
     }
 
-    /// The first that is due at a time.
+    /// Takes the first timer that is due at a time.
     pub fn take(&mut self, now_ms: i64) -> Option<(i64, Due)> {
         let entry = self.queue.first_entry().filter(|e| e.key().0 <= now_ms)?;
         let ((at, _), due) = entry.remove_entry();

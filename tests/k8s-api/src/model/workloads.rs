@@ -1,6 +1,6 @@
-//! The workload controllers: replica sets, stateful sets, daemon sets and jobs bring their pods back.
+//! The workload controllers: replica sets, stateful sets, daemon sets and jobs replace their pods.
 //!
-//! A deployment is only the owner of its replica set here: what a drain meets are pods.
+//! A deployment is only the owner of its replica set here, because a drain only handles pods.
 
 use serde_json::{Value, json};
 
@@ -46,14 +46,15 @@ impl Cluster {
             let name = format!("{}-{}", object::name(owner), self.suffix());
             self.make_pod(&REPLICA_SETS, owner, &name, |_| {});
         }
-        // Why the ready ones last: a controller that has too many gives up what serves nobody first.
+        // Ready ones last: a controller with too many pods removes unready ones first.
         active.sort_by_key(|p| is_true(p, "Ready"));
         for pod in active.iter().take(active.len().saturating_sub(wanted)) {
             self.give_up(pod);
         }
     }
 
-    /// One pod for each number, under the same name for ever; the next one only when all before it are ready.
+    /// Keeps one pod for each number, always under the same name; the next one starts only when all before it are
+    /// ready.
     fn keep_ordinals(&mut self, owner: &Value, pods: &[Value]) {
         let parallel = text(owner, "/spec/podManagementPolicy") == "Parallel";
         let wanted = int(owner, "/spec/replicas").unwrap_or(1);
@@ -88,7 +89,7 @@ impl Cluster {
         }
     }
 
-    /// One pod on every node that is selected and tolerated; a cordon keeps none of them away.
+    /// Keeps one pod on every node that is selected and tolerated, cordoned or not.
     fn keep_daemons(&mut self, owner: &Value, pods: &[Value]) {
         let nodes: Vec<Value> = self.store.all(&NODES, "").cloned().collect();
         for node in &nodes {
@@ -103,7 +104,7 @@ impl Cluster {
                 taints.all(|t| tolerates(&probe, t).is_some())
             };
             let here = selected(&probe["spec"], node);
-            // Why two: a pod that runs stays through a taint which only keeps new ones away.
+            // Two answers: a running pod stays under a taint that only keeps new ones away.
             let (starts, stays) =
                 (here && tolerated(&["NoSchedule", "NoExecute"]), here && tolerated(&["NoExecute"]));
             let there: Vec<&Value> = pods.iter().filter(|p| text(p, "/spec/nodeName") == name).collect();
@@ -135,7 +136,7 @@ impl Cluster {
         let parallel = int(owner, "/spec/parallelism").unwrap_or(1);
         let done = i64::try_from(pods.iter().filter(|p| text(p, "/status/phase") == "Succeeded").count())
             .unwrap_or_default();
-        // Why terminating ones count: a job replaces a pod when it is gone, not before.
+        // Terminating ones count: a job replaces a pod only when it is gone.
         let active = i64::try_from(pods.iter().filter(|p| !finished(p)).count()).unwrap_or_default();
         for _ in active..parallel.min(completions - done) {
             let name = format!("{}-{}", object::name(owner), self.suffix());
@@ -145,7 +146,7 @@ impl Cluster {
 
     fn give_up(&mut self, pod: &Value) {
         let options = DeleteOptions { uid: Some(object::uid(pod).to_owned()), ..DeleteOptions::default() };
-        // Why ignored: a pod that changed in between is looked at again.
+        // A pod that changed in between is checked again.
         let _ = self.delete(
             &Actor::controller_manager(),
             &PODS,
@@ -177,7 +178,7 @@ impl Cluster {
         }]);
         set(&mut pod, &["metadata", "ownerReferences"], reference);
         change(&mut pod);
-        // Why ignored: what admission refuses now is tried again at the next change.
+        // What admission refuses now is tried again at the next change.
         let _ = self.create(&Actor::controller_manager(), &PODS, namespace, pod, false);
     }
 
@@ -220,7 +221,7 @@ impl Cluster {
     }
 }
 
-/// What the daemon set controller lets its pods tolerate.
+/// Adds the tolerations that the daemon set controller gives its pods.
 fn daemon_tolerations(pod: &mut Value) {
     let mut all: Vec<Value> = object::list(pod, "/spec/tolerations").to_vec();
     for (key, effect) in [

@@ -1,4 +1,4 @@
-//! A plain HTTPS client for the tests: one connection per request, nothing hidden.
+//! A plain HTTPS client for the tests: one connection per request.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use serde_json::Value;
 
-/// What came back.
+/// A response.
 #[derive(Debug, Clone)]
 pub struct Answer {
     pub code: u16,
@@ -38,7 +38,7 @@ pub struct Client {
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 impl Client {
-    /// A client that logs in by a certificate for `user`.
+    /// Creates a client that logs in with a certificate for `user`.
     pub fn certified(server: &Server, user: &str) -> Self {
         Self::new(server, &server.certificate(user).expect("a certificate"))
     }
@@ -92,7 +92,7 @@ impl Client {
         Ok(sender.send_request(request.body(Full::new(Bytes::from(body)))?).await?)
     }
 
-    /// One request; an error where the connection ended.
+    /// Sends one request; an error if the connection ended.
     pub fn ask(&self, method: &str, path: &str, kind: &str, body: Vec<u8>) -> Result<Answer, Failure> {
         self.runtime.block_on(async {
             let response = self.send(method, path, kind, body).await?;
@@ -128,7 +128,7 @@ impl Client {
         self.ask("DELETE", path, "application/json", Vec::new()).expect("an answer")
     }
 
-    /// Reads a watch until `enough` says so or it ends; true in the answer where it broke.
+    /// Reads a watch until `enough` holds or it ends. Returns true if it broke.
     pub fn watch(&self, path: &str, mut enough: impl FnMut(&[Value]) -> bool) -> (Vec<Value>, bool) {
         self.runtime.block_on(async {
             let response = self.send("GET", path, "application/json", Vec::new()).await.expect("an answer");

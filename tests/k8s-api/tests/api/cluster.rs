@@ -1,4 +1,4 @@
-//! What the cluster does by itself around a drain, on a clock that the tests move.
+//! What the cluster does around a drain, on a clock that the tests move.
 
 use std::time::Duration;
 
@@ -59,7 +59,7 @@ fn evicted_pods_come_up_elsewhere_and_the_budget_follows() {
     cordon(&client, "n01", true);
     let victim = pods_on(&server, "n01").first().cloned().expect("one pod on each node");
     assert_eq!(evict(&client, "default", &victim).code, 201);
-    // Terminating: still there; the budget is used up until the replacement is ready.
+    // The pod is terminating and still exists; the budget is used up until the replacement is ready.
     assert!(object::terminating(&server.object(&PODS, "default", &victim).expect("201 is not gone")));
     let other = pods_on(&server, "n02").first().cloned().expect("a pod");
     assert_eq!(evict(&client, "default", &other).code, 429);
@@ -170,7 +170,7 @@ fn finalizers_and_stuck_kubelets_hold_pods() {
     assert_eq!(held.body["metadata"]["deletionGracePeriodSeconds"], json!(0));
     assert_eq!(client.patch("merge", path, &json!({"metadata": {"finalizers": null}})).code, 200);
     assert_eq!(client.get(path).code, 404);
-    // A shorter grace is taken over; zero ends it without the kubelet.
+    // A shorter grace has an effect; zero deletes the pod without the kubelet.
     assert_eq!(client.delete("/api/v1/namespaces/default/pods/stuck?gracePeriodSeconds=0").code, 200);
     assert_eq!(client.get("/api/v1/namespaces/default/pods/stuck").code, 404);
 }
@@ -354,7 +354,7 @@ fn leases_are_taken_by_version_only() {
     assert_eq!(client.put(&own, &lease).code, 201, "one without is");
 }
 
-/// Reads as `Span` in a test.
+/// Parses a `Span`.
 trait ParseSpan {
     fn parse_span(&self) -> gpufleet_k8s_api::settings::Span;
 }

@@ -1,4 +1,4 @@
-//! A server ends when it is dropped, whatever it is busy with.
+//! A server ends when it is dropped, whatever it is doing.
 
 use std::sync::mpsc;
 use std::thread;
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use gpufleet_k8s_api::server::Server;
 use gpufleet_k8s_api::settings::Settings;
 
-/// Each end meets the server in another instant of its waking up, in which it once missed that it was to end.
+/// Each drop happens at another moment of the server's wake-up; it once missed its end at one of them.
 #[test]
 fn a_server_that_wakes_up_as_it_is_dropped_ends() {
     let (done, ended) = mpsc::channel();
@@ -21,7 +21,7 @@ fn a_server_that_wakes_up_as_it_is_dropped_ends() {
             }
             drop(server);
         }
-        // Why ignored: who waits for it may have given up.
+        // The receiver may have given up.
         let _ = done.send(());
     });
     ended.recv_timeout(Duration::from_secs(100)).expect("every server ended");

@@ -1,4 +1,4 @@
-//! Every fault that tests can switch on, seen from a client.
+//! Every fault that tests can switch on, as a client sees it.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! Tokens that end, and the ways in which a client gets new ones.
+//! Tokens that expire, and the ways in which a client gets new ones.
 
 use std::process::Command as Process;
 use std::time::Duration;

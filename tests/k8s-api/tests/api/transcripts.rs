@@ -1,7 +1,7 @@
 //! The replies of a real kube-apiserver 1.36.2, compared with this server's field by field.
 //!
-//! The requests are those of the recording, in its order. Only names that the recording made up, uids, times and versions may
-//! differ; times are compared to each other where they mean something.
+//! The requests are those of the recording, in its order. Only generated names, uids, times and versions may differ;
+//! times are compared with each other where they matter.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ fn recorded(name: &str) -> (u16, Value) {
     )
 }
 
-/// Puts one word for everything that differs between two runs.
+/// Replaces everything that differs between two runs by a fixed word.
 fn blur(value: &mut Value, path: &str) {
     match value {
         Value::Object(map) => {
@@ -32,7 +32,7 @@ fn blur(value: &mut Value, path: &str) {
                     "uid" if path.ends_with("metadata") => *inner = json!("UID"),
                     "resourceVersion" => *inner = json!("VERSION"),
                     "creationTimestamp" | "deletionTimestamp" | "time" => *inner = json!("TIME"),
-                    // Why only these: the other conditions have the recording's own times, as sent by the client.
+                    // Only these: the other conditions have the recording's own times, as sent by the client.
                     "lastTransitionTime" if inner != "2026-11-21T08:00:00Z" => *inner = json!("TIME"),
                     _ => blur(inner, &here),
                 }
@@ -190,7 +190,7 @@ fn every_recorded_reply_is_given_again() {
     same("18-lease-create", &case.client.post(leases, &lease));
     same("19-lease-create-again-409", &case.client.post(leases, &lease));
 
-    // Why: at that moment of the recording w2 had been taken away.
+    // At this point of the recording, w2 had been deleted.
     assert_eq!(case.client.delete(&format!("/api/v1/namespaces/{SPACE}/pods/w2")).code, 200);
     same("20-pods-on-node", &case.client.get("/api/v1/pods?fieldSelector=spec.nodeName%3Dcn1"));
 
@@ -204,11 +204,11 @@ fn every_recorded_reply_is_given_again() {
     );
 }
 
-/// The rows of the table of measured cases that have no transcript of their own.
+/// Measured cases that have no transcript of their own.
 #[test]
 fn what_was_measured_without_a_transcript() {
     let case = Case::new();
-    // A budget that its controller has not seen: 429 with a time to wait.
+    // A budget that its controller has not processed: 429 with a time to wait.
     case.pod("w1", "w", 0, |_| {});
     case.settle();
     case.budget("p1", "w", 1, |_| {});
@@ -220,14 +220,14 @@ fn what_was_measured_without_a_transcript() {
         json!("The disruption budget p1 is still being processed by the server.")
     );
     case.settle();
-    // A rehearsal under an exhausted budget is refused as the real thing would be, by query and by options.
+    // A dry run under an exhausted budget is refused like the real request, by query and by options.
     for answer in [
         case.evict_with("w1", None, "?dryRun=All"),
         case.evict_with("w1", Some(json!({"dryRun": ["All"]})), ""),
     ] {
         assert_eq!(answer.code, 429);
     }
-    // Pods that do not run are not guarded.
+    // Budgets do not apply to pods that do not run.
     case.pod("w2", "w", 0, |_| {});
     case.phase("w2", "Pending", false);
     case.pod("w3", "w", 0, |_| {});
@@ -237,13 +237,13 @@ fn what_was_measured_without_a_transcript() {
         assert_eq!(case.evict(name).code, 201, "{name}");
         assert_eq!(case.get(name).code, 404, "{name}");
     }
-    // A pod that is not healthy may go where the budget says so.
+    // A pod that is not healthy may be evicted if the budget allows it.
     case.pod("u1", "u", 0, |_| {});
     case.phase("u1", "Running", false);
     case.budget("p2", "u", 1, |b| b["spec"]["unhealthyPodEvictionPolicy"] = json!("AlwaysAllow"));
     case.settle();
     assert_eq!(case.evict("u1").code, 201);
-    // The uid guards a pod that has none of the budgets' troubles.
+    // The uid is checked for a pod without any budget too.
     case.pod("c", "c", 0, |_| {});
     let wrong = case.evict_with("c", Some(json!({"preconditions": {"uid": "another"}})), "");
     let uid = case.get("c").body["metadata"]["uid"].as_str().expect("a uid").to_owned();
@@ -255,10 +255,10 @@ fn what_was_measured_without_a_transcript() {
              The object might have been deleted and then recreated"
         ))
     );
-    // A rehearsal without a budget is accepted, and nothing happens.
+    // A dry run without a budget is accepted and does nothing.
     assert_eq!(case.evict_with("c", None, "?dryRun=All").code, 201);
     assert_eq!(case.get("c").body["metadata"].get("deletionTimestamp"), None);
-    // Misspelt options are dropped with a warning, and the pod goes.
+    // Misspelt options are dropped with a warning, and the pod is evicted.
     let body = json!({"metadata": {"name": "c"}, "delete_options": {"preconditions": {"uid": "another"}, "dryRun": ["All"]}});
     let path = format!("/api/v1/namespaces/{SPACE}/pods/c/eviction");
     let strict = case.client.post(&format!("{path}?fieldValidation=Strict"), &body);
@@ -269,14 +269,14 @@ fn what_was_measured_without_a_transcript() {
         (201, Some("299 - \"unknown field \\\"delete_options\\\"\""))
     );
     assert_eq!(case.get("c").code, 404);
-    // A cordon does not stop who names the node.
+    // A cordon does not prevent a pod that names the node.
     assert_eq!(
         case.client.patch("merge", "/api/v1/nodes/cn1", &json!({"spec": {"unschedulable": true}})).code,
         200
     );
     case.pod("late", "late", 0, |_| {});
     assert_eq!(case.get("late").body["spec"]["nodeName"], json!("cn1"));
-    // Two writers: a merge patch overwrites, a version or a test refuses.
+    // Two writers: a merge patch overwrites; a version or a test refuses.
     let stale = json!({"metadata": {"resourceVersion": "101"}, "spec": {"unschedulable": null}});
     let refused = case.client.patch("merge", "/api/v1/nodes/cn1", &stale);
     assert_eq!((refused.code, refused.body["reason"].as_str()), (409, Some("Conflict")));
@@ -292,7 +292,8 @@ fn what_was_measured_without_a_transcript() {
     );
 }
 
-/// A wrong uid under a budget with room takes the room, as in the real code: the precondition comes after the budget.
+/// A wrong uid under a budget with room uses up the room, as in the real code: the precondition comes after the
+/// budget.
 #[test]
 fn a_wrong_uid_costs_the_budget_a_disruption_until_its_controller_gives_up() {
     let case = Case::new();

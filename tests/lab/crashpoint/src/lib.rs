@@ -1,9 +1,9 @@
-//! A library for `LD_PRELOAD` that ends `gpufleet` with SIGKILL at an exact record of its journal.
+//! A library for `LD_PRELOAD` that kills `gpufleet` with SIGKILL at an exact record of its journal.
 //!
-//! It stands in for the calls of libc that write files, and acts on the file called `journal.jsonl` alone. `CRASH_AT` is the
-//! number of the record, counted from 1 over what this process writes; `CRASH_HOW` is `before`, `after` or `torn:BYTES`
-//! (see [`plan::How`]). In any other program, and without both variables, every call goes straight on. The program under
-//! test has no hook for this and cannot tell.
+//! It replaces libc's calls that write files, and acts only on the file `journal.jsonl`. `CRASH_AT` is the number of
+//! the record, counted from 1 over what this process writes; `CRASH_HOW` is `before`, `after` or `torn:BYTES`
+//! (see [`plan::How`]). In any other program, and without both variables, every call is passed on. The program under
+//! test has no hook for this and cannot notice it.
 //!
 //! Nothing here may allocate, lock or write through the standard library: it runs inside another program's `write`.
 
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
 use plan::How;
 
-/// The program that is ended, by the name of its file.
+/// File name of the program that is killed.
 const PROGRAM: &[u8] = b"gpufleet";
 const JOURNAL: &[u8] = b"/journal.jsonl";
 
@@ -25,7 +25,7 @@ const ARMED: u8 = 2;
 static STATE: AtomicU8 = AtomicU8::new(UNKNOWN);
 static RECORDS: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether this process is to die at all.
+/// Whether this process is to be killed.
 fn armed() -> bool {
     match STATE.load(Ordering::Acquire) {
         UNKNOWN => {
@@ -62,7 +62,7 @@ fn link<'a>(path: &CStr, place: &'a mut [u8]) -> &'a [u8] {
     place.get(..usize::try_from(length).unwrap_or(0)).unwrap_or_default()
 }
 
-/// Whether a descriptor is the journal.
+/// Whether a descriptor is the journal's.
 fn is_journal(fd: c_int) -> bool {
     let Ok(mut number) = u32::try_from(fd) else { return false };
     // `/proc/self/fd/N` without an allocation: the digits are written from the end.
@@ -80,7 +80,7 @@ fn is_journal(fd: c_int) -> bool {
     link(path, &mut place).ends_with(JOURNAL)
 }
 
-/// Writes by the kernel's own call, all of it or as much as goes. `None` is the file's own position.
+/// Writes with the kernel's own call, as much as possible. `None` means the file's current position.
 fn put(fd: c_int, bytes: &[u8], offset: Option<i64>) -> isize {
     let mut done = 0;
     while let Some(rest) = bytes.get(done..).filter(|rest| !rest.is_empty()) {
@@ -103,7 +103,7 @@ fn put(fd: c_int, bytes: &[u8], offset: Option<i64>) -> isize {
     done as isize
 }
 
-/// Writes a piece of the journal, or what is left of it, and dies then.
+/// Writes a piece of the journal, or the part before the crash, and then dies.
 fn journal(fd: c_int, piece: &[u8], offset: Option<i64>) -> isize {
     let written = RECORDS.load(Ordering::Acquire);
     if let Some((at, how)) = order()
@@ -128,10 +128,10 @@ fn die() -> ! {
     }
 }
 
-/// `write(2)`.
+/// Replaces `write(2)`.
 ///
 /// # Safety
-/// As libc's own.
+/// As libc's function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn write(fd: c_int, bytes: *const c_void, count: usize) -> isize {
     if armed() && count > 0 && is_journal(fd) {
@@ -142,10 +142,10 @@ pub unsafe extern "C" fn write(fd: c_int, bytes: *const c_void, count: usize) ->
     unsafe { libc::syscall(libc::SYS_write, fd, bytes, count) as isize }
 }
 
-/// `pwrite64(2)`.
+/// Replaces `pwrite64(2)`.
 ///
 /// # Safety
-/// As libc's own.
+/// As libc's function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pwrite64(fd: c_int, bytes: *const c_void, count: usize, offset: i64) -> isize {
     if armed() && count > 0 && is_journal(fd) {
@@ -156,10 +156,10 @@ pub unsafe extern "C" fn pwrite64(fd: c_int, bytes: *const c_void, count: usize,
     unsafe { libc::syscall(libc::SYS_pwrite64, fd, bytes, count, offset) as isize }
 }
 
-/// `writev(2)`. Of the journal only the first part that has bytes is written, which the call is free to do.
+/// Replaces `writev(2)`. For the journal only the first non-empty part is written, which the call may do.
 ///
 /// # Safety
-/// As libc's own.
+/// As libc's function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn writev(fd: c_int, parts: *const libc::iovec, count: c_int) -> isize {
     if armed() && is_journal(fd) {

@@ -1,18 +1,18 @@
-//! What is left of a write at which the process is to die. Pure.
+//! Decides how much of a write happens before the process is killed. Pure.
 
-/// How the process ends at the record.
+/// How the process is killed at the record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {
     /// Nothing of the record is written.
     Before,
-    /// All of the record is written; the caller never learns of it.
+    /// All of the record is written, but the call does not return.
     After,
-    /// So many bytes of it are written, at most all but its line feed.
+    /// At most this many bytes of it are written, and never its line feed.
     Torn(usize),
 }
 
 impl How {
-    /// Reads `before`, `after` or `torn:BYTES`.
+    /// Parses `before`, `after` or `torn:BYTES`.
     pub fn parse(text: &[u8]) -> Option<Self> {
         match text {
             b"before" => Some(Self::Before),
@@ -22,7 +22,7 @@ impl How {
     }
 }
 
-/// A number in decimal digits, and nothing else.
+/// Parses decimal digits, and nothing else.
 pub fn number(text: &[u8]) -> Option<usize> {
     if text.is_empty() {
         return None;
@@ -33,12 +33,12 @@ pub fn number(text: &[u8]) -> Option<usize> {
     })
 }
 
-/// How many whole records a piece of the journal ends.
+/// Returns how many records end in a piece of the journal.
 pub fn records(piece: &[u8]) -> usize {
     piece.iter().filter(|byte| **byte == b'\n').count()
 }
 
-/// How many bytes of `piece` reach the file before the process dies, or `None` when it is not to die in this write.
+/// Returns how many bytes of `piece` are written before the process is killed, or `None` if it is not killed here.
 ///
 /// `written` records are in the file already; records count from 1.
 pub fn last_bytes(piece: &[u8], written: usize, at: usize, how: How) -> Option<usize> {

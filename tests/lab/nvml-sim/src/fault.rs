@@ -1,7 +1,7 @@
-//! Faults by rule: which call of what, on which node and GPU, ends how. Pure.
+//! Fault rules: which call, on which node and GPU, fails and how. Pure.
 //!
-//! The same rules serve the NVML library (functions), the stand-in programs, the node's start and its SSH server; this module
-//! only says what was asked for. Counting calls across processes is [`crate::store`]'s business.
+//! The same rules serve the NVML library (functions), the stand-in programs, the node's start and its SSH server.
+//! This module only evaluates them; [`crate::store`] counts calls across processes.
 
 use serde::{Deserialize, Serialize};
 
@@ -18,7 +18,7 @@ pub struct Rule {
     /// Glob over program names: nvidia-smi, systemctl, reboot, nvidia-cuda-mps-control, sysctl, update-grub, …
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub program: Option<String>,
-    /// Only with arguments that contain this text (programs).
+    /// Only with arguments that contain this text (for programs).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub args: Option<String>,
     /// Only on the GPU with this index.
@@ -42,21 +42,21 @@ fn any() -> String {
     "*".to_owned()
 }
 
-/// How a faulty thing behaves.
+/// What a fault does.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Effect {
-    /// The NVML function answers this code and does nothing.
+    /// The NVML function returns this code and does nothing.
     Return(u32),
-    /// The call takes this much longer.
+    /// The call takes this many milliseconds longer.
     DelayMs(u64),
     /// The call never returns and ignores every signal but SIGKILL.
     Hang,
     /// The calling process dies of SIGSEGV.
     Segv,
-    /// A setter answers success and does nothing; a program exits 0 and does nothing.
+    /// A setter returns success and does nothing; a program exits with 0 and does nothing.
     Lie,
-    /// The GPU falls off the bus: this and all further calls on it answer 15.
+    /// The GPU falls off the bus: this and all later calls on it return 15.
     GpuLost,
     /// The program ends with this exit code and message.
     Exit {
@@ -64,21 +64,21 @@ pub enum Effect {
         #[serde(default)]
         message: String,
     },
-    /// The whole node dies and does not come back.
+    /// The node dies and does not come back.
     Vanish,
-    /// The whole node stops; its connections stay open and silent.
+    /// The node stops; its connections stay open and silent.
     Freeze,
     /// The calling process is killed.
     Kill,
-    /// The calling process and its parent are killed: of the helper's GPU process, the helper.
+    /// The calling process and its parent are killed; from the helper's GPU process, that is the helper.
     KillParent,
-    /// The node's SSH server stops for this many seconds: connections stay open and silent, the node works on.
+    /// The node's SSH server stops for this many seconds: connections stay open and silent, and the node works on.
     Cut(u64),
-    /// A process begins to work on the GPU with this index just before the call.
+    /// A process begins to use the GPU with this index just before the call.
     Job(u32),
-    /// The driver logs this error of the GPU just before the call; of the first GPU where the call concerns none.
+    /// The driver logs this XID of the GPU just before the call; of the first GPU if the call has none.
     Xid(u32),
-    /// The node loses its power and starts again.
+    /// The node loses power and starts again.
     PowerCut,
     /// The node dies this many seconds after its start.
     VanishAfter(u64),
@@ -88,25 +88,25 @@ pub enum Effect {
     NeverBoot,
     /// A reboot takes this many seconds.
     BootSeconds(f64),
-    /// A reboot is accepted and does not happen.
+    /// A reboot is accepted but does not happen.
     RebootIgnored,
     /// A reboot ends every process and then hangs: nothing answers, and nothing starts again.
     ShutdownHangs,
-    /// After a reboot the SSH server accepts connections and says nothing.
+    /// After a reboot, the SSH server accepts connections and sends nothing.
     HangAfterBoot,
-    /// After a reboot the system says that it is still starting.
+    /// After a reboot, the system reports that it is still starting.
     StartingForEver,
-    /// A reboot shows the boot id of before.
+    /// A reboot leaves the boot id unchanged.
     SameBootId,
-    /// After a reboot the GPU with this index is not there.
+    /// After a reboot, the GPU with this index is missing.
     GpuMissing(usize),
     /// A reboot does not make a pending MIG mode current.
     MigStaysPending,
-    /// Nothing more fits below this directory; what lies there stays.
+    /// No space is left in this directory; existing files stay.
     Full(String),
     /// Nothing listens on the SSH port.
     RefuseSsh,
-    /// The SSH server accepts connections and says nothing.
+    /// The SSH server accepts connections and sends nothing.
     HangHandshake,
     /// The SSH server sends this text before authentication.
     SshBanner(String),
@@ -114,13 +114,13 @@ pub enum Effect {
     RcNoise(String),
     /// The SSH server accepts no key.
     AuthRefused,
-    /// The node shows another host key than known_hosts has.
+    /// The node's host key differs from the one in known_hosts.
     HostKeyChanged,
     /// No NVIDIA driver is installed.
     NoDriver,
     /// The driver is loaded, but its library is not installed.
     NoLibrary,
-    /// The library is newer than the loaded module: NVML answers 18 until a reboot.
+    /// The library is newer than the loaded module: NVML returns 18 until a reboot.
     LibMismatch,
     /// /tmp, /run, /dev/shm and /var/tmp forbid executing files.
     TmpNoexec,
@@ -128,7 +128,7 @@ pub enum Effect {
     DiskFull,
     /// The kernel forbids executable memory files.
     NoMemfdExec,
-    /// The GPUs have no `reset` file in sysfs: only a reboot helps.
+    /// The GPUs have no `reset` file in sysfs, so only a reboot helps.
     NoReset,
 }
 
@@ -148,7 +148,7 @@ pub enum Subject<'a> {
 }
 
 impl Rule {
-    /// Whether the rule speaks of this subject, its counters left aside.
+    /// Whether the rule applies to this subject, without its counters.
     pub fn concerns(&self, subject: Subject<'_>) -> bool {
         match subject {
             Subject::Function { name, gpu } => {
@@ -163,7 +163,7 @@ impl Rule {
         }
     }
 
-    /// Whether the rule needs to know how many calls matched before.
+    /// Whether the rule needs the number of earlier matching calls.
     pub fn counts(&self) -> bool {
         self.nth.is_some() || self.times.is_some() || self.probability.is_some()
     }
@@ -175,7 +175,7 @@ impl Rule {
             && self.probability.is_none_or(|p| draw(self.seed, call) < p)
     }
 
-    /// What is wrong with the rule, if anything: an effect that its subject cannot show.
+    /// Returns what is wrong with the rule: an effect that its subject cannot have.
     pub fn problem(&self) -> Option<String> {
         if self.function.is_some() && self.program.is_some() {
             return Some("a rule has either `function` or `program`, not both".to_owned());
@@ -225,7 +225,7 @@ impl Rule {
     }
 }
 
-/// A number in 0..1 that depends on nothing but its arguments (splitmix64).
+/// Returns a number in 0..1 that depends only on its arguments (splitmix64).
 fn draw(seed: u64, call: u64) -> f64 {
     let mut x =
         seed.wrapping_add(call.wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -234,7 +234,7 @@ fn draw(seed: u64, call: u64) -> f64 {
     ((x ^ (x >> 31)) >> 11) as f64 / (1_u64 << 53) as f64
 }
 
-/// Shell-like matching with `*`, `?` and `[abc]`, `[a-c]`, `[!a]`; `a,b` matches either.
+/// Matches like a shell, with `*`, `?` and `[abc]`, `[a-c]`, `[!a]`; `a,b` matches either.
 pub fn glob_matches(pattern: &str, text: &str) -> bool {
     pattern.split(',').any(|one| matches_one(one.trim().as_bytes(), text.as_bytes()))
 }

@@ -1,8 +1,8 @@
-//! Which processes hold a GPU's device file open: the scan of `/proc/*/fd` that `fuser` does.
+//! Finds the processes that hold a GPU's device file open by a scan of `/proc/*/fd`, like `fuser`.
 
 use std::path::{Path, PathBuf};
 
-/// The processes, other than this one, that hold `device` open. Without the right to look into a process it counts as no holder.
+/// Returns the other processes that hold `device` open. A process that may not be inspected does not count.
 pub fn holders(device: &Path) -> Vec<u32> {
     let me = std::process::id();
     let mut found: Vec<u32> =
@@ -11,12 +11,12 @@ pub fn holders(device: &Path) -> Vec<u32> {
     found
 }
 
-/// The file of a GPU under `device_dir`.
+/// Returns the file of a GPU under `device_dir`.
 pub fn device_file(device_dir: &str, minor: u32) -> PathBuf {
     Path::new(device_dir).join(format!("nvidia{minor}"))
 }
 
-/// All processes of this process namespace.
+/// Returns all processes of this process namespace.
 pub fn processes() -> Vec<u32> {
     let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
     entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
@@ -27,7 +27,7 @@ fn holds(pid: u32, device: &Path) -> bool {
     entries.flatten().any(|entry| std::fs::read_link(entry.path()).is_ok_and(|target| target == device))
 }
 
-/// Whether the process lives (a zombie does not).
+/// Whether the process is alive (a zombie is not).
 pub fn alive(pid: u32) -> bool {
     let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
     !matches!(stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next()), Some('Z' | 'X') | None)

@@ -1,11 +1,11 @@
-//! A stateful `libnvidia-ml.so.1` for GPUs that are not there.
+//! A stateful `libnvidia-ml.so.1` for simulated GPUs.
 //!
-//! Two things share this crate. The pure part ([`state`], [`transitions`], [`placement`], [`fault`]) is the machine: what its
-//! GPUs are, and what a setter, a reset, a driver reload or a reboot does to them. The C part (`ffi`) is that machine behind
-//! NVML's own symbols, so that any program that loads the library through the dynamic loader works on it.
+//! This crate has two parts. The pure part ([`state`], [`transitions`], [`placement`], [`fault`]) is the machine: its
+//! GPUs, and the effect of setters, resets, driver reloads and reboots on them. The C part (`ffi`) exports that
+//! machine as NVML's symbols, so that any program that loads the library through the dynamic loader works on it.
 //!
-//! Invariants: every process of one simulated machine shares one state file, changed only under its lock and replaced
-//! atomically; every setter call is logged whatever it answers; a getter never changes anything.
+//! Invariants: all processes of one simulated machine share one state file, which is changed only under its lock and
+//! replaced atomically; every setter call is logged, whatever it returns; a getter never changes anything.
 
 pub mod fault;
 pub mod holders;

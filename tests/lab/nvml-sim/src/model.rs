@@ -1,7 +1,7 @@
 //! The GPU models that can be simulated: fixed facts, recorded readings and MIG geometry.
 //!
-//! Owns everything that no setter can change. Readings come from real machines (`recordings/`, each file says from which);
-//! it must not know the state of any one GPU.
+//! Owns everything that no setter can change. Readings come from real machines (each file in `recordings/` names its
+//! machine). Must not know the state of any GPU.
 
 use std::collections::HashMap;
 use std::sync::OnceLock;
@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// A model of GPU that the simulator knows.
+/// A GPU model that the simulator supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ModelKey {
     #[serde(rename = "a100-80gb")]
@@ -20,7 +20,7 @@ pub enum ModelKey {
     H200,
 }
 
-/// The architecture, where behaviour differs by it.
+/// The architecture, for behaviour that depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arch {
     Ampere,
@@ -57,13 +57,13 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// Whether the profile carries the media engines, of which a GPU has one set.
+    /// Whether the profile includes the media engines, of which a GPU has one set.
     pub fn has_media(&self) -> bool {
         self.name.ends_with("+me")
     }
 }
 
-/// Everything fixed about a model.
+/// Fixed properties of a model.
 pub struct Model {
     pub key: ModelKey,
     pub arch: Arch,
@@ -123,7 +123,7 @@ impl ModelKey {
         cell.get_or_init(|| Model::load(self, arch))
     }
 
-    /// The recording that the model answers from, as JSON.
+    /// Returns the model's recording as JSON.
     pub fn recording(self) -> &'static str {
         match self {
             Self::A100 => include_str!("../recordings/a100-80gb.json"),
@@ -219,12 +219,12 @@ impl Model {
         }
     }
 
-    /// What the recorded device answered, if the getter was recorded.
+    /// Returns what the recorded device returned, if the getter was recorded.
     pub fn reading(&self, name: &str) -> Option<&Reading> {
         self.readings.get(name)
     }
 
-    /// A recorded number, or 0 where none was recorded.
+    /// Returns a recorded number, or 0.
     pub fn number(&self, name: &str) -> u64 {
         match self.readings.get(name) {
             Some(Reading::Ok(value)) => value.as_u64().unwrap_or(0),
@@ -232,7 +232,7 @@ impl Model {
         }
     }
 
-    /// A number inside a recorded structure, or 0.
+    /// Returns a number inside a recorded structure, or 0.
     pub fn field(&self, name: &str, field: &str) -> u64 {
         match self.readings.get(name) {
             Some(Reading::Ok(value)) => value.get(field).and_then(Value::as_u64).unwrap_or(0),
@@ -240,7 +240,7 @@ impl Model {
         }
     }
 
-    /// A recorded text, or nothing.
+    /// Returns a recorded text, or an empty one.
     pub fn text(&self, name: &str) -> &str {
         match self.readings.get(name) {
             Some(Reading::Ok(Value::String(text))) => text,
@@ -260,7 +260,7 @@ impl Model {
         self.profiles.iter().find(|p| p.nvml_enum == nvml_enum)
     }
 
-    /// All settable graphics clocks, highest first, as NVML lists them.
+    /// Returns all settable graphics clocks, highest first, as NVML lists them.
     pub fn graphics_clocks(&self) -> Vec<u32> {
         let (low, high) = self.graphics_mhz;
         (0..=(high.saturating_sub(low)) / 15).map(|step| high - step * 15).collect()

@@ -1,12 +1,12 @@
-//! Where GPU instances fit: the placement rules of MIG on one GPU. Pure.
+//! The placement rules of MIG for GPU instances on one GPU. Pure.
 //!
-//! A layout is valid when every instance sits on a placement of its profile, no two memory ranges meet, the compute slices
+//! A layout is valid if every instance is on a placement of its profile, no memory ranges overlap, the compute slices
 //! suffice, no profile exceeds its count, and at most one instance has the media engines.
 
 use crate::model::{Model, Profile};
 use crate::state::{ComputeInstance, GpuInstance};
 
-/// Whether `profile` may be created at `start` beside the instances that are there.
+/// Whether `profile` may be created at `start` beside existing instances.
 pub fn fits(model: &Model, present: &[GpuInstance], profile: &Profile, start: u32) -> bool {
     if !profile.starts.contains(&start) {
         return false;
@@ -27,7 +27,7 @@ pub fn fits(model: &Model, present: &[GpuInstance], profile: &Profile, start: u3
     slices <= model.compute_slices && same <= profile.max_count
 }
 
-/// Where the driver puts an instance when nobody says where: the highest free place.
+/// Returns where the driver places an instance by default: the highest free place.
 ///
 /// This order reproduces the MIG guide's example in which the profiles 19, 19, 14, 9 fail in that order and fit when 9 is
 /// created first.
@@ -35,7 +35,7 @@ pub fn default_start(model: &Model, present: &[GpuInstance], profile: &Profile) 
     profile.starts.iter().copied().filter(|start| fits(model, present, profile, *start)).max()
 }
 
-/// How many more instances of `profile` fit beside those that are there.
+/// Returns how many more instances of `profile` fit beside existing ones.
 pub fn remaining(model: &Model, present: &[GpuInstance], profile: &Profile) -> u32 {
     let mut layout = present.to_vec();
     let mut count = 0;
@@ -46,7 +46,7 @@ pub fn remaining(model: &Model, present: &[GpuInstance], profile: &Profile) -> u
     count
 }
 
-/// The instance of `profile` at `start`. Its id follows from its place, as on real devices.
+/// Creates an instance of `profile` at `start`. Its id follows from its place, as on real devices.
 pub fn new_instance(profile: &Profile, start: u32) -> GpuInstance {
     let id = match profile.size {
         8 => 0,
@@ -57,7 +57,7 @@ pub fn new_instance(profile: &Profile, start: u32) -> GpuInstance {
     GpuInstance { id, profile_id: profile.id, start, size: profile.size, compute_instances: Vec::new() }
 }
 
-/// Compute slices of the compute instance profile with this index, or nothing for an index that has none.
+/// Returns the compute slices of the compute instance profile with this index; `None` if it has none.
 pub fn compute_profile_slices(index: u32) -> Option<u32> {
     match index {
         0 => Some(1),
@@ -69,7 +69,7 @@ pub fn compute_profile_slices(index: u32) -> Option<u32> {
     }
 }
 
-/// Places where a compute instance of `size` slices may start inside a GPU instance of `slices`.
+/// Returns the places where a compute instance of `size` slices may start inside a GPU instance of `slices`.
 pub fn compute_starts(slices: u32, size: u32) -> Vec<u32> {
     if size == 0 || size > slices {
         return Vec::new();
@@ -77,13 +77,13 @@ pub fn compute_starts(slices: u32, size: u32) -> Vec<u32> {
     (0..=slices - size).step_by(size as usize).collect()
 }
 
-/// Whether a compute instance of `size` slices may start at `start` beside those that are there.
+/// Whether a compute instance of `size` slices may start at `start` beside existing ones.
 pub fn compute_fits(slices: u32, present: &[ComputeInstance], size: u32, start: u32) -> bool {
     compute_starts(slices, size).contains(&start)
         && !present.iter().any(|other| start < other.start + other.size && other.start < start + size)
 }
 
-/// Lowest free place of a compute instance of `size` slices.
+/// Returns the lowest free place of a compute instance of `size` slices.
 pub fn default_compute_start(slices: u32, present: &[ComputeInstance], size: u32) -> Option<u32> {
     compute_starts(slices, size).into_iter().find(|start| compute_fits(slices, present, size, *start))
 }

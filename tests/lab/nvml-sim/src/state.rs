@@ -1,12 +1,12 @@
-//! What a simulated machine is at one moment: the contents of its state file.
+//! The state of a simulated machine, as stored in its state file.
 //!
-//! Owns the shape and the initial values. How a state changes is [`crate::transitions`]' business.
+//! Owns its structure and initial values. [`crate::transitions`] changes it.
 
 use serde::{Deserialize, Serialize};
 
 use crate::model::{Model, ModelKey};
 
-/// The present value of something and the one that the next reset or reboot makes present.
+/// A current value, and the pending one that the next reset or reboot makes current.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Staged {
     pub current: bool,
@@ -27,20 +27,20 @@ impl Staged {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
     pub name: String,
-    /// A new one after every reboot, as `/proc/sys/kernel/random/boot_id`.
+    /// New after every reboot, as `/proc/sys/kernel/random/boot_id`.
     pub boot_id: String,
     /// How often the machine has been started.
     pub boots: u32,
-    /// Where the device files lie; `/dev` on a node.
+    /// Where the device files are; `/dev` on a node.
     pub device_dir: String,
     pub driver_loaded: bool,
     /// Version of the library on disk.
     pub library_version: String,
-    /// Version of the loaded kernel module; another one than the library's makes NVML answer 18.
+    /// Version of the loaded kernel module; if it differs from the library's, NVML returns 18.
     pub module_version: String,
-    /// In-kernel users of the driver's display module: block resets on Ampere.
+    /// In-kernel users of the driver's display module, which prevent resets on Ampere.
     pub nvidia_drm_refs: u32,
-    /// A virtual machine that got its GPUs by pass-through: a reset needs the virtual machine to reboot.
+    /// Whether it is a virtual machine with GPUs by pass-through, which must reboot for a reset.
     pub passthrough: bool,
     pub gpus: Vec<Gpu>,
 }
@@ -57,7 +57,7 @@ pub struct Gpu {
     pub ecc: Staged,
     pub mig: Staged,
     pub instances: Vec<GpuInstance>,
-    /// The flag that NVML reads; it does not tell whether the daemon or the kernel holds the device.
+    /// The flag that NVML reads; it does not say whether the daemon or the kernel holds the device.
     pub persistence: bool,
     pub power_limit_mw: u32,
     pub locked_graphics_mhz: Option<(u32, u32)>,
@@ -67,12 +67,12 @@ pub struct Gpu {
     pub compute_mode: u32,
     pub accounting: bool,
     pub draining: bool,
-    /// Fallen off the bus: every call on it answers 15 until a reboot.
+    /// Whether it has fallen off the bus: every call on it returns 15 until a reboot.
     pub lost: bool,
     pub health: Health,
-    /// Processes with a compute context on the GPU; a dead process counts as gone.
+    /// Processes with a compute context on the GPU; dead ones do not count.
     pub clients: Vec<Client>,
-    /// How often the GPU has been reset since it was made.
+    /// How often the GPU has been reset since its creation.
     pub resets: u32,
 }
 
@@ -85,12 +85,12 @@ pub struct Bus {
 }
 
 impl Bus {
-    /// As sysfs writes it: `0000:1b:00.0`.
+    /// Returns sysfs' form: `0000:1b:00.0`.
     pub fn sysfs(self) -> String {
         format!("{:04x}:{:02x}:{:02x}.0", self.domain, self.bus, self.device)
     }
 
-    /// As NVML writes it: `00000000:1B:00.0`.
+    /// Returns NVML's form: `00000000:1B:00.0`.
     pub fn nvml(self) -> String {
         format!("{:08X}:{:02X}:{:02X}.0", self.domain, self.bus, self.device)
     }
@@ -118,7 +118,7 @@ pub struct Client {
     /// In the process namespace of the machine.
     pub pid: u32,
     pub memory_mib: u64,
-    /// GPU instance it runs on, under MIG.
+    /// The GPU instance that it runs on, under MIG.
     pub gpu_instance: Option<u32>,
 }
 
@@ -142,7 +142,7 @@ pub const DRIVER_VERSION: &str = "580.159.04";
 const BUSES: [u32; 8] = [0x1b, 0x43, 0x52, 0x61, 0x9d, 0xc3, 0xd1, 0xdf];
 
 impl Machine {
-    /// A machine as its vendor delivers it: persistence off, ECC on, MIG off, default limits.
+    /// Creates a machine as delivered: persistence off, ECC on, MIG off, default limits.
     pub fn new(name: &str, models: &[ModelKey], boot_id: String) -> Self {
         let gpus = models.iter().enumerate().map(|(i, model)| Gpu::new(name, i as u32, *model)).collect();
         Self {
@@ -199,24 +199,25 @@ impl Gpu {
         self.instances.iter().find(|instance| instance.id == id)
     }
 
-    /// Every MIG device as (GPU instance, compute instance), in the order of `nvmlDeviceGetMigDeviceHandleByIndex`.
+    /// Returns every MIG device as (GPU instance, compute instance), in the order of
+    /// `nvmlDeviceGetMigDeviceHandleByIndex`.
     pub fn mig_devices(&self) -> impl Iterator<Item = (&GpuInstance, &ComputeInstance)> {
         self.instances.iter().flat_map(|gi| gi.compute_instances.iter().map(move |ci| (gi, ci)))
     }
 
-    /// The UUID of a MIG device; a new one whenever its instance is made at another place.
+    /// Returns the UUID of a MIG device, which depends on the place of its instance.
     pub fn mig_uuid(&self, gpu_instance: u32, compute_instance: u32) -> String {
         let seed = name_hash(&format!("{}/{gpu_instance}/{compute_instance}", self.uuid));
         format!("MIG-{}", uuid::Uuid::from_u128(seed))
     }
 }
 
-/// A stable 128-bit number of a text, so that a node of the same name always has the same GPUs: FNV-1a, then mixed.
+/// Returns a stable 128-bit hash of a text (FNV-1a, then mixed), so that a node with the same name has the same GPUs.
 pub fn name_hash(text: &str) -> u128 {
     let hash = text.bytes().fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d_u128, |hash, byte| {
         (hash ^ u128::from(byte)).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b)
     });
-    // Why mixed: names that differ in their last character only would differ in few digits.
+    // Mixed, because names that differ only in their last character would differ in few digits.
     (0..3).fold(hash, |x, _| {
         let x = (x ^ (x >> 67)).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);
         x ^ (x >> 61)

@@ -1,7 +1,7 @@
 //! The files of one simulated machine: its state, its faults, its log of setters.
 //!
-//! Several processes share them. State changes only under an exclusive lock and is replaced by rename, so a reader without a
-//! lock always sees a whole state.
+//! Several processes share them. The state changes only under an exclusive lock and is replaced by rename, so a
+//! reader without a lock always sees a complete state.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
@@ -19,7 +19,7 @@ use crate::holders;
 use crate::state::Machine;
 use crate::transitions::Users;
 
-/// Where a node's processes find the state when nothing else is said.
+/// Default path of a node's state file.
 pub const DEFAULT_STATE: &str = "/run/gpusim/node.json";
 
 #[derive(Debug, thiserror::Error)]
@@ -68,12 +68,12 @@ impl<T: DeserializeOwned> Cached<T> {
 }
 
 impl Store {
-    /// The store whose state file is at `state`; the other files lie beside it.
+    /// Opens the store with this state file; the other files are beside it.
     pub fn new(state: impl Into<PathBuf>) -> Self {
         Self { state: state.into(), machine: Cached::new(), rules: Cached::new() }
     }
 
-    /// The store that `$GPUSIM_STATE` names, or a node's own.
+    /// Opens the store that `$GPUSIM_STATE` names, or the node's own.
     pub fn of_this_process() -> Self {
         Self::new(
             std::env::var_os("GPUSIM_STATE").map_or_else(|| PathBuf::from(DEFAULT_STATE), PathBuf::from),
@@ -84,12 +84,12 @@ impl Store {
         &self.state
     }
 
-    /// A file beside the state.
+    /// Returns the path of a file beside the state.
     pub fn beside(&self, name: &str) -> PathBuf {
         self.state.with_file_name(name)
     }
 
-    /// The machine as it is now.
+    /// Returns the current machine.
     pub fn read(&self) -> Result<Arc<Machine>, StoreError> {
         self.machine.get(&self.state)
     }
@@ -113,7 +113,7 @@ impl Store {
         Ok(result)
     }
 
-    /// Who uses the GPU with this index, this process left out.
+    /// Returns the users of the GPU with this index, except for this process.
     pub fn users(&self, machine: &Machine, index: usize) -> Users {
         let Some(gpu) = machine.gpus.get(index) else { return Users::default() };
         Users {
@@ -122,7 +122,7 @@ impl Store {
         }
     }
 
-    /// The fault that this call meets, if any. Counts the call where a rule asks for it.
+    /// Returns the fault for this call, if any, and counts the call if a rule needs it.
     pub fn fault(&self, subject: Subject<'_>) -> Option<Effect> {
         let rules = self.rules.get(&self.beside("faults.json")).ok()?;
         for (index, rule) in rules.iter().enumerate().filter(|(_, rule)| rule.concerns(subject)) {
@@ -138,7 +138,7 @@ impl Store {
         None
     }
 
-    /// Every fault of the node itself.
+    /// Returns every fault of the node itself.
     pub fn node_faults(&self) -> Vec<Effect> {
         self.rules.get(&self.beside("faults.json")).map_or_else(
             |_| Vec::new(),
@@ -151,7 +151,7 @@ impl Store {
         self.replace(&self.beside("faults.json"), &rules)
     }
 
-    /// Notes a setter call: what was asked for and what it answered.
+    /// Logs a setter call with its arguments and its result.
     pub fn log_setter(&self, function: &str, gpu: Option<u32>, args: Value, code: u32) {
         self.append(
             "setters.jsonl",
@@ -160,7 +160,7 @@ impl Store {
         );
     }
 
-    /// Notes anything else worth telling: a boot, a reset, a program that acted.
+    /// Logs another event: a boot, a reset, an action of a program.
     pub fn log_event(&self, what: &str, detail: Value) {
         self.append(
             "events.jsonl",
@@ -168,12 +168,12 @@ impl Store {
         );
     }
 
-    /// Tells the node's first process to end the node: `vanish` or `freeze`.
+    /// Requests the end of the node from its first process: `vanish` or `freeze`.
     pub fn end_node(&self, how: &str) {
         self.order(how, "");
     }
 
-    /// Tells the node's first process what shall happen: `vanish`, `freeze`, `cut` (with seconds) or `power-cut`.
+    /// Sends an order to the node's first process: `vanish`, `freeze`, `cut` (with seconds) or `power-cut`.
     pub fn order(&self, what: &str, detail: &str) {
         self.log_event(what, if detail.is_empty() { Value::Null } else { json!(detail) });
         let _ = std::fs::write(self.beside(what), detail);
@@ -185,7 +185,8 @@ impl Store {
     fn append(&self, file: &str, line: Value) {
         let mut text = line.to_string();
         text.push('\n');
-        // Why: a log that cannot be written (a full disk is one of the faults) must not change what the call answers.
+        // Ignored, because a log that cannot be written (a full disk is one of the faults) must not change the call's
+        // result.
         let _ = OpenOptions::new()
             .create(true)
             .append(true)

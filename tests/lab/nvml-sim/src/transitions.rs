@@ -1,13 +1,13 @@
-//! How a machine changes: setters, GPU reset, driver reload, reboot. Pure, so every rule is a test.
+//! How a machine changes: setters, GPU reset, driver reload, reboot. Pure, so every rule has a test.
 //!
-//! Who holds which device is an argument ([`Users`]), because only the running system knows it. Rules that are not proven on
-//! hardware follow the careful reading: what might be lost is lost.
+//! The users of devices are an argument ([`Users`]), because only the running system knows them. Rules that are not
+//! proven on hardware take the cautious side: what may be lost is lost.
 
 use crate::model::Arch;
 use crate::placement;
 use crate::state::{ComputeInstance, Gpu, GpuInstance, Machine};
 
-/// NVML return codes that transitions answer.
+/// NVML return codes of transitions.
 pub mod code {
     pub const SUCCESS: u32 = 0;
     pub const UNINITIALIZED: u32 = 1;
@@ -27,12 +27,12 @@ pub mod code {
     pub const UNKNOWN: u32 = 999;
 }
 
-/// Who uses one GPU right now, the caller itself left out.
+/// The current users of one GPU, except for the caller.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Users {
     /// Processes that hold `/dev/nvidiaN` open.
     pub open: Vec<u32>,
-    /// Processes with work on the GPU, of [`Gpu::clients`] those that live.
+    /// Live processes of [`Gpu::clients`].
     pub computing: Vec<u32>,
 }
 
@@ -54,7 +54,7 @@ pub enum ResetRefused {
 }
 
 impl Machine {
-    /// A GPU reset, as `nvidia-smi --gpu-reset` does it.
+    /// Resets a GPU, as `nvidia-smi --gpu-reset` does.
     pub fn reset(&mut self, index: usize, users: &Users) -> Result<(), ResetRefused> {
         let drm = self.nvidia_drm_refs;
         let Some(gpu) = self.gpus.get_mut(index) else { return Err(ResetRefused::Lost) };
@@ -74,7 +74,7 @@ impl Machine {
         Ok(())
     }
 
-    /// The driver module leaves the kernel and comes back.
+    /// Unloads and loads the driver module.
     pub fn reload(&mut self) {
         self.module_version = self.library_version.clone();
         for gpu in &mut self.gpus {
@@ -82,7 +82,7 @@ impl Machine {
         }
     }
 
-    /// The machine starts again. What the units of the new boot do comes after this.
+    /// Restarts the machine. The units of the new boot run after this.
     pub fn reboot(&mut self, boot_id: String) {
         self.boot_id = boot_id;
         self.boots += 1;
@@ -128,7 +128,7 @@ impl Gpu {
         self.forget_settings();
     }
 
-    /// The first client opens a device that nothing kept awake: what the driver holds only in memory is back at its default.
+    /// Opens a device that nothing kept initialised: what the driver holds only in memory returns to its default.
     pub fn wake(&mut self) {
         if !self.persistence {
             self.forget_settings();
@@ -144,9 +144,10 @@ impl Gpu {
         self.accounting = false;
     }
 
-    /// Asks for a MIG mode; answers NVML's activation status.
+    /// Requests a MIG mode and returns NVML's activation status.
     ///
-    /// On Ampere the mode is written down and the driver tries a reset; on Hopper and later it changes at once, without one.
+    /// On Ampere the mode becomes pending and the driver tries a reset; on Hopper and later it changes at once,
+    /// without one.
     pub fn set_mig_mode(&mut self, enabled: bool, users: &Users, drm_refs: u32, passthrough: bool) -> u32 {
         self.mig.pending = enabled;
         if self.mig.current == enabled {
@@ -178,7 +179,7 @@ impl Gpu {
         code::SUCCESS
     }
 
-    /// Creates a GPU instance, at `start` or where the driver likes.
+    /// Creates a GPU instance at `start`, or at the driver's default place.
     pub fn create_instance(&mut self, profile_id: u32, start: Option<u32>) -> Result<u32, u32> {
         let model = self.spec();
         if !self.mig.current {
@@ -245,7 +246,7 @@ impl Gpu {
         if instance.compute_instances.len() == before { Err(code::NOT_FOUND) } else { Ok(()) }
     }
 
-    /// Compute slices of a GPU instance that exists.
+    /// Returns the compute slices of an existing GPU instance.
     pub fn instance_slices(&self, id: u32) -> Option<u32> {
         let instance = self.instance(id)?;
         Some(self.spec().profile_by_id(instance.profile_id)?.slices)
@@ -257,7 +258,7 @@ impl Gpu {
             .any(|client| client.gpu_instance == Some(id) && users.computing.contains(&client.pid))
     }
 
-    /// Asks for an ECC mode; it becomes current with the next reset or reboot.
+    /// Requests an ECC mode, which becomes current with the next reset or reboot.
     pub fn set_ecc(&mut self, enabled: bool) {
         self.ecc.pending = enabled;
     }
@@ -273,7 +274,7 @@ impl Gpu {
 
     /// Locks the graphics clock between two values in MHz.
     pub fn lock_graphics(&mut self, low: u32, high: u32) -> u32 {
-        // Why 0 and 1: NVML's symbolic limits (unlimited, thermal design power); mixing them with numbers is refused.
+        // 0 and 1 are NVML's symbolic limits (unlimited, thermal design power); mixing them with numbers is refused.
         let symbolic = |value: u32| value <= 1;
         if low > high || symbolic(low) != symbolic(high) {
             return code::INVALID_ARGUMENT;
@@ -293,7 +294,7 @@ impl Gpu {
         code::SUCCESS
     }
 
-    /// The instances as (profile id, start), for comparing layouts.
+    /// Returns the instances as (profile id, start), to compare layouts.
     pub fn layout(&self) -> Vec<(u32, u32)> {
         self.instances.iter().map(|instance: &GpuInstance| (instance.profile_id, instance.start)).collect()
     }

@@ -1,4 +1,4 @@
-//! The rules that every call keeps, through the C interface: initialisation, structure versions, faults, the log of setters.
+//! Rules for every call, through the C interface: initialisation, structure versions, faults, the log of setters.
 
 use std::path::PathBuf;
 
@@ -25,7 +25,7 @@ fn rule(function: &str, effect: Effect) -> Rule {
     serde_json::from_value(serde_json::json!({"function": function, "effect": effect})).unwrap()
 }
 
-/// Why one test: the library has one session for each process, as the real one.
+/// One test, because the library has one session for each process, like the real one.
 #[test]
 fn calls_keep_the_rules() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,6 +1,6 @@
 //! Replays the recordings of real devices against the library, symbol by symbol, through the dynamic loader.
 //!
-//! What is a device's own (serial numbers, ids) is compared by shape only; everything else must be what was recorded.
+//! Values of a single device (serial numbers, ids) are compared by shape only; anything else must be as recorded.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -46,15 +46,15 @@ impl Buffers {
     }
 }
 
-/// What a getter's answer looks like in memory.
+/// The memory layout of a getter's result.
 enum Shape {
     Number,
     Numbers(usize),
     Text,
     List,
-    /// A fixed array without a count, filled with this where it ends.
+    /// A fixed array without a count; unused entries have this value.
     Array(u64),
-    /// 32-bit words, from the second one on where the first is a version.
+    /// 32-bit words, from the second one on if the first is a version.
     Words {
         fields: &'static [&'static str],
         version: Option<u32>,
@@ -137,7 +137,7 @@ fn shape(name: &str, value: &Value) -> Shape {
     }
 }
 
-/// Calls a getter as its shape wants it and answers what it wrote, in the recording's form.
+/// Calls a getter by its shape and returns what it wrote, in the recording's form.
 fn call(function: Function, device: Option<usize>, indexes: &[usize], shape: &Shape) -> (u32, Value) {
     let mut buffers = Buffers::new();
     let mut arguments: Vec<usize> = device.into_iter().chain(indexes.iter().copied()).collect();
@@ -224,7 +224,7 @@ fn call(function: Function, device: Option<usize>, indexes: &[usize], shape: &Sh
     (code, value)
 }
 
-/// A getter's name and the arguments that the recording wrote behind it: `name(1,2)`, `name(type=0,counter=1)`.
+/// Splits a recorded key into the getter's name and arguments: `name(1,2)`, `name(type=0,counter=1)`.
 fn parts(key: &str) -> (&str, Vec<usize>) {
     let Some((name, rest)) = key.split_once('(') else { return (key, Vec::new()) };
     let numbers =
@@ -232,7 +232,7 @@ fn parts(key: &str) -> (&str, Vec<usize>) {
     (name, numbers.collect())
 }
 
-/// A recorded structure without what the comparison cannot have (the version word, the shape's missing parts).
+/// Returns a recorded structure without parts that cannot be compared (the version word, parts that the shape lacks).
 fn comparable(name: &str, recorded: &Value, shape: &Shape) -> Value {
     match (recorded, shape) {
         (Value::Object(fields), Shape::VersionedText { .. }) => {
@@ -302,7 +302,7 @@ fn getters_answer_as_the_recorded_devices_did() {
             };
             // SAFETY: the symbol is a C function; `call` gives it the arguments it takes, and more.
             let Ok(function) = (unsafe { library.__library.get::<Function>(symbol.as_bytes()) }) else {
-                // Some recorded names are the recorder's own wrappers, and some functions the driver did not have.
+                // Some recorded names are wrappers of the recorder, and some functions did not exist in the driver.
                 continue;
             };
             let want = recorded.get("ok").cloned().unwrap_or_default();

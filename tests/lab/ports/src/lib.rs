@@ -1,4 +1,4 @@
-//! Ports on loopback for servers that tests start, below the range that the kernel hands out by itself.
+//! Loopback ports for servers that tests start, below the range that the kernel assigns.
 
 use std::{
     io,
@@ -11,15 +11,15 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, soc
 const LOW: u16 = 12_000;
 const HIGH: u16 = 32_000;
 
-/// No port is left.
+/// All ports are taken.
 #[derive(Debug, thiserror::Error)]
 #[error("no free port between {LOW} and {HIGH} on 127.0.0.1")]
 pub struct NoPort;
 
-/// A port that is ours as long as this lives, also while its server is away.
+/// A port that is reserved as long as this value lives, even while its server is down.
 ///
-/// Why it works: the socket is bound but does not listen. A client is refused, another search finds the port taken, and the
-/// server itself, which asks for address reuse as every SSH server does, can bind it all the same.
+/// The socket is bound but does not listen. Clients are refused, and other searches find the port taken, but the
+/// server can still bind it, because it sets address reuse as every SSH server does.
 #[derive(Debug)]
 pub struct ReservedPort {
     number: u16,
@@ -27,10 +27,10 @@ pub struct ReservedPort {
 }
 
 impl ReservedPort {
-    /// Takes one port.
+    /// Reserves one port.
     ///
     /// # Errors
-    /// Somebody has it.
+    /// If it is taken.
     pub fn take(number: u16) -> io::Result<Self> {
         let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
         bind(&socket, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, number))?;
@@ -43,7 +43,7 @@ impl ReservedPort {
     }
 }
 
-/// A search for ports, which begins elsewhere in each process.
+/// A search for ports, which starts at a different port in each process.
 #[derive(Debug)]
 pub struct Ports {
     next: u16,
@@ -59,10 +59,10 @@ impl Default for Ports {
 }
 
 impl Ports {
-    /// The next port that nobody has.
+    /// Reserves the next free port.
     ///
     /// # Errors
-    /// Every port was tried.
+    /// If all ports are taken.
     pub fn reserve(&mut self) -> Result<ReservedPort, NoPort> {
         while self.left > 0 {
             let port = self.next;

@@ -1,6 +1,6 @@
-//! The files that make a machine out of a directory: what a fresh node has and what every boot writes anew.
+//! The files of a node: those of a new node, and those that every boot writes.
 //!
-//! Everything here happens outside the node, before its root is mounted.
+//! All of this happens outside of the node, before its root is mounted.
 
 use std::fs;
 use std::io;
@@ -12,7 +12,7 @@ use nvml_sim::state::Machine;
 
 use crate::spec::{NodeSpec, SHARE};
 
-/// Names under which the lab's binary appears inside a node, by directory.
+/// Names of the lab's binary inside a node, by directory.
 const SBIN: [&str; 12] = [
     "reboot",
     "poweroff",
@@ -29,10 +29,10 @@ const SBIN: [&str; 12] = [
 ];
 const BIN: [&str; 6] =
     ["nvidia-smi", "systemctl", "systemd-run", "nvidia-cuda-mps-control", "nvidia-persistenced", "gpusimctl"];
-/// Of those, the ones that come with the NVIDIA driver.
+/// Those of them that come with the NVIDIA driver.
 const DRIVER_PROGRAMS: [&str; 3] = ["nvidia-smi", "nvidia-cuda-mps-control", "nvidia-persistenced"];
 
-/// Makes the directories and the first files of a node.
+/// Creates the directories and the first files of a node.
 pub fn create(spec: &NodeSpec, faults: &[Effect]) -> io::Result<()> {
     for part in ["upper", "work", "root", "state", "home", "units", "boot", "sysctl.d", "grub.d"] {
         fs::create_dir_all(spec.dir.join(part))?;
@@ -79,7 +79,7 @@ pub fn create(spec: &NodeSpec, faults: &[Effect]) -> io::Result<()> {
     super::units::enable_vendor_units(&spec.dir.join("units"), driver)
 }
 
-/// Users besides root, so that logins without its rights can be tried: `ops` (uid 1000) and `admin` (uid 1001).
+/// Adds users for tests of logins without root: `ops` (uid 1000) and `admin` (uid 1001).
 fn add_users(upper: &Path) -> io::Result<()> {
     let passwd =
         fs::read_to_string("/etc/passwd").unwrap_or_else(|_| "root:x:0:0:root:/root:/bin/sh\n".to_owned());
@@ -95,7 +95,7 @@ fn add_users(upper: &Path) -> io::Result<()> {
         lines.push(format!("{name}:x:{uid}:{uid}:{name}:/home/{name}:{shell}"));
         let home = upper.join("home").join(name);
         fs::create_dir_all(&home)?;
-        // Why the result is dropped: a user namespace has no such uid, and then nobody can log in with it.
+        // Ignored, because a user namespace has no such uid, and then it cannot log in.
         let _ = std::os::unix::fs::chown(&home, Some(uid), Some(uid));
     }
     write(&upper.join("etc/passwd"), &(lines.join("\n") + "\n"))?;
@@ -117,11 +117,11 @@ fn add_users(upper: &Path) -> io::Result<()> {
     )
 }
 
-/// The password `lab`, for the host's own sudo; [`crate::programs::sudo`] stands in where there is none.
+/// The hash of the password `lab`, for the host's own sudo; [`crate::programs::sudo`] replaces a missing one.
 const PASSWORD_HASH: &str =
     "$6$gpufleetlab$vTWOsUJEgazXOJvXZgiDFl4FScC4e2PChrbHR.jYRSiODW62872KS.kfcivk9FZUVJepJ6RPf2P2MuWSQqodI0";
 
-/// Directories where the dynamic loader looks on this distribution, relative to the root.
+/// Returns where the dynamic loader searches on this distribution, relative to the root.
 fn library_dirs() -> Vec<PathBuf> {
     let triple = format!("usr/lib/{}-linux-gnu", std::env::consts::ARCH);
     let found: Vec<PathBuf> = [triple.as_str(), "usr/lib64", "usr/lib"]
@@ -154,7 +154,7 @@ pub fn write(path: &Path, text: &str) -> io::Result<()> {
     fs::write(path, text)
 }
 
-/// Writes what depends on the boot: the command line, the kernel's view of the GPUs.
+/// Writes what depends on the boot: the command line, and the kernel's view of the GPUs.
 pub fn prepare_boot(spec: &NodeSpec, machine: &Machine, faults: &[Effect]) -> io::Result<()> {
     let boot = spec.dir.join("boot");
     let upper = spec.upper();
@@ -181,7 +181,7 @@ fn has_driver(machine: &Machine, faults: &[Effect]) -> bool {
     !faults.contains(&Effect::NoDriver) && machine.driver_loaded
 }
 
-/// Writes what a node's /sys shows: its GPUs, the driver's modules, a little of the machine.
+/// Writes a node's /sys: its GPUs, the driver's modules, a few properties of the machine.
 pub fn write_sys(sys: &Path, machine: &Machine, faults: &[Effect]) -> io::Result<()> {
     let driver = has_driver(machine, faults);
     for (path, text) in [
@@ -277,7 +277,7 @@ fn copy_settings(from: &Path, to: &Path, depth: u32) -> io::Result<()> {
                 copy_settings(&source, &target, depth + 1)?;
             }
         } else {
-            // Why unreadable ones become empty: some settings can only be written (drop_caches, flush).
+            // Some settings can only be written (drop_caches, flush), so unreadable ones become empty.
             fs::write(&target, fs::read(&source).unwrap_or_default())?;
             fs::set_permissions(&target, fs::Permissions::from_mode(0o644))?;
         }

@@ -1,6 +1,6 @@
-//! A node's first processes: the launcher that makes the namespaces, and process 1 inside them.
+//! A node's first processes: the launcher that creates the namespaces, and process 1 inside of them.
 //!
-//! When process 1 ends, the kernel ends everything else in the node: that is what makes a reboot of the lab a real one.
+//! When process 1 ends, the kernel ends all other processes of the node, so a reboot in the lab is a real one.
 
 use std::fs;
 use std::io;
@@ -19,7 +19,7 @@ use super::{files, mounts, ssh, units};
 use crate::spec::{NodeSpec, SHARE, SshServer, ending};
 use crate::{out, sys};
 
-/// What a starting node could not do.
+/// What failed during the start of a node.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {what}: {source}")]
 pub struct StartError {
@@ -31,7 +31,7 @@ fn to<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> StartError {
     move |source| StartError { what, source: source.into() }
 }
 
-/// Makes the node's namespaces and runs its process 1; answers how that ended.
+/// Creates the node's namespaces and runs its process 1. Returns how that ended.
 pub fn launch(dir: &Path) -> Result<i32, StartError> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(to("die with the lab"))?;
     let spec = NodeSpec::load(dir).map_err(to("read the node's description"))?;
@@ -54,7 +54,7 @@ pub fn launch(dir: &Path) -> Result<i32, StartError> {
     fs::write(dir.join("init.pid"), first.id().to_string()).map_err(to("note the first process"))?;
     let status = first.wait().map_err(to("wait for the first process"))?;
     let _ = fs::remove_file(dir.join("init.pid"));
-    // A direct reboot(2) inside a process namespace ends its process 1 by one of these signals.
+    // A direct reboot(2) inside a process namespace ends its process 1 with one of these signals.
     Ok(match (status.code(), status.signal()) {
         (Some(code), _) => code,
         (_, Some(libc::SIGHUP)) => ending::REBOOT,
@@ -74,7 +74,7 @@ pub fn init(dir: &Path) -> Result<i32, Box<dyn std::error::Error>> {
     let machine = outside.read()?;
     let faults = outside.node_faults();
     own_clock();
-    // Why here and not in the launcher: changing the root changes it for everybody in the same mount namespace.
+    // Here and not in the launcher, because a changed root affects all processes of the same mount namespace.
     sys::unshare(UnshareFlags::NEWNS).map_err(to("make a mount namespace"))?;
     mounts::enter(&spec, &machine, &faults)?;
     leave_the_host_alone();
@@ -108,7 +108,7 @@ fn watch(
     end: Option<(Instant, bool)>,
     boots: u32,
 ) -> io::Result<i32> {
-    // When the SSH server is to go on after a cut.
+    // When the SSH server continues after a cut.
     let mut heals: Option<Instant> = None;
     loop {
         let next = end.map(|(at, _)| at).into_iter().chain(heals).min();
@@ -155,7 +155,8 @@ fn watch(
                     continue;
                 }
                 store.log_event("shutdown", json!({}));
-                // Why: whoever asked gets an answer, as from a real machine, which has much to stop before its SSH server.
+                // A program that requested it gets an answer, as on a real machine, which stops other services before
+                // its SSH server.
                 std::thread::sleep(Duration::from_millis(100));
                 say_goodbye();
                 if faults.contains(&Effect::ShutdownHangs) {
@@ -169,7 +170,7 @@ fn watch(
     }
 }
 
-/// What a shutdown does before it kills: everybody is asked to end, and has a moment to do so.
+/// Sends SIGTERM to all processes, as a shutdown does, and gives them a moment to end.
 fn say_goodbye() {
     let _ = rustix::process::kill_process(rustix::process::Pid::INIT, Signal::CONT);
     for pid in nvml_sim::holders::processes().into_iter().filter(|pid| *pid != 1) {
@@ -184,7 +185,7 @@ fn say_goodbye() {
     }
 }
 
-/// Stops everything for ever: connections stay open and nobody answers.
+/// Stops all processes forever: connections stay open, and nothing answers.
 fn freeze_all() {
     for pid in nvml_sim::holders::processes().into_iter().filter(|pid| *pid != 1) {
         if let Some(pid) = rustix::process::Pid::from_raw(pid as i32) {
@@ -208,7 +209,7 @@ fn kill_all() {
     }
 }
 
-/// Stops the SSH server with all its connections, or lets it go on. What runs on behalf of a connection is left alone.
+/// Stops the SSH server with all its connections, or lets it continue. Commands that it started are left alone.
 fn tell_ssh(server: Option<&Child>, signal: Signal) {
     let own = server.map(std::process::Child::id);
     let is_sshd = |pid: u32| {
@@ -224,7 +225,7 @@ fn tell_ssh(server: Option<&Child>, signal: Signal) {
     }
 }
 
-/// Takes from the node's programs what would reach the host's kernel: its modules, clock, ports, network and log.
+/// Removes access to the host's kernel from the node's programs: its modules, clock, ports, network and log.
 fn leave_the_host_alone() {
     use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};
     for capability in [
@@ -234,12 +235,12 @@ fn leave_the_host_alone() {
         CapabilitySet::NET_ADMIN,
         CapabilitySet::SYSLOG,
     ] {
-        // Why the result is dropped: without the right to do this the node has none of these either.
+        // Ignored, because without the right to do this the node has none of these either.
         let _ = remove_capability_from_bounding_set(capability);
     }
 }
 
-/// Gives the node's processes an uptime of their own. A kernel that cannot do it shows the host's.
+/// Gives the node's processes their own uptime. A kernel that cannot do this shows the host's.
 fn own_clock() {
     let Ok(uptime) = fs::read_to_string("/proc/uptime") else { return };
     let Some(seconds) = uptime.split(['.', ' ']).next().and_then(|text| text.parse::<u64>().ok()) else {
@@ -250,7 +251,7 @@ fn own_clock() {
     }
 }
 
-/// Reads the settings that survive a reboot, as systemd-sysctl does.
+/// Applies the settings that survive a reboot, as systemd-sysctl does.
 fn apply_sysctls() {
     let mut sources: Vec<PathBuf> = fs::read_dir("/etc/sysctl.d")
         .map(|entries| entries.flatten().map(|entry| entry.path()).collect())

@@ -1,7 +1,7 @@
 //! A node's kernel log: a file at `/dev/kmsg` with the records that the kernel would have, new at every boot.
 //!
-//! Who reads it sees what a read of the device shows, one record a line (kernel, Documentation/ABI/testing/dev-kmsg). Nothing
-//! of the host's log is in it.
+//! A reader gets what a read of the device returns, one record in each line (kernel,
+//! Documentation/ABI/testing/dev-kmsg). Nothing of the host's log is in it.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
@@ -21,14 +21,14 @@ pub fn begin(path: &Path) -> io::Result<()> {
     append(path, 5, Duration::ZERO, &format!("Linux version {}", kernel.release().to_string_lossy()))
 }
 
-/// What the driver writes when a GPU reports an error.
+/// Writes what the driver logs if a GPU reports an error.
 pub fn xid(path: &Path, bus: Bus, code: u32) -> io::Result<()> {
     let text = match code {
         79 => "GPU has fallen off the bus.",
         _ => "simulated",
     };
     let device = format!("{:04x}:{:02x}:{:02x}", bus.domain, bus.bus, bus.device);
-    // Source of the form: NVIDIA, "XID Errors", Viewing Xid error messages.
+    // Format: NVIDIA, "XID Errors", Viewing Xid error messages.
     let line = format!("NVRM: Xid (PCI:{device}): {code}, pid='<unknown>', name=<unknown>, {text}");
     append(path, 4, uptime(), &line)
 }

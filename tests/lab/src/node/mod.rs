@@ -1,4 +1,4 @@
-//! A node from the inside: its files, its mounts, its first process, its SSH server, its units.
+//! The inside of a node: its files, its mounts, its first process, its SSH server, its units.
 
 pub mod files;
 pub mod first;

@@ -1,7 +1,7 @@
-//! The node's root: an overlay over the host's root, with the parts of /proc, /sys and /dev that a machine of its own has.
+//! The node's root: an overlay over the host's root, with its own parts of /proc, /sys and /dev.
 //!
-//! Runs as the first process of the node's namespaces, before anything else of the node does. After [`enter`] nothing of the
-//! host but its read-only programs is reachable.
+//! Runs as the first process of the node's namespaces, before anything else of the node. After [`enter`], nothing of
+//! the host is reachable except for its read-only programs.
 
 use std::fs::{self, File};
 use std::io;
@@ -44,10 +44,10 @@ impl<T, E: Into<io::Error>> Doing<T> for Result<T, E> {
     }
 }
 
-/// Top-level directories of the host that a node shares; what else lies under / is none of a node's business.
+/// Top-level directories of the host that a node shares; others are not visible in a node.
 const SYSTEM: [&str; 13] =
     ["bin", "boot", "etc", "home", "lib", "lib32", "lib64", "libx32", "opt", "sbin", "srv", "usr", "var"];
-/// Top-level directories that a node has of its own.
+/// Top-level directories that a node has for itself.
 const OWN: [&str; 8] = ["proc", "sys", "dev", "run", "tmp", "root", "mnt", "media"];
 
 /// Builds the node's root and moves into it.
@@ -86,7 +86,7 @@ pub fn enter(spec: &NodeSpec, machine: &Machine, faults: &[Effect]) -> Result<()
     if faults.contains(&Effect::DiskFull) {
         for dir in ["var/lib", "var/tmp", "tmp", "root"] {
             tmpfs(&root.join(dir), "mode=1777,size=32k", MountFlags::empty())?;
-            // Why the result is dropped: writing until nothing more fits is meant to fail.
+            // Ignored, because this write is meant to fill the file system.
             let _ = fs::write(root.join(dir).join("full"), vec![0; 1 << 16]);
         }
     }
@@ -97,7 +97,7 @@ pub fn enter(spec: &NodeSpec, machine: &Machine, faults: &[Effect]) -> Result<()
     rustix::system::sethostname(spec.name.as_bytes()).doing(|| "set the host name".to_owned())
 }
 
-/// Puts a full file system in the place of a directory, with what lies there; `beside` serves for building it.
+/// Replaces a directory by a full file system with the same files; `beside` is used to build it.
 fn fill(beside: &Path, at: &Path) -> Result<(), MountError> {
     fs::create_dir_all(at).doing(|| format!("make {}", at.display()))?;
     let mode = fs::metadata(at).doing(|| format!("look at {}", at.display()))?.permissions().mode() & 0o7777;
@@ -115,7 +115,7 @@ fn fill(beside: &Path, at: &Path) -> Result<(), MountError> {
             source: io::Error::other(copied.to_string()),
         });
     }
-    // Why down to single bytes: a page may be left over for a small file otherwise.
+    // Down to single bytes, because a page may be left for a small file otherwise.
     if let Ok(mut file) = File::create(beside.join(".full")) {
         for size in [1 << 20, 4096, 1] {
             while io::Write::write_all(&mut file, &vec![0; size]).is_ok() {}
@@ -145,10 +145,10 @@ fn overlay(
         .doing(|| format!("mount an overlay of {} at {}", lower.display(), at.display()))
 }
 
-/// The same root, an overlay for each top-level directory.
+/// Builds the same root with an overlay for each top-level directory.
 ///
-/// Why: in a user namespace the kernel refuses to show / without the mounts upon it, so / cannot be a lower layer there; a
-/// directory that has no mounts below it can.
+/// In a user namespace the kernel refuses to show / without the mounts on top of it, so / cannot be a lower layer
+/// there; a directory without mounts below it can.
 fn root_of_parts(spec: &NodeSpec, root: &Path) -> Result<(), MountError> {
     mount_bind(root, root).doing(|| "bind the node's root".to_owned())?;
     for entry in fs::read_dir("/").doing(|| "read /".to_owned())?.flatten() {
@@ -169,7 +169,8 @@ fn root_of_parts(spec: &NodeSpec, root: &Path) -> Result<(), MountError> {
                 continue;
             }
             if overlay(&path, &upper, &work, &at, true).is_err() {
-                // A directory with mounts below it: its files are copied, or, if it is no part of the system, left out.
+                // A directory with mounts below it: its files are copied, or left out if it is not part of the
+                // system.
                 if matches!(name.to_str(), Some("etc")) {
                     copy_missing(&path, &upper);
                     bind(&upper, &at)?;
@@ -182,7 +183,7 @@ fn root_of_parts(spec: &NodeSpec, root: &Path) -> Result<(), MountError> {
     Ok(())
 }
 
-/// Covers what a real node would not have, such as the host's own data directories.
+/// Hides what a real node would not have, such as the host's own data directories.
 fn hide_the_rest(root: &Path) -> Result<(), MountError> {
     for entry in fs::read_dir(root).doing(|| "read the node's root".to_owned())?.flatten() {
         let name = entry.file_name();
@@ -199,7 +200,7 @@ fn copy_missing(from: &Path, to: &Path) {
     for entry in entries.flatten() {
         let (source, target) = (entry.path(), to.join(entry.file_name()));
         let Ok(kind) = entry.file_type() else { continue };
-        // Why results are dropped: what this user may not read is not there for the node.
+        // Ignored, because files that this user may not read do not exist for the node.
         if kind.is_dir() {
             let _ = fs::create_dir_all(&target);
             copy_missing(&source, &target);
@@ -223,7 +224,7 @@ fn tmpfs(at: &Path, options: &str, flags: MountFlags) -> Result<(), MountError> 
         .doing(|| format!("mount a tmpfs at {}", at.display()))
 }
 
-/// Binds a directory or a file, making the place for it.
+/// Binds a directory or a file, and creates the mount point.
 fn bind(from: &Path, at: &Path) -> Result<(), MountError> {
     if from.is_dir() {
         fs::create_dir_all(at).doing(|| format!("make {}", at.display()))?;
@@ -233,10 +234,10 @@ fn bind(from: &Path, at: &Path) -> Result<(), MountError> {
     mount_bind(from, at).doing(|| format!("bind {} at {}", from.display(), at.display()))
 }
 
-/// Binds what all nodes share, so that no node changes it.
+/// Binds what all nodes share, so that no node can change it.
 fn bind_read_only(from: &Path, at: &Path) -> Result<(), MountError> {
     bind(from, at)?;
-    // Why the result is dropped: a user namespace may not change a mount's flags; its root cannot write there anyway.
+    // Ignored, because a user namespace may not change a mount's flags; its root cannot write there anyway.
     let _ = mount_remount(at, MountFlags::BIND | MountFlags::RDONLY, c"");
     Ok(())
 }
@@ -294,7 +295,7 @@ fn proc(spec: &NodeSpec, root: &Path, faults: &[Effect]) -> Result<(), MountErro
     mount("proc", &proc, "proc", MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC, c"")
         .doing(|| "mount /proc".to_owned())?;
     if faults.contains(&Effect::NoMemfdExec) {
-        // The kernel keeps this one setting for each process namespace, so the real one can be used.
+        // The kernel keeps this setting for each process namespace, so the real one can be used.
         fs::write(proc.join("sys/vm/memfd_noexec"), "2")
             .doing(|| "forbid executable memory files".to_owned())?;
     }
@@ -315,7 +316,7 @@ fn proc(spec: &NodeSpec, root: &Path, faults: &[Effect]) -> Result<(), MountErro
         &proc.join("sys"),
         spec.user_namespace,
     )?;
-    // Why sysrq too: a node that reboots itself the hard way must not reach the host's kernel.
+    // sysrq too, because a node that reboots itself that way must not reach the host's kernel.
     for name in ["cmdline", "sysrq-trigger", "modules"] {
         if proc.join(name).exists() {
             bind(&boot.join(name), &proc.join(name))?;

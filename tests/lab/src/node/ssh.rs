@@ -1,7 +1,7 @@
 //! The lab's own SSH server: one process in each node, serving that node only.
 //!
-//! Owns logins, channels and the processes behind them; knows nothing of GPUs. It is real SSH with a real key exchange; what
-//! is left out is what no test of a fleet tool needs (X11, agent forwarding, remote forwarding).
+//! Owns logins, channels and the processes behind them; must not know GPUs. It is real SSH with a real key exchange,
+//! without features that no test of a fleet tool needs (X11, agent forwarding, remote forwarding).
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -26,7 +26,7 @@ use tokio::sync::mpsc;
 use super::first::PATH;
 use crate::spec::NodeSpec;
 
-/// What the server needs to know; it reads this from its standard input.
+/// The server's settings, which it reads from its standard input.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Settings {
     pub port: u16,
@@ -38,7 +38,7 @@ pub struct Settings {
     pub noise: Option<String>,
     pub hang: bool,
     pub refuse_keys: bool,
-    /// Serve as the user who runs this process, whatever name the client gives.
+    /// Serve as the user who runs this process, whatever name the client sends.
     pub as_invoking_user: bool,
 }
 
@@ -157,7 +157,7 @@ struct Login {
     channels: HashMap<ChannelId, Open>,
 }
 
-/// One channel: what was asked for before its command, and the way to the command once it runs.
+/// One channel: what was requested before its command, and the queue to the command once it runs.
 #[derive(Default)]
 struct Open {
     environment: Vec<(String, String)>,
@@ -348,7 +348,7 @@ impl Handler for Login {
 }
 
 impl Login {
-    /// Hands something to the command behind a channel; waits while its queue is full, which slows the client down.
+    /// Passes input to the command of a channel. Waits while its queue is full, which slows the client down.
     async fn pass(&self, channel: ChannelId, input: Input) {
         if let Some(sender) = self.channels.get(&channel).and_then(|open| open.input.as_ref()) {
             let _ = sender.send(input).await;
@@ -394,7 +394,7 @@ impl Login {
     }
 }
 
-/// A command that is to run on a channel.
+/// A command that is to be run on a channel.
 struct Launch {
     user: Account,
     arguments: Vec<String>,
@@ -520,7 +520,7 @@ impl Launch {
             let _ = rustix::termios::tcsetwinsize(&master, size);
         };
         resize(terminal.columns, terminal.rows);
-        // Why a helper: the controlling terminal must be taken by the new process itself, before it becomes the shell.
+        // A helper, because the new process itself must take the controlling terminal before it becomes the shell.
         let child = self
             .command("/proc/self/exe")
             .arg("__terminal")
@@ -537,7 +537,7 @@ impl Launch {
         let mut writer = tokio::fs::File::from_std(File::from(master.try_clone()?));
         let reader_file = File::from(master.try_clone()?);
         let (sender, mut receiver) = mpsc::channel::<Vec<u8>>(16);
-        // Why a thread: a terminal's master side blocks, and ends with an error when the last slave side closes.
+        // A thread, because a terminal's master side blocks, and ends with an error when the last slave side closes.
         std::thread::spawn(move || {
             let mut file = reader_file;
             let mut buffer = vec![0; 8 * 1024];
@@ -571,7 +571,7 @@ impl Launch {
                     }
                 }
             }
-            // The connection is gone: the session's processes are told, as a real terminal does.
+            // The connection is gone: the session's processes get SIGHUP, as from a real terminal.
             signal_group(pid, Signal::HUP);
         });
         drop(master);
@@ -588,14 +588,15 @@ impl Launch {
     }
 }
 
-/// Waits for a command and for its output; output that background processes keep open is given up after a moment.
+/// Waits for a command and for its output; output that background processes keep open is dropped after a moment.
 async fn finish<T>(mut child: Child, output: impl Future<Output = T>) -> std::io::Result<u32> {
     use std::os::unix::process::ExitStatusExt as _;
     tokio::pin!(output);
     let status = tokio::select! {
         _ = &mut output => child.wait().await?,
         status = child.wait() => {
-            // OpenSSH waits for the end of output as well; a daemon that keeps the pipe would hold the channel for ever.
+            // OpenSSH waits for the end of output too, but a daemon that keeps the pipe would hold the channel
+            // forever.
             let _ = tokio::time::timeout(Duration::from_secs(2), &mut output).await;
             status?
         }
@@ -609,7 +610,7 @@ fn signal_group(pid: Option<u32>, signal: Signal) {
     }
 }
 
-/// Becomes a command on a terminal: new session, controlling terminal, then the shell.
+/// Runs a command on a terminal: new session, controlling terminal, then the shell.
 pub fn become_on_terminal(arguments: &[String]) -> std::io::Error {
     use std::os::unix::process::CommandExt as _;
     let [tty, shell, rest @ ..] = arguments else { return std::io::Error::other("__terminal TTY SHELL …") };
@@ -627,7 +628,7 @@ pub fn become_on_terminal(arguments: &[String]) -> std::io::Error {
     std::process::Command::new(shell).args(rest).stdin(clone()).stdout(clone()).stderr(clone()).exec()
 }
 
-/// The name of the user who runs this process.
+/// Returns the name of the user who runs this process.
 pub fn invoking_user() -> String {
     Account::invoking().map_or_else(|| "root".to_owned(), |account| account.name)
 }

@@ -1,7 +1,7 @@
-//! The units of a node: enough of systemd for services to be started, stopped, enabled and seen.
+//! The units of a node: enough of systemd to start, stop, enable and show services.
 //!
-//! Unit files are real files in systemd's own format; being enabled is a real symlink; a unit's processes are known by a mark in
-//! their environment, where systemd has a cgroup. What a unit did lies in /run, so a reboot forgets it.
+//! Unit files are real files in systemd's format; an enabled unit has a real symlink; a unit's processes have a mark
+//! in their environment, in place of systemd's cgroup. The state of units is in /run, so a reboot clears it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,10 +20,10 @@ use super::first::PATH;
 const ADMIN_UNITS: &str = "/etc/systemd/system";
 const VENDOR_UNITS: &str = "/usr/lib/systemd/system";
 const RUNNING: &str = "/run/lab-units";
-/// The mark that tells which unit a process belongs to.
+/// The environment variable that marks the processes of a unit.
 const MARK: &str = "LAB_UNIT";
 
-/// A unit as its files describe it.
+/// A unit as described by its files.
 #[derive(Clone, Debug, Default)]
 pub struct Unit {
     pub name: String,
@@ -33,14 +33,14 @@ pub struct Unit {
     pub masked: bool,
 }
 
-/// What is known of a unit that was started since the boot.
+/// The state of a unit that was started since the boot.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Record {
     pub main_pid: u32,
     /// Seconds since the epoch.
     pub since: u64,
     pub failed: bool,
-    /// A oneshot that ended well and remains active.
+    /// Whether it is a oneshot that ended well and remains active.
     pub remains: bool,
     pub exit_code: i32,
 }
@@ -57,7 +57,7 @@ pub enum UnitError {
     Io(#[from] io::Error),
 }
 
-/// The full name: a name without a type is a service.
+/// Returns the full name: a name without a type is a service.
 pub fn full_name(name: &str) -> String {
     if name.rsplit_once('.').is_some_and(|(_, kind)| {
         matches!(kind, "service" | "socket" | "target" | "timer" | "path" | "mount" | "slice" | "scope")
@@ -98,7 +98,7 @@ impl Unit {
         Ok(Self { name, path, settings, masked: false })
     }
 
-    /// All values of a key; an empty value forgets the earlier ones, as in systemd.
+    /// Returns all values of a key; an empty value clears the earlier ones, as in systemd.
     pub fn values(&self, key: &str) -> Vec<&str> {
         let mut found = Vec::new();
         for (_, value) in self.settings.iter().filter(|(k, _)| k == key) {
@@ -135,7 +135,7 @@ impl Unit {
         fs::write(Path::new(RUNNING).join(&self.name), serde_json::to_vec(record).map_err(io::Error::other)?)
     }
 
-    /// `active`, `inactive` or `failed`.
+    /// Returns `active`, `inactive` or `failed`.
     pub fn state(&self) -> &'static str {
         if matches!(self.name.as_str(), "ssh.service" | "sshd.service") {
             return "active";
@@ -150,7 +150,7 @@ impl Unit {
         }
     }
 
-    /// Live processes that bear the unit's mark.
+    /// Returns live processes with the unit's mark.
     pub fn processes(&self) -> Vec<u32> {
         let mark = format!("{MARK}={}", self.name);
         let marked = |pid: &u32| {
@@ -234,7 +234,7 @@ impl Unit {
         Ok(())
     }
 
-    /// The process that a forking service left behind, or 0.
+    /// Returns the process that a forking service left behind, or 0.
     fn wait_for_daemon(&self) -> u32 {
         let limit = Instant::now() + Duration::from_millis(500);
         loop {
@@ -255,7 +255,7 @@ impl Unit {
         let mut record = self.record();
         if self.state() == "active" {
             for line in self.values("ExecStop") {
-                // Why the result is dropped: a stop command that fails does not keep systemd from killing.
+                // Ignored, because a stop command that fails does not keep systemd from killing.
                 let _ = self.run_to_end(line, &mut record.clone());
             }
         }
@@ -304,7 +304,7 @@ impl Unit {
         Err(UnitError::Failed { unit: self.name.clone(), reason: reason.to_owned() })
     }
 
-    /// A command line of the unit, ready to run, and whether it may fail (`-` before it).
+    /// Returns a command of the unit, and whether it may fail (`-` before it).
     fn command(&self, line: &str) -> Result<(Command, bool), UnitError> {
         let trimmed = line.trim_start_matches(['-', '+', '!', '@', ':']);
         let may_fail = line.split('/').next().is_some_and(|prefix| prefix.contains('-'));
@@ -367,7 +367,7 @@ impl Unit {
         open.map_or_else(|_| Stdio::null(), Stdio::from)
     }
 
-    /// Links under `*.wants` that make the unit start at boot.
+    /// Returns links under `*.wants` that make the unit start at boot.
     fn wants(&self) -> Vec<PathBuf> {
         self.values("WantedBy")
             .iter()
@@ -377,7 +377,7 @@ impl Unit {
             .collect()
     }
 
-    /// `enabled`, `disabled`, `static` or `masked`.
+    /// Returns `enabled`, `disabled`, `static` or `masked`.
     pub fn enablement(&self) -> &'static str {
         if self.masked {
             return "masked";
@@ -436,7 +436,7 @@ fn now() -> u64 {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// Makes a name unstartable, or startable again.
+/// Masks or unmasks a unit.
 pub fn mask(name: &str, masked: bool) -> io::Result<()> {
     let path = Path::new(ADMIN_UNITS).join(full_name(name));
     let is_masked = fs::read_link(&path).is_ok_and(|target| target == Path::new("/dev/null"));
@@ -447,7 +447,7 @@ pub fn mask(name: &str, masked: bool) -> io::Result<()> {
     }
 }
 
-/// Every unit that has a file.
+/// Returns every unit that has a file.
 pub fn all() -> Vec<Unit> {
     let mut names: Vec<String> = [ADMIN_UNITS, VENDOR_UNITS]
         .iter()
@@ -461,7 +461,7 @@ pub fn all() -> Vec<Unit> {
     names.iter().filter_map(|name| Unit::load(name).ok()).collect()
 }
 
-/// Starts what is enabled, as the boot does.
+/// Starts all enabled units, as the boot does.
 pub fn start_enabled() {
     let Ok(targets) = fs::read_dir(ADMIN_UNITS) else { return };
     let mut names: Vec<String> = targets
@@ -534,7 +534,7 @@ fn expand(word: &str, environment: &BTreeMap<String, String>) -> String {
     text
 }
 
-/// The units that come with a GPU node's software.
+/// Writes the units of a GPU node's software.
 pub fn write_vendor_units(dir: &Path, driver: bool) -> io::Result<()> {
     fs::create_dir_all(dir)?;
     let service = |about: &str, body: &str| {
@@ -584,7 +584,7 @@ pub fn write_vendor_units(dir: &Path, driver: bool) -> io::Result<()> {
     Ok(())
 }
 
-/// Enables what runs on a delivered node.
+/// Enables the units that run on a node as delivered.
 pub fn enable_vendor_units(admin: &Path, driver: bool) -> io::Result<()> {
     let wants = admin.join("multi-user.target.wants");
     fs::create_dir_all(&wants)?;

@@ -1,4 +1,4 @@
-//! Long-running processes of a node: the persistence daemon, and services that do nothing but be there and hold GPUs.
+//! Long-running processes of a node: the persistence daemon, and services that only exist and hold GPUs.
 
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -15,7 +15,7 @@ use crate::out;
 
 const PERSISTENCE_DIR: &str = "/run/nvidia-persistenced";
 
-/// Starts this binary again in the background, in a session of its own, under a hidden name.
+/// Starts this binary again in the background, in its own session and under a hidden name.
 pub fn detach(arguments: &[&str]) -> std::io::Result<u32> {
     let child = Command::new("/proc/self/exe")
         .args(arguments)
@@ -130,7 +130,7 @@ fn cdi(store: &Store) -> String {
     text
 }
 
-/// Keeps every GPU open and its persistence flag on, until it is told otherwise for one GPU.
+/// Keeps every GPU open with its persistence flag on, until told otherwise for a GPU.
 fn hold_persistence(store: &Store) -> u8 {
     let Ok(machine) = store.read() else { return 1 };
     let open = |minor: u32| File::open(device_file(&machine.device_dir, minor)).ok();
@@ -144,7 +144,7 @@ fn hold_persistence(store: &Store) -> u8 {
     });
     let pid_file = Path::new(PERSISTENCE_DIR).join("nvidia-persistenced.pid");
     let _ = fs::write(pid_file, format!("{}\n", std::process::id()));
-    // A daemon that ends in good order switches persistence off again.
+    // A daemon that ends normally switches persistence off again.
     crate::sys::block(&[libc::SIGTERM]);
     std::thread::spawn(|| {
         crate::sys::wait_signal(&[libc::SIGTERM]);
@@ -167,7 +167,7 @@ fn hold_persistence(store: &Store) -> u8 {
             && let Some(slot) = held.get_mut(index)
             && let Some(gpu) = machine.gpus.get(index)
         {
-            // Why the flag is not set here: whoever asked holds the state's lock and sets it.
+            // The flag is set by the caller, which holds the state's lock.
             *slot = if *mode == "1" { open(gpu.minor) } else { None };
         }
         let _ = stream.write_all(b"ok\n");
@@ -175,7 +175,7 @@ fn hold_persistence(store: &Store) -> u8 {
     0
 }
 
-/// A process that works on one GPU: it holds the device and does nothing else.
+/// Runs a process that holds one GPU's device and does nothing else.
 pub fn client(minor: &str) -> u8 {
     let _ = rustix::process::setsid();
     let _ = rustix::thread::set_name(c"python");

@@ -1,4 +1,4 @@
-//! The boot loader's configuration: /etc/default/grub makes grub.cfg, and grub.cfg makes the next boot's command line.
+//! The boot loader's configuration: /etc/default/grub produces grub.cfg, which sets the next boot's command line.
 
 use std::fs;
 use std::path::Path;
@@ -66,7 +66,7 @@ pub fn write_config(upper: &Path, drop_ins: &Path) -> std::io::Result<()> {
     crate::node::files::write(&upper.join(CONFIG.trim_start_matches('/')), &text)
 }
 
-/// The command line that the node boots with, from the boot loader's configuration under its upper layer.
+/// Returns the command line that the node boots with, from the boot loader's configuration in its upper layer.
 pub fn booted_cmdline(upper: &Path) -> String {
     let config = [CONFIG, "/boot/grub2/grub.cfg"]
         .map(|path| upper.join(path.trim_start_matches('/')))
@@ -78,7 +78,7 @@ pub fn booted_cmdline(upper: &Path) -> String {
     format!("BOOT_IMAGE={KERNEL} {arguments}")
 }
 
-/// Kernel arguments of the first entry of a grub.cfg.
+/// Returns the kernel arguments of the first entry of a grub.cfg.
 fn configured(path: &Path) -> String {
     let text = fs::read_to_string(path).unwrap_or_default();
     let line = text.lines().map(str::trim).find(|line| line.starts_with("linux"));

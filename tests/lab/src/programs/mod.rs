@@ -1,4 +1,4 @@
-//! The programs that a node has besides the host's own: stand-ins under the real names, all one binary.
+//! The programs of a node in addition to the host's: replacements under the real names, all in one binary.
 
 pub mod daemons;
 pub mod grub;
@@ -18,7 +18,7 @@ use nvml_sim::store::Store;
 
 use crate::out;
 
-/// Runs the program that goes by this name, if the lab has one.
+/// Runs the program with this name, if the lab has one.
 pub fn run(name: &str, arguments: &[String]) -> Option<ExitCode> {
     let program: fn(&Store, &[String]) -> u8 = match name {
         "nvidia-smi" => nvidia_smi::run,

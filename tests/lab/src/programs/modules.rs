@@ -1,4 +1,4 @@
-//! `modprobe`, `rmmod` and `insmod`: a node's driver module goes and comes, the host's modules stay as they are.
+//! `modprobe`, `rmmod` and `insmod`: they load and unload a node's driver module, and leave the host's modules alone.
 
 use nvml_sim::store::Store;
 use serde_json::json;

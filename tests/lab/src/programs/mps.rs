@@ -95,7 +95,7 @@ fn client(dir: &Path) -> u8 {
     code
 }
 
-/// The daemon's memory: default thread percentage, pinned-memory limits by device, servers by user.
+/// The daemon's state: default thread percentage, pinned-memory limits by device, servers by user.
 struct Control {
     percentage: f64,
     server_percentage: BTreeMap<u32, f64>,

@@ -1,4 +1,4 @@
-//! `nvidia-smi`: listing, GPU reset, persistence and a little more, with the real program's words and exit codes.
+//! `nvidia-smi`: listing, GPU reset, persistence and a few more, with the real program's messages and exit codes.
 
 use nvml_sim::state::{Gpu, Machine};
 use nvml_sim::store::Store;
@@ -80,7 +80,7 @@ pub fn run(store: &Store, arguments: &[String]) -> u8 {
     0
 }
 
-/// The GPUs that `-i` names: index, UUID or PCI address, comma separated; all without it.
+/// Returns the GPUs that `-i` names: index, UUID or PCI address, comma separated; all without it.
 fn select(machine: &Machine, list: Option<&str>) -> Result<Vec<usize>, String> {
     let Some(list) = list else { return Ok((0..machine.gpus.len()).collect()) };
     list.split(',')
@@ -211,7 +211,7 @@ fn tell_daemon(minor: u32, on: bool) {
 
 fn mig(machine: &Machine, words: &[&str]) -> u8 {
     if !machine.gpus.iter().any(|gpu| gpu.mig.current) {
-        // The real one ends well here too.
+        // The real program exits with success here too.
         out::line("No MIG-enabled devices found.");
         return 0;
     }

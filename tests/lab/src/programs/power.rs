@@ -1,4 +1,4 @@
-//! `reboot`, `shutdown`, `poweroff`: they tell the node's process 1.
+//! `reboot`, `shutdown`, `poweroff`: they send an order to the node's process 1.
 
 use nvml_sim::store::Store;
 use rustix::process::{Pid, Signal};
@@ -25,7 +25,7 @@ fn tell(store: &Store, what: &str, arguments: &[String], signal: Signal) -> u8 {
     }
 }
 
-/// `shutdown [-r|-h|-P|-c] [TIME]`: at once, or in so many minutes.
+/// `shutdown [-r|-h|-P|-c] [TIME]`: at once, or in a number of minutes.
 pub fn shutdown(store: &Store, arguments: &[String]) -> u8 {
     let restart = arguments.iter().any(|a| a == "-r" || a == "--reboot");
     if arguments.iter().any(|a| a == "-c") {

@@ -1,4 +1,4 @@
-//! `gpusimctl`: looks into a node's simulated machine and changes what no driver call can.
+//! `gpusimctl`: shows a node's simulated machine, and changes what no driver call can.
 
 use std::path::Path;
 
@@ -144,7 +144,7 @@ fn number<T: std::str::FromStr>(value: &str) -> Result<T, String> {
     value.parse().map_err(|_| format!("`{value}` is no number in range"))
 }
 
-/// Sets one thing of a GPU by name.
+/// Sets one property of a GPU by name.
 pub fn set_gpu(gpu: &mut Gpu, key: &str, value: &str) -> Result<(), String> {
     match key {
         "ecc_current" => gpu.ecc.current = truth(value)?,
@@ -166,7 +166,7 @@ pub fn set_gpu(gpu: &mut Gpu, key: &str, value: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Sets one thing of the machine by name.
+/// Sets one property of the machine by name.
 pub fn set_machine(machine: &mut nvml_sim::state::Machine, key: &str, value: &str) -> Result<(), String> {
     match key {
         "driver_loaded" => machine.driver_loaded = truth(value)?,

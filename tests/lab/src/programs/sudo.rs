@@ -1,6 +1,6 @@
 //! `sudo`, for hosts that have none: the account `ops` needs no password, `admin` has the password `lab`.
 //!
-//! Inside a node the file is setuid root; outside it lies in a directory that only root can enter.
+//! Inside a node the file is setuid root; outside, it is in a directory that only root can enter.
 
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
@@ -68,7 +68,7 @@ fn parse(arguments: &[String]) -> Result<Request, String> {
     Ok(request)
 }
 
-/// Name and uid of the user, of an /etc/passwd line that `wanted` picks.
+/// Returns name and uid of the user in the /etc/passwd line that `wanted` picks.
 fn account(wanted: impl Fn(&[&str]) -> bool) -> Option<(String, u32, u32, String)> {
     let passwd = std::fs::read_to_string("/etc/passwd").ok()?;
     passwd.lines().map(|line| line.split(':').collect::<Vec<_>>()).find(|fields| wanted(fields)).and_then(
@@ -185,7 +185,7 @@ fn allowed(caller: &str, request: &Request) -> bool {
     false
 }
 
-/// One line of standard input and not a byte more: the rest belongs to the command.
+/// Reads one line of standard input and not a byte more: the rest belongs to the command.
 fn read_line() -> Option<String> {
     let stdin = std::io::stdin();
     let mut line = Vec::new();

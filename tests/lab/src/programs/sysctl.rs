@@ -5,12 +5,12 @@ use std::path::PathBuf;
 
 use crate::out;
 
-/// The file of a kernel setting; dots and slashes both separate.
+/// Returns the file of a kernel setting; both dots and slashes separate.
 pub fn file_of(key: &str) -> PathBuf {
     PathBuf::from("/proc/sys").join(key.replace('.', "/"))
 }
 
-/// Key and value of every line of a sysctl.d file.
+/// Returns key and value of every line of a sysctl.d file.
 pub fn settings(text: &str) -> Vec<(String, String)> {
     text.lines()
         .map(str::trim)

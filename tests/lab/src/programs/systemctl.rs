@@ -7,7 +7,7 @@ use super::power;
 use crate::node::units::{self, Unit, UnitError, full_name};
 use crate::out;
 
-/// What was asked for, options apart.
+/// A parsed command, with its options.
 struct Request {
     verb: String,
     names: Vec<String>,
@@ -168,7 +168,7 @@ pub fn run(arguments: &[String]) -> u8 {
     }
 }
 
-/// Does something with each named unit; the first error ends it, worded as systemctl does.
+/// Applies `action` to each named unit; the first error ends it, with systemctl's message.
 fn each(request: &Request, action: impl Fn(&Unit) -> Result<(), UnitError>) -> u8 {
     if request.names.is_empty() {
         out::error("Too few arguments.");
@@ -218,7 +218,7 @@ fn query(
     }
 }
 
-/// Whether this boot is one that never gets done.
+/// Whether this boot never finishes.
 fn never_up(store: &Store) -> bool {
     store.node_faults().contains(&nvml_sim::fault::Effect::StartingForEver)
         && store.read().is_ok_and(|machine| machine.boots > 1)
@@ -302,7 +302,7 @@ fn show(request: &Request) -> u8 {
             }
             continue;
         }
-        // systemctl prints in its own order and leaves out what it does not know.
+        // systemctl prints in its own order and leaves out unknown properties.
         for (key, value) in all.iter().filter(|(key, _)| request.properties.iter().any(|p| p == key)) {
             out::line(if request.value_only { value.clone() } else { format!("{key}={value}") });
         }

@@ -1,4 +1,4 @@
-//! Every mistake has its place and a next step.
+//! Every mistake is reported with its place and a next step.
 
 use super::*;
 

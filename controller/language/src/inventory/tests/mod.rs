@@ -1,4 +1,4 @@
-//! The whole path from files to hosts; comparisons with ansible itself are in tests/inventory.rs.
+//! Tests of the whole path from files to hosts; comparisons with Ansible are in tests/inventory.rs.
 
 mod mistakes;
 
@@ -10,7 +10,7 @@ use serde_json::json;
 use super::*;
 use crate::diagnostic::{SourceFile, Span};
 
-/// Files in a folder of their own; a file that begins with `#!` can be executed.
+/// Files in a folder of their own; a file that begins with `#!` is executable.
 pub(super) struct Files {
     pub(super) folder: tempfile::TempDir,
 }
@@ -67,7 +67,7 @@ pub(super) fn load(name: &str, text: &str) -> Inventory {
     Files::new(&[(name, text)]).load(&[name]).unwrap_or_else(|errors| panic!("{errors}"))
 }
 
-/// The errors for one file.
+/// Returns the errors for one file.
 fn refused(name: &str, text: &str) -> String {
     Files::new(&[(name, text)])
         .load(&[name])
@@ -111,7 +111,7 @@ fn lists_of_patterns_are_split_one_by_one() {
     assert_eq!(names(&inventory.select_parts(&parts, None).unwrap()), ["gpu002", "login1"]);
 }
 
-/// `db_password: planted-secret` and `port: 5432`.
+/// Holds `db_password: planted-secret` and `port: 5432`.
 const ENCRYPTED: &str = include_str!("../../vault/fixtures/default.vault");
 
 fn hunter2() -> std::sync::Arc<crate::vault::Keyring> {
@@ -383,7 +383,7 @@ fn the_shipped_examples_are_the_same_fleet_twice() {
     assert!(yaml.select("gpu:&training:!rack_a01", None).unwrap().len() > 10);
 }
 
-/// Prints what loading costs; the bound is for a slow machine with a debug build.
+/// Prints how long loading takes; the bound allows for a slow machine with a debug build.
 #[test]
 fn five_thousand_hosts_load_quickly() {
     let mut text =

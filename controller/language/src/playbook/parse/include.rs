@@ -1,4 +1,4 @@
-//! Tasks from other files: what is imported is read in place, what is included is read again when its turn comes.
+//! Tasks from other files. Imported files are parsed in place, included ones again when they are reached.
 
 use std::sync::Arc;
 
@@ -13,12 +13,12 @@ use crate::playbook::program::{Block, Item, Items, Parameters, SectionName};
 use crate::template::{self, Dict, Scope, Value};
 use crate::yaml::{Node, Value as Yaml};
 
-/// More files than these that a templated name may mean are not looked into before the run.
+/// Largest number of files that are checked before the run for a templated name.
 const MAX_CANDIDATES: usize = 64;
-/// How deep includes may go at run time before they count as endless.
+/// Deepest nesting of includes during a run; deeper ones count as endless.
 const MAX_DEPTH: usize = 100;
 
-/// Reads what a place includes: from texts that were read before the run, else from where the library has late ones.
+/// Parses what a place includes, from texts that were read before the run or else from the library's late reader.
 ///
 /// # Errors
 /// One sentence for people.
@@ -48,7 +48,7 @@ pub(in crate::playbook) fn include_again(
 }
 
 impl Parser<'_> {
-    /// `import_tasks`: as if the tasks of the file stood here.
+    /// Parses `import_tasks`, as if the tasks of the file were written here.
     pub(super) fn import_tasks(
         &mut self,
         node: &Node,
@@ -79,7 +79,7 @@ impl Parser<'_> {
         })))
     }
 
-    /// `import_role`: as if the tasks of the role stood here.
+    /// Parses `import_role`, as if the tasks of the role were written here.
     pub(super) fn import_role(
         &mut self,
         node: &Node,
@@ -173,7 +173,7 @@ impl Parser<'_> {
         }
     }
 
-    /// What `include_tasks` or `include_role` needs when its turn comes.
+    /// Returns what `include_tasks` or `include_role` needs when it is reached.
     pub(super) fn site(
         &mut self,
         value: &Node,
@@ -189,7 +189,7 @@ impl Parser<'_> {
         inherited.given.clone_from(&own.given);
         inherited.guarded.clone_from(&own.guarded);
         inherited.locals.extend(looped.locals.iter().map(|name| Arc::from(*name)));
-        // Why this one: what is hidden must not come to light in another file.
+        // What is hidden must not be shown by an included file.
         inherited.no_log |= own.no_log;
         inherited.hidden_when.clone_from(&own.hidden_when);
         if let Some(apply) = value.get("apply") {
@@ -226,7 +226,7 @@ impl Parser<'_> {
         let name = name.and_then(|entry| entry.value.as_str().map(ToOwned::to_owned));
         site.complete = !self.on;
         if let Some(name) = name.filter(|_| !self.on) {
-            // Why: a condition may be about that very file, and a failure may be forgiven.
+            // A condition may test for that very file, and a failure may be ignored.
             let guarded = !own.when.is_empty() || own.ignore_errors.is_some();
             let named = looped.task.map(files_named).unwrap_or_default();
             let forgiven = own.ignore_errors.is_some();
@@ -236,7 +236,7 @@ impl Parser<'_> {
                 self.warnings.push(warning);
             }
             if site.known.is_empty() && !site.complete {
-                // Why: its tasks, which nobody knows yet, may set whatever later ones read.
+                // Its tasks are unknown, and may set variables that later tasks read.
                 self.open_names |= !guarded || template::is_template(&name);
             }
         }
@@ -244,7 +244,7 @@ impl Parser<'_> {
         Arc::new(site)
     }
 
-    /// Reads what a place can include, for the checks before the run.
+    /// Parses what a place can include, for the checks before the run.
     fn look_ahead(
         &mut self,
         site: &mut Site,
@@ -291,7 +291,7 @@ impl Parser<'_> {
             }
             let only = wanted(name);
             if self.under_way.iter().any(|other| *other == format!("{only:?}")) {
-                // Why: it includes itself; what its tasks are has been read where it was met first.
+                // It includes itself, and its tasks have been parsed at the outer include.
                 return;
             }
             if let Some(included) = self.included(site, &only, 0) {
@@ -313,7 +313,7 @@ impl Parser<'_> {
         self.look_at(site, candidates);
     }
 
-    /// Reads what a role with parts whose names have templates may be.
+    /// Parses the possible parts of a role whose names have templates.
     fn look_at_parts(&mut self, site: &mut Site, name: &str, parts: &RoleParts) {
         let mut candidates = Vec::new();
         for role in self.roles_like(name, &site.inherited) {
@@ -352,13 +352,13 @@ impl Parser<'_> {
         self.look_at(site, candidates);
     }
 
-    /// Reads what may be meant.
+    /// Parses the possible files.
     fn look_at(&mut self, site: &mut Site, candidates: Vec<Wanted>) {
         for only in candidates.into_iter().take(MAX_CANDIDATES) {
             if self.under_way.iter().any(|other| *other == format!("{only:?}")) {
                 continue;
             }
-            // Why its errors are forgotten: nobody knows whether it is meant; where it is, its task fails with them.
+            // The file may never be included, so its errors are dropped; if it is included, its task fails with them.
             let (errors, warnings) = (self.errors.0.len(), self.warnings.0.len());
             let doubtful = std::mem::replace(&mut self.doubtful, true);
             let included = self.included(site, &only, 0);
@@ -372,7 +372,7 @@ impl Parser<'_> {
         }
     }
 
-    /// The tasks that a place includes.
+    /// Parses the tasks that a place includes.
     pub(super) fn included(&mut self, site: &Site, wanted: &Wanted, turn: usize) -> Option<Included> {
         if self.on {
             self.statics.clone_from(&site.inherited.statics);
@@ -414,7 +414,7 @@ impl Parser<'_> {
         included
     }
 
-    /// The items of a file of tasks.
+    /// Parses the items of a file of tasks.
     pub(super) fn tasks_of(
         &mut self,
         full: &str,
@@ -439,8 +439,8 @@ impl Parser<'_> {
         items
     }
 
-    /// Where a file of tasks is looked for. As in Ansible, `import_tasks` looks beside the file that names it first, and
-    /// `include_tasks` in a role there last.
+    /// Returns the path of a file of tasks. As in Ansible, `import_tasks` looks first beside the file that names it,
+    /// and `include_tasks` in a role looks there last.
     fn tasks_file(&mut self, name: &str, own: &Inherited, is_include: bool) -> String {
         let beside = join(&own.directory, name);
         let mut others = Vec::new();
@@ -457,22 +457,22 @@ impl Parser<'_> {
         others.into_iter().find(|path| self.is_there(path)).unwrap_or(beside)
     }
 
-    /// A name with templates over what is known before any host: the play's own variables.
+    /// Renders a name from what is known before any host, but not from the play's variables.
     pub(super) fn settled(&self, name: &str, own: &Inherited) -> Option<String> {
-        // Why not the play's variables, for what is included: a host's may say otherwise. Why partial: a name that only
-        // hosts have is no reason to take a default.
+        // Without the play's variables, which a host's may override for included files. Partial, so that a name that
+        // only hosts define does not take its default.
         let rendered = template::render(name, &Scope::partial(self.layers_beside(own, &[]))).ok()?;
         rendered.as_str().map(ToOwned::to_owned)
     }
 
-    /// The same for what is read before any host is known: as in Ansible, with the play's variables.
+    /// Renders a name that is read before any host is known; as in Ansible, with the play's variables.
     pub(super) fn settled_now(&self, name: &str, own: &Inherited) -> Option<String> {
         let layers = self.layers_beside(own, &self.statics);
         let rendered = template::render(name, &Scope::new(layers)).ok()?;
         rendered.as_str().map(ToOwned::to_owned)
     }
 
-    /// What is known before any host where tasks with this stand, what wins first.
+    /// Returns the variables that tasks see before any host is known, in falling precedence.
     pub(super) fn layers_of(&self, own: &Inherited) -> Vec<Arc<Dict>> {
         self.layers_among(own, &self.statics)
     }
@@ -498,10 +498,11 @@ impl Parser<'_> {
         layers
     }
 
-    /// The files that a name with templates may mean: those that the task itself names, and those of that form.
+    /// Returns the files that a templated name may mean: those that the task spells out, and those that match the
+    /// name.
     fn files_like(&mut self, name: &str, own: &Inherited, named: &[String]) -> Vec<String> {
         let mut patterns = vec![glob_of(&self.partly_settled(name, own))];
-        // Why only then: where something is written in the name, what a loop gives stands for a part of it.
+        // Only if the name is nothing but a template: otherwise the loop's texts are only a part of the name.
         if patterns.iter().all(|pattern| pattern == "*") {
             let settled: Vec<String> =
                 named.iter().map(|other| glob_of(&self.partly_settled(other, own))).collect();
@@ -530,7 +531,7 @@ impl Parser<'_> {
         found
     }
 
-    /// The templates of a name in place of which their text can stand; the others are left.
+    /// Replaces the templates of a name that can be rendered, and leaves the others.
     fn partly_settled(&self, name: &str, own: &Inherited) -> String {
         let mut text = String::new();
         let mut rest = name;
@@ -544,7 +545,7 @@ impl Parser<'_> {
         self.beside_playbook(format!("{text}{rest}"))
     }
 
-    /// A path that was put together with `playbook_dir` or `role_path`, as seen from the playbook's folder.
+    /// Returns a path built with `playbook_dir` or `role_path`, relative to the playbook's folder.
     fn beside_playbook(&self, path: String) -> String {
         let folder = if self.directory.is_empty() { "." } else { &self.directory };
         match path.strip_prefix(folder).and_then(|below| below.strip_prefix('/')) {
@@ -576,7 +577,7 @@ impl Parser<'_> {
     }
 }
 
-/// What is said of an include whose tasks nobody has looked at.
+/// Returns the warning for an include whose tasks are not known before the run.
 fn unseen(name: &str, is_role: bool) -> Diagnostic {
     let what = if is_role { "role" } else { "file of tasks" };
     match template::is_template(name) {
@@ -589,15 +590,15 @@ fn unseen(name: &str, is_role: bool) -> Diagnostic {
     }
 }
 
-/// What stands around an include at its task.
+/// The task around an include.
 #[derive(Clone, Copy)]
 pub(super) struct Around<'a> {
-    /// Names that its loop brings along.
+    /// Names that its loop defines.
     pub locals: &'a [&'a str],
     pub task: Option<&'a Node>,
 }
 
-/// The names of files that a task's loop, variables and templates spell out.
+/// Returns the file names that a task's loop, variables and templates spell out.
 fn files_named(task: &Node) -> Vec<String> {
     let is_file = |text: &str| text.ends_with(".yml") || text.ends_with(".yaml");
     let mut found = Vec::new();
@@ -617,7 +618,7 @@ fn files_named(task: &Node) -> Vec<String> {
     found
 }
 
-/// What is seen where a task with variables of its own stands.
+/// Returns what a task with its own variables inherits.
 fn with_vars(node: &Node, outer: &Inherited) -> Inherited {
     let mut seen = outer.clone();
     if let Some(Value::Map(own)) = node.get("vars").map(|vars| Value::trusted(&vars.to_json())) {
@@ -626,7 +627,7 @@ fn with_vars(node: &Node, outer: &Inherited) -> Inherited {
     seen
 }
 
-/// A text with a `*` for each of its templates.
+/// Replaces each template in a text by `*`.
 fn glob_of(text: &str) -> String {
     let mut pattern = String::new();
     let mut rest = text;
@@ -640,7 +641,7 @@ fn glob_of(text: &str) -> String {
 }
 
 impl Diagnostic {
-    /// Place and message in one line.
+    /// Returns place and message in one line.
     pub(crate) fn one_line(&self) -> String {
         match &self.span {
             Some(span) => format!("{}:{}:{}: {}", span.file(), span.line, span.column, self.message),

@@ -1,4 +1,4 @@
-//! `async` and `poll`: tasks that go on by themselves.
+//! `async` and `poll`: tasks that run in the background.
 
 use gpufleet_protocol::tasks::{Alone, KindInfo};
 
@@ -9,7 +9,7 @@ use crate::template::{Value, is_template};
 use crate::yaml::Node;
 
 impl Parser<'_> {
-    /// What a task says about going on by itself; `async: 0` is nothing.
+    /// Parses `async` and `poll`; `async: 0` is the same as none.
     pub(super) fn job(&mut self, node: &Node, kind: &KindInfo) -> Option<Async> {
         let poll = node.get("poll").and_then(|value| self.whole_seconds("poll", value));
         let (key, value) = node.entry("async")?;
@@ -29,7 +29,7 @@ impl Parser<'_> {
         Some(Async { seconds, poll })
     }
 
-    /// A number of seconds from 0, or a template that gives one; nothing where nothing is said.
+    /// Parses a number of seconds from 0, or a template for one; `None` if there is none.
     fn whole_seconds(&mut self, key: &str, node: &Node) -> Option<Value> {
         if node.is_null() {
             return None;

@@ -1,4 +1,4 @@
-//! Which keys plays, blocks and tasks have.
+//! The keys of plays, blocks and tasks.
 
 pub(super) const PLAY: &[&str] = &[
     "name",
@@ -46,7 +46,7 @@ pub(super) const PLAY: &[&str] = &[
     "collections",
 ];
 
-/// Keys of `rollout`; the first four may stand beside it too.
+/// Keys of `rollout`; the first four may be written beside it too.
 pub(super) const ROLLOUT: &[&str] = &[
     "waves",
     "max_unavailable",
@@ -114,7 +114,7 @@ pub(super) const TASK: &[&str] = &[
     "on_interrupt",
 ];
 
-/// Ansible's keys that gpufleet does not have, and what to do instead.
+/// Ansible's keys that gpufleet does not support, and what to do instead.
 pub(super) const NOT_YET: &[(&str, &str)] = &[
     ("include", "use `import_tasks` or `include_tasks`"),
     ("vars_prompt", "give the variables with `-e`"),
@@ -126,7 +126,7 @@ pub(super) const NOT_YET: &[(&str, &str)] = &[
     ("always_run", "write `check_mode: false`"),
 ];
 
-/// Variables that say how a node is reached; a play may set them too.
+/// Variables that say how a node is reached, which a play may set too.
 ///
 /// Source: the options of ansible-core 2.19's connection plug-ins `ssh` and `local`, and of `sudo`.
 pub(in crate::playbook) const CONNECTION: &[&str] = &[
@@ -156,7 +156,7 @@ pub(in crate::playbook) const CONNECTION: &[&str] = &[
     "ansible_user",
 ];
 
-/// The hint for one of Ansible's keys that are not here; `with_…` of a block or play is one.
+/// Returns the hint for a key of Ansible that is not supported, including `with_…` of a block or play.
 pub(super) fn not_yet(key: &str) -> Option<&'static str> {
     let plain = key.strip_prefix("ansible.builtin.").unwrap_or(key);
     let listed = NOT_YET.iter().find(|(name, _)| *name == plain).map(|(_, hint)| *hint);

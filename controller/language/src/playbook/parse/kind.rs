@@ -1,4 +1,4 @@
-//! Which kind a task is, and what is meant by keys that name none.
+//! Finds the kind of a task, and reports unknown keys.
 
 use gpufleet_protocol::tasks::{KINDS, KindInfo, find};
 
@@ -8,7 +8,8 @@ use crate::diagnostic::{Diagnostic, suggest};
 use crate::yaml::Node;
 
 impl Parser<'_> {
-    /// What a module is that Ansible would load: of a collection, or a file beside the playbook or in a role.
+    /// Describes a module that Ansible would load: from a collection, or from a file beside the playbook or in a
+    /// role.
     fn module_in_python(&self, name: &str, outer: &Inherited) -> Option<String> {
         if let Some((collection, _)) = name.rsplit_once('.')
             && collection.contains('.')
@@ -26,7 +27,7 @@ impl Parser<'_> {
             .map(|path| format!("{path} is a module in Python, which gpufleet does not load"))
     }
 
-    /// The kind of a task, and the errors for every key that is none of a task.
+    /// Returns the kind of a task, and reports each key that no task has.
     pub(super) fn kind_of<'n>(
         &mut self,
         node: &'n Node,
@@ -49,7 +50,7 @@ impl Parser<'_> {
             }
         }
         for (text, key, value) in &unknown {
-            // Why: no key of a task but these takes a mapping, so that it is a module with its parameters.
+            // Of a task's keys only these take a mapping, so any other is probably a module with its parameters.
             let mapping = ["vars", "environment", "args", "loop_control", "module_defaults"];
             let near_key = suggest(text, keys::SHARED.iter().chain(keys::TASK).copied())
                 .filter(|near| value.as_map().is_none() || mapping.contains(near));
@@ -117,7 +118,7 @@ impl Parser<'_> {
     }
 }
 
-/// What is probably wrong with a task that is only text.
+/// Returns what is probably wrong with a task that is only text.
 pub(super) fn mistyped_task(text: &str) -> Option<String> {
     let word = text.split(|c: char| c.is_whitespace() || c == ':').next().unwrap_or_default();
     let rest = text.get(word.len()..).unwrap_or_default();
@@ -129,7 +130,7 @@ pub(super) fn mistyped_task(text: &str) -> Option<String> {
     }
 }
 
-/// The kind that a name was meant to be; namespaces do not count, or all of one would look alike.
+/// Returns the kind with a similar name. Namespaces are ignored, or all names of one would look alike.
 fn suggest_kind(text: &str) -> Option<&'static str> {
     let last = text.rsplit('.').next().unwrap_or(text);
     let names = KINDS.iter().flat_map(|kind| kind.aliases.iter().copied().chain([kind.name]));

@@ -8,11 +8,11 @@ use crate::playbook::program::Loop;
 use crate::template::check_lookup;
 use crate::yaml::Node;
 
-/// What all of these keys begin with.
+/// Prefix of these keys.
 pub(super) const PREFIX: &str = "with_";
 
 impl Parser<'_> {
-    /// The loop that a task says, if it says one.
+    /// Parses the loop of a task, if it has one.
     pub(super) fn looped(&mut self, node: &Node) -> Option<Loop> {
         let (lookup, with) = self.loop_lookup(node);
         let (items, flatten) = match (node.entry("loop"), node.entry("with_items").or(with)) {
@@ -67,7 +67,7 @@ impl Parser<'_> {
             self.errors.append(unknown);
             looped.extended = control.get("extended").is_some_and(|value| self.fixed_flag("extended", value));
             looped.pause = control.get("pause").map(|value| self.value(value));
-            // Why not with the others: it sees the task's own result.
+            // Kept apart, because it sees the task's own result.
             let kept = self.take_references();
             looped.break_when = control
                 .get("break_when")
@@ -83,9 +83,9 @@ impl Parser<'_> {
         Some(looped)
     }
 
-    /// The lookup that a task loops over, and its key and terms. Without the entry there is an error, which is noted.
+    /// Returns the lookup that a task loops over, with its key and terms, or reports why there is none.
     ///
-    /// Not `with_items`, which is a plain loop.
+    /// `with_items` is not one, but a plain loop.
     pub(super) fn loop_lookup<'n>(
         &mut self,
         node: &'n Node,

@@ -1,4 +1,4 @@
-//! From YAML trees to the program; every mistake is collected, none ends the parsing.
+//! Parses YAML trees into the program. All mistakes are collected; none ends the parsing.
 
 mod include;
 mod job;
@@ -33,10 +33,10 @@ pub use role::{RoleCall, RoleParts};
 pub(super) use task::Inherited;
 pub use words::key_values;
 
-/// How deep files may import one another.
+/// Deepest nesting of imported files.
 const MAX_IMPORTS: usize = 20;
 
-/// The keys that plays, blocks and tasks have, for whatever describes the language.
+/// The keys of plays, blocks and tasks, for descriptions of the language.
 #[derive(Debug)]
 pub struct Vocabulary {
     pub play: &'static [&'static str],
@@ -45,7 +45,7 @@ pub struct Vocabulary {
     /// Keys that tasks and blocks share.
     pub shared: &'static [&'static str],
     pub block: &'static [&'static str],
-    /// Keys of tasks alone, their kinds aside.
+    /// Keys of tasks only, without the names of kinds.
     pub task: &'static [&'static str],
 }
 
@@ -57,51 +57,51 @@ pub static VOCABULARY: Vocabulary = Vocabulary {
     task: keys::TASK,
 };
 
-/// What to do in place of one of Ansible's keys that is not available.
+/// Returns what to do instead of a key of Ansible that is not supported.
 pub fn unavailable(key: &str) -> Option<&'static str> {
     keys::not_yet(key)
 }
 
-/// Where the parser gets files from: the disk, a journal's copies, a test's map.
+/// Where the parser gets files from: the disk, a journal's copies, or a test's map.
 pub trait Reader {
-    /// The bytes of the file, named as the playbook names it, relative to the folder of the file that names it.
+    /// Returns the bytes of a file, named as in the playbook, relative to the folder of the file that names it.
     ///
     /// # Errors
-    /// Whatever keeps it from being read; the message goes into the diagnostic.
+    /// If it cannot be read; the message becomes part of the diagnostic.
     fn read(&self, path: &str) -> std::io::Result<Vec<u8>>;
 
-    /// The content of a regular file of at most so many bytes: what a task or a template names may be anything.
+    /// Returns the content of a regular file of at most `most` bytes; a task or a template may name any path.
     ///
     /// # Errors
-    /// Whatever keeps it from being read, something that is no regular file, and a file that is larger.
+    /// If it cannot be read, is no regular file, or is larger.
     fn read_regular(&self, path: &str, most: u64) -> std::io::Result<Vec<u8>> {
         let bytes = self.read(path)?;
         if bytes.len() as u64 > most { Err(too_large(most)) } else { Ok(bytes) }
     }
 
-    /// The names in a folder; folders have a `/` behind. The empty name is the current folder.
+    /// Returns the names in a folder; folders end with `/`. The empty name is the current folder.
     ///
     /// # Errors
-    /// Whatever keeps it from being read.
+    /// If it cannot be read.
     fn list(&self, folder: &str) -> std::io::Result<Vec<String>> {
         let _ = folder;
         Err(std::io::Error::from(std::io::ErrorKind::NotFound))
     }
 
-    /// Target of a link, where the reader knows links.
+    /// Returns the target of a link, if the reader knows links.
     fn link(&self, path: &str) -> Option<String> {
         let _ = path;
         None
     }
 
-    /// Permission bits of a file, where the reader knows them.
+    /// Returns the permission bits of a file, if the reader knows them.
     fn mode(&self, path: &str) -> Option<u32> {
         let _ = path;
         None
     }
 }
 
-/// What is said of a file that is larger than it may be.
+/// Returns the error for a file that is larger than `most` bytes.
 pub fn too_large(most: u64) -> std::io::Error {
     let most = if most >= 1 << 30 { format!("{} GiB", most >> 30) } else { format!("{} MiB", most >> 20) };
     std::io::Error::new(std::io::ErrorKind::FileTooLarge, format!("it has more than {most}"))
@@ -126,18 +126,18 @@ impl Reader for HashMap<String, String> {
 }
 
 impl Program {
-    /// Reads playbooks and whatever they import.
+    /// Parses playbooks and all files that they import.
     ///
     /// # Errors
-    /// Everything that is wrong in any of them, with its place.
+    /// Every mistake in any of them, with its place.
     pub fn load<P: AsRef<str>>(paths: &[P], reader: &dyn Reader) -> Result<Self, Diagnostics> {
         Self::load_with(paths, reader, &Arc::default(), &[])
     }
 
-    /// Reads playbooks of which parts are encrypted with these passwords, and whose roles may lie in these folders.
+    /// Parses playbooks with passwords for encrypted parts, and further folders of roles.
     ///
     /// # Errors
-    /// Those of [`Program::load`], and what no password opens.
+    /// As [`Program::load`], and for each part that no password opens.
     pub fn load_with<P: AsRef<str>>(
         paths: &[P],
         reader: &dyn Reader,
@@ -147,11 +147,11 @@ impl Program {
         Self::load_knowing(paths, reader, keyring, roles_path, &Arc::default())
     }
 
-    /// [`Program::load_with`], where these variables come from the command line: names of files and keys of plays may
-    /// hang on them.
+    /// Parses like [`Program::load_with`], with the command line's variables, which names of files and keys of plays
+    /// may use.
     ///
     /// # Errors
-    /// Those of [`Program::load_with`].
+    /// As [`Program::load_with`].
     pub fn load_knowing<P: AsRef<str>>(
         paths: &[P],
         reader: &dyn Reader,
@@ -185,7 +185,7 @@ impl Program {
     }
 }
 
-/// What `import_playbook` gives to the plays of its file.
+/// What `import_playbook` adds to the plays of its file.
 #[derive(Clone, Default)]
 struct Base {
     vars: Arc<Dict>,
@@ -199,37 +199,37 @@ struct Parser<'a> {
     keyring: Arc<Keyring>,
     /// The folder of the playbook.
     directory: String,
-    /// Whether the run is on: nothing is looked ahead for.
+    /// Whether the run has begun, so that no includes are parsed ahead.
     on: bool,
     errors: Diagnostics,
     warnings: Diagnostics,
     sources: Vec<Arc<SourceFile>>,
-    /// Uses of variables met since somebody took them.
+    /// Uses of variables since they were last taken.
     references: Vec<Reference>,
-    /// Those in keys of the play's blocks.
+    /// Uses of variables in keys of the play's blocks.
     block_references: Vec<Reference>,
     imports: usize,
-    /// What is being included, so that nothing is looked into without end.
+    /// What is being included now, to stop endless includes.
     under_way: Vec<String>,
     /// Roles that tasks of the play import.
     imported_roles: Vec<Arc<Role>>,
-    /// Their handlers, which come behind those of the play.
+    /// Handlers of these roles, which follow those of the play.
     role_handlers_behind: Vec<Arc<Task>>,
-    /// Variables that files give which tasks of the play read.
+    /// Variables defined by files that tasks of the play read.
     file_names: HashSet<String>,
-    /// Variables that have a value somewhere which asks for no other.
+    /// Variables with a value that uses no other variable.
     settled_names: HashSet<String>,
-    /// Whether such a file is not known before the run.
+    /// Whether a file of variables is not known before the run.
     open_names: bool,
-    /// Whether a template that tasks of the play render mentions facts.
+    /// Whether a template that a task of the play renders mentions facts.
     templates_ask: bool,
-    /// Variables of the play and of what imports it, those that win first.
+    /// Variables of the play and of those that import it, in falling precedence.
     statics: Vec<Arc<Dict>>,
-    /// What is read may not be what is meant: nothing in it has to be there.
+    /// Whether the current file may never be included, so that files named in it may be missing.
     doubtful: bool,
     /// `remote_user` and `connection` of the play.
     logs_in: LogsIn,
-    /// The first play of the playbook that the command line names.
+    /// Index of the first play of the current playbook of the command line.
     given_file: usize,
 }
 
@@ -297,7 +297,7 @@ impl<'a> Parser<'a> {
         self.errors.absorb(yaml::parse_source(&source))
     }
 
-    /// The names in a folder, nothing where there is none; folders have a `/` behind.
+    /// Returns the names in a folder, none if it does not exist; folders end with `/`.
     fn list(&self, folder: &str) -> Vec<String> {
         match self.on {
             true => {
@@ -386,7 +386,7 @@ impl<'a> Parser<'a> {
         plays
     }
 
-    /// The name of a file that is read before the run.
+    /// Returns the name of a file that is read before the run.
     fn literal_file(&mut self, node: &Node, key: &str, own: &Inherited) -> Option<String> {
         let name = match node.scalar_text() {
             Some(name) => name,
@@ -417,14 +417,14 @@ impl<'a> Parser<'a> {
     }
 }
 
-/// The folder of a file, empty for the current one.
+/// Returns the folder of a file, empty for the current one.
 fn directory_of(path: &str) -> String {
     path.rsplit_once('/').map_or(String::new(), |(directory, _)| {
         if directory.is_empty() { "/".to_owned() } else { directory.to_owned() }
     })
 }
 
-/// `name` as seen from `directory`.
+/// Returns the path of `name` relative to `directory`.
 fn join(directory: &str, name: &str) -> String {
     if directory.is_empty() || name.starts_with('/') {
         name.to_owned()

@@ -100,13 +100,13 @@ impl Parser<'_> {
         }
     }
 
-    /// `that` of `assert`: expressions, which are not rendered but evaluated.
+    /// Parses `that` of `assert`, whose expressions are evaluated and not rendered.
     fn assertions(&mut self, node: &Node) -> Value {
         let conditions = self.conditions("that", node);
         Value::list(conditions.into_iter().map(|condition| Value::Str(condition.text)).collect())
     }
 
-    /// `kind: text`: `key=value` words, free text, or both.
+    /// Parses `kind: text`: `key=value` words, free text, or both.
     fn parameter_text(&mut self, kind: &KindInfo, node: &Node, text: &str, entries: &mut Vec<Parameter>) {
         let runs = matches!(kind.name, "command" | "shell" | "script");
         let known = |key: &str| {
@@ -118,7 +118,7 @@ impl Parser<'_> {
             }
             kind.open_keys || kind.has(key)
         };
-        // Why not these: their text is a shell's, with comments and documents in it that quote nothing.
+        // Shell text may have comments and here-documents with single quotes.
         if !matches!(kind.name, "shell" | "raw")
             && let Some(at) = words::open_quote(text)
         {
@@ -205,7 +205,7 @@ impl Parser<'_> {
         }
     }
 
-    /// Literal parameters against the kind; those with templates are left for the run.
+    /// Checks literal parameters against the kind; those with templates are checked during the run.
     fn check_parameters(
         &mut self,
         kind: &'static KindInfo,
@@ -225,7 +225,7 @@ impl Parser<'_> {
                 entry.value.to_json()
             } else {
                 complete = false;
-                // Why: the name can be wrong even where the value is not known yet.
+                // The name can be checked even if the value is not known yet.
                 if let Some(problem) = check_one(kind, &entry.name, &serde_json::Value::Null)
                     && problem.name_is_wrong
                 {
@@ -255,7 +255,7 @@ impl Parser<'_> {
         }
     }
 
-    /// A required parameter that is not written is missing, whatever the others will be.
+    /// Reports required parameters that are not written, whatever the values of the others are.
     fn missing_parameters(
         &mut self,
         kind: &'static KindInfo,
@@ -267,7 +267,7 @@ impl Parser<'_> {
             let problem = whole(kind, error);
             let given =
                 entries.iter().any(|entry| problem.message.contains(&format!("needs `{}`", entry.name)));
-            // Why: an alias may stand for the parameter that is asked for; then the run tells.
+            // An alias may stand for the missing parameter; the run decides.
             let aliased = entries.iter().any(|entry| !entry.value.is_settled());
             if problem.incomplete && !given && !aliased {
                 self.parameter_problem(&problem, kind_span, entries, false);

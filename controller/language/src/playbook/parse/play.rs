@@ -15,8 +15,7 @@ use crate::template::{self, Dict, Value, is_template};
 use crate::yaml::Node;
 
 impl Parser<'_> {
-    /// A play's name with its templates over what is known before any host; as it is written where that says nothing, or
-    /// too much.
+    /// Renders a play's name from what is known before any host; unchanged if that fails or uses a secret.
     fn shown(&self, name: String, inherited: &Inherited) -> String {
         if !is_template(&name) {
             return name;
@@ -58,7 +57,7 @@ impl Parser<'_> {
                 }
             }
         }
-        // Why: `hosts` is rendered over extra variables before any host is known; its own check names what is missing.
+        // `hosts` is rendered over extra variables before any host is known, and reports missing names itself.
         self.take_references();
 
         let name = node.get("name").and_then(|name| self.text("name", name));
@@ -148,7 +147,7 @@ impl Parser<'_> {
         let mut sections = Vec::new();
         for section in [SectionName::PreTasks, SectionName::Tasks, SectionName::PostTasks] {
             let list = node.get(section.as_str());
-            // Why: as in Ansible, the tasks of roles come before the others, and handlers behind both.
+            // As in Ansible, the tasks of roles come first, and handlers last.
             let before = if section == SectionName::Tasks { of_roles.as_slice() } else { &[] };
             if list.is_none() && before.is_empty() {
                 continue;
@@ -205,7 +204,7 @@ impl Parser<'_> {
             open_names: std::mem::take(&mut self.open_names),
             playbook: self.given_file,
         };
-        // Why not always: a play that has no use for facts need not wait for them.
+        // Facts are gathered only if something uses them, so that other plays do not wait for them.
         play.gather_facts |= gather.is_none() && (play.asks_for_facts() || templates_ask);
         let tasks = play.tasks();
         let disruption = tasks.iter().map(|task| task.kind.disruption).max().unwrap_or_default();
@@ -218,7 +217,7 @@ impl Parser<'_> {
         Some(Arc::new(play))
     }
 
-    /// The sizes of the waves, written in one of three places.
+    /// Parses the sizes of the waves, which are written in one of three places.
     fn batches(&mut self, node: &Node, block: Option<&Node>) -> Vec<Wave> {
         let rolled = block.and_then(|block| block.entry("waves"));
         let serial = node.entry("serial");
@@ -266,7 +265,7 @@ impl Parser<'_> {
         }
     }
 
-    /// Those that can be read now, merged, and those that hang on variables.
+    /// Parses `vars_files`: those that can be read now, merged, and those that depend on variables.
     fn vars_files(&mut self, node: &Node, directory: &str) -> (Arc<Dict>, Vec<LateFile>) {
         let items = node.as_seq().unwrap_or(std::slice::from_ref(node));
         let (mut merged, mut late) = (Dict::default(), Vec::new());
@@ -294,7 +293,7 @@ impl Parser<'_> {
         (Arc::new(merged), late)
     }
 
-    /// `connection` of a play.
+    /// Parses `connection` of a play.
     pub(super) fn connection(&mut self, node: &Node) -> Option<Value> {
         let text = self.text("connection", node)?;
         if !is_template(&text)
@@ -329,7 +328,7 @@ impl Parser<'_> {
         let text = self.text("strategy", node)?;
         match text.strip_prefix("ansible.builtin.").unwrap_or(&text) {
             "linear" => Some(Strategy::Linear),
-            // Why: both let a host go on without the others; hosts of a batch all begin at once here.
+            // Both let a host go on without the others; here all hosts of a batch begin at once.
             "host_pinned" | "free" => Some(Strategy::HostPinned),
             _ => {
                 let words = ["linear", "host_pinned", "free"];
@@ -366,9 +365,9 @@ impl Parser<'_> {
         })
     }
 
-    /// Handlers are tasks, each by itself also where a block holds them.
+    /// Returns the handlers; each task of a block is a handler of its own.
     ///
-    /// As in Ansible, what a block has beside `block` is never notified.
+    /// As in Ansible, other sections of the block, such as `rescue`, are never notified.
     pub(super) fn handlers(&mut self, items: &Items) -> Vec<Arc<crate::playbook::Task>> {
         let mut handlers = Vec::new();
         for item in items.iter() {
@@ -428,7 +427,7 @@ impl Parser<'_> {
     }
 }
 
-/// Why: `Flag` has a default of "no", which is not "nothing said".
+/// Returns the inner flag if it is set, else the outer one. `Flag`'s default is "no", which differs from "not set".
 pub(super) fn said(flag: Option<Flag>, outer: Option<&Flag>) -> Option<Flag> {
     flag.or_else(|| outer.cloned())
 }

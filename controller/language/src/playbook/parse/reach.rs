@@ -1,4 +1,4 @@
-//! How plays and tasks reach their nodes, and whom they become there.
+//! How plays and tasks connect to nodes, and which user they become there.
 
 use super::Parser;
 use crate::diagnostic::Diagnostic;
@@ -6,7 +6,7 @@ use crate::playbook::program::Privilege;
 use crate::template::Value;
 use crate::yaml::Node;
 
-/// What a play says of the way to its nodes.
+/// A play's settings for connections to its nodes.
 #[derive(Clone, Debug, Default)]
 pub(in crate::playbook) struct LogsIn {
     pub user: Option<Value>,
@@ -14,13 +14,13 @@ pub(in crate::playbook) struct LogsIn {
     pub port: Option<Value>,
 }
 
-/// What `become_flags` may say: it is done already, and a password is given in another way.
+/// What `become_flags` may say: it is the default here, or a password is passed in another way.
 const SUDO_FLAGS: [&str; 5] = ["-H", "-S", "-n", "-i", "--login"];
-/// Those among them that would read the user's profile first.
+/// Those flags that read the user's profile first.
 const LOGIN: [&str; 2] = ["-i", "--login"];
 
 impl Parser<'_> {
-    /// `remote_user`, where anything is said.
+    /// Parses `remote_user`, if given.
     pub(super) fn remote_user(&mut self, node: &Node) -> Option<Value> {
         let user = node.get("remote_user").filter(|user| !user.is_null())?;
         if user.as_map().is_some() || user.as_seq().is_some() {
@@ -30,7 +30,7 @@ impl Parser<'_> {
         Some(self.value(user))
     }
 
-    /// `port`, where anything is said.
+    /// Parses `port`, if given.
     pub(super) fn port(&mut self, node: &Node) -> Option<Value> {
         let port = node.get("port").filter(|port| !port.is_null())?;
         let value = self.value(port);
@@ -42,12 +42,12 @@ impl Parser<'_> {
         Some(value)
     }
 
-    /// How a task is reached, which is how its play is.
+    /// Checks that a task connects as its play does.
     ///
-    /// Why not otherwise: a node has one connection and one helper behind it, which holds the node's lock; who else logs in
-    /// would be a second one beside it.
+    /// A node has one connection, with one helper behind it that holds the node's lock. Another login would be a
+    /// second one.
     pub(super) fn reached_as_the_play(&mut self, node: &Node) {
-        // Why not there: nobody logs in.
+        // With a local connection there is no login.
         let here = node.get("connection").and_then(Node::as_str).map(plain) == Some("local");
         if let Some(user) = self.remote_user(node).filter(|_| !here)
             && self.logs_in.user.as_ref() != Some(&user)
@@ -140,7 +140,7 @@ impl Parser<'_> {
     }
 }
 
-/// A key without the collection that Ansible has it in.
+/// Returns a name without Ansible's collection.
 pub(super) fn plain(key: &str) -> &str {
     key.strip_prefix("ansible.builtin.").or_else(|| key.strip_prefix("ansible.legacy.")).unwrap_or(key)
 }

@@ -1,4 +1,4 @@
-//! Roles: their folders, what belongs to them, and those that they depend on.
+//! Roles: their folders, their files, and their dependencies.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::playbook::role::{Own, Role};
 use crate::template::{Dict, Value};
 use crate::yaml::Node;
 
-/// Which of a role's files are meant, without their endings; none is `main`.
+/// The files of a role that are used, without their endings; `None` is `main`.
 #[derive(Clone, Debug, Default)]
 pub struct RoleParts {
     pub tasks: Option<String>,
@@ -21,23 +21,23 @@ pub struct RoleParts {
     pub handlers: Option<String>,
 }
 
-/// A role as it is named somewhere.
+/// A use of a role.
 #[derive(Clone, Debug)]
 pub struct RoleCall {
     pub name: String,
     pub parts: RoleParts,
     /// Whether all later tasks of the play see its variables.
     pub public: bool,
-    /// Whether its arguments are checked.
+    /// Whether its arguments are validated.
     pub validate: bool,
     /// `vars`.
     pub given: Arc<Dict>,
-    /// Other keys.
+    /// Values of its other keys.
     pub params: Arc<Dict>,
 }
 
 impl RoleCall {
-    /// The whole role of this name.
+    /// Creates a use of the whole role.
     pub fn named(name: &str) -> Self {
         Self {
             name: name.to_owned(),
@@ -50,21 +50,21 @@ impl RoleCall {
     }
 }
 
-/// What a role came to.
+/// The parsed parts of a role.
 pub(super) struct ParsedRole {
     pub role: Arc<Role>,
-    /// Those that it depends on first.
+    /// Its tasks, after those of the roles that it depends on.
     pub items: Items,
     pub handlers: Vec<Arc<Task>>,
-    /// What it runs once for.
+    /// The key of calls that run only once.
     pub once: Option<Arc<str>>,
 }
 
-/// Endings of a role's files, in the order in which they are tried.
+/// Endings of a role's files, in the order tried.
 const ENDINGS: &[&str] = &[".yml", ".yaml", ".json", ""];
 
 impl Parser<'_> {
-    /// `roles` of a play.
+    /// Parses `roles` of a play.
     pub(super) fn roles(
         &mut self,
         node: &Node,
@@ -90,7 +90,7 @@ impl Parser<'_> {
         (items, roles, handlers)
     }
 
-    /// An entry of `roles` or of a role's `dependencies`.
+    /// Parses an entry of `roles`, or of a role's `dependencies`.
     fn role_entry(
         &mut self,
         entry: &Node,
@@ -128,10 +128,10 @@ impl Parser<'_> {
         let references = self.take_references();
         self.block_references(&references, &own);
         let call = RoleCall { given, params: Arc::new(params), ..RoleCall::named(&name) };
-        // Why its own alone: in Ansible, what holds for the role that depends on it makes it no other one.
+        // Conditions of the role that depends on it do not count: in Ansible, they do not make it another role.
         let conditions: Vec<&str> =
             own.when.iter().skip(outer.when.len()).map(|condition| &*condition.text).collect();
-        // Why as JSON: two calls are the same only where their values are, too.
+        // As JSON, because calls are the same only if their values are.
         let values = (call.given.to_json(), call.params.to_json());
         let key = format!("{name} {values:?} {conditions:?} {:?}", entry.get("tags"));
         let parsed = self.role_of(&call, Some(&name_node.span), &own, parents, path, Some(key));
@@ -139,7 +139,7 @@ impl Parser<'_> {
         parsed
     }
 
-    /// A role with all that belongs to it.
+    /// Parses a role with all of its parts.
     pub(super) fn role(
         &mut self,
         call: &RoleCall,
@@ -268,7 +268,7 @@ impl Parser<'_> {
         self.handlers(&items)
     }
 
-    /// A task that checks what the role is given against its `argument_specs`.
+    /// Returns a task that checks the role's arguments against its `argument_specs`.
     fn argument_check(
         &mut self,
         folder: &str,
@@ -306,7 +306,7 @@ impl Parser<'_> {
         Some(Item::Task(Arc::new(task)))
     }
 
-    /// Variables of `defaults/` or `vars/`: a file, or all files of a folder of that name.
+    /// Parses the variables in `defaults/` or `vars/`: a file, or all files of a folder of that name.
     fn role_vars(&mut self, folder: &str, kind: &str, part: Option<&str>, from: Option<&Span>) -> Arc<Dict> {
         let below = format!("{folder}/{kind}");
         let wanted = part.unwrap_or("main");
@@ -339,7 +339,7 @@ impl Parser<'_> {
         Arc::new(merged)
     }
 
-    /// The variables that a file holds; those of an encrypted one are secret.
+    /// Parses the variables of a file; those of an encrypted file are secret.
     pub(super) fn variables_of(&mut self, path: &str, from: Option<&Span>) -> Option<Arc<Dict>> {
         self.imports += 1;
         let file = self.file(path, from);
@@ -354,12 +354,12 @@ impl Parser<'_> {
         })
     }
 
-    /// The file of a role's folder that a name without ending means.
+    /// Returns the file of a role's folder for a name without ending.
     fn role_file(&self, below: &str, name: &str) -> Option<String> {
         ENDINGS.iter().map(|ending| format!("{below}/{name}{ending}")).find(|path| self.is_there(path))
     }
 
-    /// Folders in which roles are looked for.
+    /// Returns the folders in which roles are looked for.
     pub(super) fn role_folders(&self, outer: &Inherited) -> Vec<String> {
         let mut folders = vec![join(&self.directory, "roles")];
         folders.extend(self.library.roles_path.iter().cloned());
@@ -410,10 +410,10 @@ impl Parser<'_> {
         self.error(error);
     }
 
-    /// Where tasks of a role that stand in a file of this folder look for files and templates.
+    /// Returns the folders in which a role's tasks look for files and templates; `folder` is that of the task's file.
     pub(super) fn role_search(&self, role: &Role, folder: &str) -> Arc<[String]> {
         let parents = role.parents.iter().rev().map(|parent| parent.path.clone());
-        // Why the role's own tasks too, wherever the file lies: lookups look there.
+        // Lookups search the role's own tasks too, wherever the file is.
         let others = [folder.to_owned(), format!("{}/tasks", role.path), self.directory.clone()];
         let mut folders = Vec::new();
         for path in std::iter::once(role.path.clone()).chain(parents).chain(others) {
@@ -424,11 +424,11 @@ impl Parser<'_> {
         folders.into()
     }
 
-    /// Whether there is such a file.
+    /// Whether a file exists.
     pub(super) fn is_there(&self, path: &str) -> bool {
         let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
         let folder = if path.starts_with('/') && folder.is_empty() { "/" } else { folder };
-        // Why by reading while a run is on: what is read, and what is not there, is the same in a resumed run.
+        // During a run, files are read, because the reader gives a resumed run the same answers.
         if self.on {
             return self.library.text(path).is_some() || self.reader.read(path).is_ok();
         }

@@ -21,15 +21,15 @@ use crate::playbook::role::Role;
 use crate::template::{Dict, Value, wanted_templates};
 use crate::yaml::{Entries, Node, Str, Value as Yaml};
 
-/// What tasks get from the play and their blocks.
+/// What tasks inherit from the play and their blocks.
 #[derive(Clone, Debug)]
 pub(in crate::playbook) struct Inherited {
-    /// Of the file that they stand in.
+    /// The folder of the file that they are written in.
     pub directory: String,
     pub section: SectionName,
     pub when: Vec<Condition>,
     pub vars: Vec<Arc<Dict>>,
-    /// `vars` of the includes around it, and what the roles around those were given; outermost first.
+    /// `vars` of the includes around it, and the parameters of the roles around those; outermost first.
     pub given: Vec<Arc<Dict>>,
     pub tags: Vec<String>,
     pub privilege: Privilege,
@@ -37,18 +37,18 @@ pub(in crate::playbook) struct Inherited {
     pub ignore_errors: Option<Flag>,
     pub ignore_unreachable: bool,
     pub no_log: bool,
-    /// A template over a host's variables that says so too.
+    /// A template over a host's variables that may hide them too.
     pub hidden_when: Option<Flag>,
     pub run_once: bool,
     pub once_when: Option<Flag>,
     pub any_errors_fatal: bool,
     pub timeout_s: Option<u64>,
     pub late_timeout: Option<Value>,
-    /// What `rollout` says for reboots that say nothing themselves.
+    /// Time limit for reboots that set none, from `rollout`.
     pub reboot_timeout_s: Option<u64>,
-    /// Names that a condition of an enclosing block tests for their existence.
+    /// Names whose existence a condition of an enclosing block tests.
     pub guarded: Vec<String>,
-    /// Names that a loop around an include brings along.
+    /// Names that a loop around an include defines.
     pub locals: Vec<Arc<str>>,
     pub role: Option<Arc<Role>>,
     pub search: Arc<[String]>,
@@ -57,9 +57,9 @@ pub(in crate::playbook) struct Inherited {
     pub throttle: Option<Value>,
     pub check_mode: Option<Flag>,
     pub notify: Vec<(Value, Span)>,
-    /// `module_defaults`: parameters of a kind where a task has none of that name; inner ones last.
+    /// `module_defaults`: parameters of a kind for tasks that do not set them; inner ones last.
     pub defaults: Vec<(&'static KindInfo, Arc<Dict>)>,
-    /// Variables of the play that are known before any host, those that win first.
+    /// Variables of the play that are known before any host, in falling precedence.
     pub statics: Vec<Arc<Dict>>,
     /// `remote_user` and `connection` of the play.
     pub logs_in: LogsIn,
@@ -103,7 +103,7 @@ impl Default for Inherited {
 }
 
 impl Parser<'_> {
-    /// A list of tasks and blocks; `path` is its place in the play.
+    /// Parses a list of tasks and blocks; `path` is its place in the play.
     pub(super) fn items(&mut self, node: &Node, inherited: &Inherited, what: &str, path: &str) -> Items {
         if node.is_null() {
             return Items::from([]);
@@ -171,7 +171,7 @@ impl Parser<'_> {
         self.task(node, inherited, path).map(|task| Item::Task(Arc::new(task)))
     }
 
-    /// What a block or task says, over what it inherits.
+    /// Returns what the tasks of a block, or a task, inherit.
     pub(super) fn inherit(&mut self, node: &Node, outer: &Inherited) -> Inherited {
         let mut own = outer.clone();
         if let Some(when) = node.get("when") {
@@ -221,7 +221,7 @@ impl Parser<'_> {
         if let Some(host) = node.get("delegate_to") {
             own.delegate_to = Some(self.value(host)).filter(|host| !matches!(host, Value::Null));
         }
-        // Why: a task that runs on the controller is one that localhost does for the host.
+        // A task with a local connection runs on the controller, as if delegated to localhost.
         if node.get("connection").and_then(Node::as_str).map(plain) == Some("local") {
             own.delegate_to.get_or_insert_with(|| Value::str("localhost"));
         }
@@ -236,7 +236,7 @@ impl Parser<'_> {
             self.flag("diff", value);
         }
         if node.get("notify").is_some() {
-            // Why: as in Ansible, a task's own handlers take the place of its block's.
+            // As in Ansible, a task's own handlers replace those of its block.
             own.notify.clear();
         }
         for item in node.get("notify").map(items_of).unwrap_or_default() {
@@ -272,7 +272,7 @@ impl Parser<'_> {
                     let parameters = self.dict(value);
                     defaults.push((kind, Arc::new(parameters)));
                 }
-                // Why: what no task of the play uses changes nothing.
+                // A warning only: defaults that no task uses change nothing.
                 None => self.warnings.push(
                     Diagnostic::warning(format!("there is no kind `{name}`"))
                         .at(&key.span)
@@ -282,7 +282,7 @@ impl Parser<'_> {
         }
     }
 
-    /// `action` and `local_action` as the key that they mean.
+    /// Replaces `action` and `local_action` by the key that they stand for.
     fn with_action(&mut self, node: &Node) -> Option<Node> {
         let entries = node.as_map()?;
         let (at, (key, value)) = entries
@@ -378,7 +378,7 @@ impl Parser<'_> {
         Some(block)
     }
 
-    /// Uses of variables in the keys of a block; they are checked with the play.
+    /// Records uses of variables in the keys of a block; they are checked with the play.
     pub(super) fn block_references(&mut self, references: &[Reference], own: &Inherited) {
         let mut found = settle(references.to_vec(), own, &[]);
         found.iter_mut().for_each(|reference| reference.guarded |= self.doubtful);
@@ -402,7 +402,7 @@ impl Parser<'_> {
         let before = self.references.len();
         let changed_when = conditions(self, "changed_when");
         let failed_when = conditions(self, "failed_when");
-        // Why: only these two see the task's own result.
+        // Only these two see the task's own result.
         let mut after = self.references.split_off(before);
         after.retain(|reference| !own_register.contains(&reference.name));
         self.references.append(&mut after);
@@ -494,7 +494,7 @@ impl Parser<'_> {
         })
     }
 
-    /// A task of a kind that says nothing but what it inherits.
+    /// Creates a task of a kind that has only what it inherits.
     pub(super) fn bare(&self, kind: &'static KindInfo, span: &Span, own: &Inherited, path: &str) -> Task {
         let (notify, notify_spans) = own.notify.iter().cloned().unzip();
         Task {
@@ -524,7 +524,7 @@ impl Parser<'_> {
             hidden_when: own.hidden_when.clone(),
             timeout_s: own.timeout_s,
             late_timeout: own.late_timeout.clone(),
-            // Why: as in Ansible, a pause is one for all hosts.
+            // As in Ansible, one pause serves all hosts.
             run_once: own.run_once || kind.name == "pause",
             once_when: own.once_when.clone().filter(|_| kind.name != "pause"),
             any_errors_fatal: own.any_errors_fatal,
@@ -543,7 +543,7 @@ impl Parser<'_> {
         }
     }
 
-    /// As in Ansible, what else is written at an include would be for nobody.
+    /// Refuses other keys on an include; as in Ansible, they would apply to nothing.
     fn include_keys(&mut self, node: &Node, kind: &KindInfo) {
         for (key, _) in node.as_map().unwrap_or_default() {
             let text = key.key_text();
@@ -590,8 +590,8 @@ impl Parser<'_> {
         Some(Retry { until, retries, delay })
     }
 
-    /// The text of a task's template and of those that it takes in, where their names are known and they can be read before
-    /// the run.
+    /// Returns the text of a task's template and of those that it includes, if their names are known and they can be
+    /// read before the run.
     fn template_text(&self, params: &Parameters, own: &Inherited) -> Option<String> {
         let name = params.get("src").and_then(|entry| entry.value.as_str())?;
         let mut text = self.template_named(name, own)?;
@@ -613,7 +613,7 @@ impl Parser<'_> {
         Some(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// Names that a file of variables gives, for the checks before the run.
+    /// Records the names that a file of variables defines, for the checks before the run.
     fn names_of_file(&mut self, params: &Parameters, own: &Inherited) {
         if let Some(name) = params.get("name").and_then(|entry| entry.value.as_str()) {
             self.file_names.insert(name.to_owned());
@@ -636,7 +636,7 @@ impl Parser<'_> {
             Some(found) => self.file_names.extend(found.keys().map(ToOwned::to_owned)),
             None => self.open_names = true,
         }
-        // Why: where it is read, its task fails with what is wrong in it.
+        // If it is read during the run, its task fails with these errors.
         self.errors.0.truncate(errors);
         self.references = kept;
     }
@@ -667,12 +667,12 @@ impl Parser<'_> {
     }
 }
 
-/// The names of the templates that a text takes in.
+/// Returns the names of the templates that a text includes.
 fn taken_in(text: &str) -> Vec<String> {
     wanted_templates(text).into_iter().map(|wanted| wanted.name).collect()
 }
 
-/// A list, or the one thing in its place.
+/// Returns the items of a list, or a single value as one item.
 fn items_of(node: &Node) -> &[Node] {
     node.as_seq().unwrap_or(std::slice::from_ref(node))
 }

@@ -1,4 +1,4 @@
-//! Values of keys: typed, templated, conditions.
+//! Parses values of keys: typed, templated, conditions.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::template::{
 };
 use crate::yaml::{Node, Value as Yaml};
 
-/// The place of a stretch (in bytes) of a string's text; the whole string where the text is written otherwise.
+/// Returns the place of a byte range of a string's text; the whole string if it is written differently in the file.
 pub(super) fn part(node: &Node, range: Range<usize>) -> Span {
     let Yaml::Str(text) = &node.value else { return node.span.clone() };
     let wanted = text.text.get(range.clone()).unwrap_or_default();
@@ -29,7 +29,7 @@ pub(super) fn part(node: &Node, range: Range<usize>) -> Span {
 }
 
 impl Parser<'_> {
-    /// Any value; templates in it are checked and the variables they ask for are noted.
+    /// Parses any value, checks its templates and records the variables that they use.
     pub(super) fn value(&mut self, node: &Node) -> Value {
         match &node.value {
             Yaml::Str(text) if is_template(&text.text) => {
@@ -93,7 +93,7 @@ impl Parser<'_> {
         self.error(diagnostic);
     }
 
-    /// `vars`: names and values.
+    /// Parses `vars`: names and values.
     pub(super) fn vars(&mut self, node: &Node) -> Arc<Dict> {
         for (key, _) in node.as_map().unwrap_or_default() {
             let name = key.key_text();
@@ -108,7 +108,7 @@ impl Parser<'_> {
         self.vars_of_file(node)
     }
 
-    /// Variables of a file, which may have any name, as in Ansible: `vars['a-b']` asks for such ones.
+    /// Parses variables of a file, which may have any name, as in Ansible: `vars['a-b']` reads them.
     pub(super) fn vars_of_file(&mut self, node: &Node) -> Arc<Dict> {
         if node.is_null() {
             return Arc::default();
@@ -130,7 +130,7 @@ impl Parser<'_> {
         Arc::new(dict)
     }
 
-    /// The value of a variable; what it asks for counts where the variable is used.
+    /// Parses the value of a variable. The variables in it count where it is used.
     pub(super) fn definition(&mut self, name: &str, span: &Span, value: &Node) -> Value {
         let before = self.references.len();
         let value = self.value(value);
@@ -145,7 +145,7 @@ impl Parser<'_> {
         value
     }
 
-    /// One expression.
+    /// Parses one expression.
     pub(super) fn expression(&mut self, node: &Node, text: &str) {
         match inspect_expression(text) {
             Ok(found) => self.note(node, text, found),
@@ -153,7 +153,7 @@ impl Parser<'_> {
         }
     }
 
-    /// `when` and its like: text, a boolean, or a list of them.
+    /// Parses `when` and similar keys: text, a boolean, or a list of them.
     pub(super) fn conditions(&mut self, key: &str, node: &Node) -> Vec<Condition> {
         let items = node.as_seq().unwrap_or(std::slice::from_ref(node));
         let mut conditions = Vec::new();
@@ -180,7 +180,7 @@ impl Parser<'_> {
         conditions
     }
 
-    /// The error for something that is neither yes nor no.
+    /// Reports a value that is neither yes nor no.
     fn no_flag(&mut self, key: &str, node: &Node) {
         let error = node.wrong_type(&format!("`{key}`"), "true or false");
         self.error(match node.as_str() {
@@ -191,7 +191,7 @@ impl Parser<'_> {
         });
     }
 
-    /// Yes, no, or a template.
+    /// Parses yes, no, or a template.
     pub(super) fn flag(&mut self, key: &str, node: &Node) -> Flag {
         match &node.value {
             Yaml::Bool(value) => Flag::Fixed(*value),
@@ -214,13 +214,13 @@ impl Parser<'_> {
         }
     }
 
-    /// Yes or no, where a template has only what is known before any host.
+    /// Parses yes or no; a template may use only what is known before any host.
     pub(super) fn fixed_flag(&mut self, key: &str, node: &Node) -> bool {
         let layers = self.layers_of(&Inherited::default());
         self.fixed_flag_in(key, node, &layers)
     }
 
-    /// The same at a place that sees more.
+    /// Parses like [`Self::fixed_flag`], with further variables.
     pub(super) fn fixed_flag_in(&mut self, key: &str, node: &Node, layers: &[Arc<Dict>]) -> bool {
         let settled = self.settled_node_in(key, node, layers);
         match settled.as_ref().map(|node| self.flag(key, node)) {
@@ -229,7 +229,7 @@ impl Parser<'_> {
         }
     }
 
-    /// `no_log`: whether, or a template that a host's variables decide.
+    /// Parses `no_log`: a fixed value, or a template that a host's variables decide.
     pub(super) fn no_log(&mut self, node: &Node) -> (bool, Option<Flag>) {
         match self.flag("no_log", node) {
             Flag::Fixed(value) => (value, None),
@@ -237,7 +237,7 @@ impl Parser<'_> {
         }
     }
 
-    /// What a key says that has to be known before any host is; none where it hangs on a host's variables.
+    /// Parses a value that must be known before any host; `None` if it depends on a host's variables.
     pub(super) fn settled_node(&mut self, key: &str, node: &Node) -> Option<Node> {
         let layers = self.layers_of(&Inherited::default());
         self.settled_node_in(key, node, &layers)
@@ -272,7 +272,7 @@ impl Parser<'_> {
         }
     }
 
-    /// Text, or a list of texts; a text may hold several, separated by commas.
+    /// Parses text or a list of texts; a text may hold several, separated by commas.
     pub(super) fn words(&mut self, key: &str, node: &Node) -> Vec<String> {
         let items = node.as_seq().unwrap_or(std::slice::from_ref(node));
         let mut words = Vec::new();
@@ -284,7 +284,7 @@ impl Parser<'_> {
         words
     }
 
-    /// The name of a variable.
+    /// Parses the name of a variable.
     pub(super) fn name(&mut self, key: &str, node: &Node) -> Option<Arc<str>> {
         let text = self.text(key, node)?;
         if is_variable_name(&text) {
@@ -298,7 +298,7 @@ impl Parser<'_> {
         None
     }
 
-    /// A flag that may hang on a host's variables: what it is where they do not matter, or the template.
+    /// Parses a flag that may depend on a host's variables. Returns its value without them, or the template.
     pub(super) fn late_flag(&mut self, key: &str, node: &Node, layers: &[Arc<Dict>]) -> (bool, Option<Flag>) {
         let flag = self.flag(key, node);
         match flag.holds(&Scope::new(layers.to_vec())) {
@@ -308,7 +308,7 @@ impl Parser<'_> {
         }
     }
 
-    /// A duration that may hang on a host's variables: what it is where they do not matter, or the template.
+    /// Parses a duration that may depend on a host's variables. Returns its value without them, or the template.
     pub(super) fn late_seconds(
         &mut self,
         key: &str,
@@ -346,7 +346,7 @@ impl Parser<'_> {
         count
     }
 
-    /// A number or a percentage; a bare number is a count.
+    /// Parses a number or a percentage; a bare number is a count.
     pub(super) fn amount(&mut self, key: &str, node: &Node) -> Option<Amount> {
         let problem = |wanted: &str| {
             let got = node.scalar_text().map_or_else(|| node.kind().to_owned(), |text| format!("\"{text}\""));
@@ -372,7 +372,7 @@ impl Parser<'_> {
         None
     }
 
-    /// `waves` or `serial`.
+    /// Parses `waves` or `serial`.
     pub(super) fn waves(&mut self, key: &str, node: &Node) -> Vec<Wave> {
         let items = node.as_seq().unwrap_or(std::slice::from_ref(node));
         let mut waves = Vec::new();
@@ -387,7 +387,7 @@ impl Parser<'_> {
                 waves.push(Wave::Canary);
                 continue;
             }
-            // Why: as in Ansible, where a variable says 0 or nothing all hosts are one batch.
+            // As in Ansible, a variable with 0 or nothing makes all hosts one batch.
             let all =
                 item.is_null() || item.scalar_text().is_some_and(|text| matches!(text.trim(), "0" | ""));
             if templated && all {
@@ -404,7 +404,7 @@ impl Parser<'_> {
     }
 }
 
-/// What a name that is none may have been meant to be.
+/// Returns a valid name that an invalid one probably means.
 fn name_help(name: &str) -> String {
     let rule = "names have letters, digits and `_`, and begin with no digit";
     let mended: String =
@@ -415,7 +415,7 @@ fn name_help(name: &str) -> String {
     }
 }
 
-/// What a syntax error in a template was probably made of.
+/// Returns the probable cause of a syntax error in a template.
 fn template_help(text: &str, error: &TemplateError) -> Option<&'static str> {
     let message = error.message();
     if !message.starts_with("syntax error") {
@@ -451,7 +451,7 @@ pub(super) fn is_variable_name(name: &str) -> bool {
         && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
-/// Whether a use of a variable stands in the part of the first condition that is evaluated whatever it gives.
+/// Whether a use of a variable is in the part of the first condition that is always evaluated.
 fn is_asked_first(first: &Condition, reference: &Reference) -> bool {
     let (at, place) = (&reference.span, &first.span);
     if reference.within.is_some() || at.file() != place.file() || at.line < place.line {
@@ -459,12 +459,12 @@ fn is_asked_first(first: &Condition, reference: &Reference) -> bool {
     }
     let is_word = |c: char| c.is_alphanumeric() || c == '_';
     let words = first.text.split(|c| !is_word(c));
-    // Why: the second operand of `and` counts only where the first one holds.
+    // The second operand of `and` is evaluated only if the first holds.
     let mut always = words.take_while(|word| !["and", "or", "if"].contains(word));
     (at.line, at.column) >= (place.line, place.column) && always.any(|word| word == reference.name)
 }
 
-/// Drops what the task itself provides, and marks what a condition on the way tests for.
+/// Drops uses of what the task itself defines, and marks those that an earlier condition tests.
 pub(super) fn settle(references: Vec<Reference>, own: &Inherited, local: &[&str]) -> Vec<Reference> {
     let tested: Vec<String> = references
         .iter()
@@ -482,7 +482,7 @@ pub(super) fn settle(references: Vec<Reference>, own: &Inherited, local: &[&str]
             reference.local |= looped || own.vars.iter().any(|vars| vars.contains(&reference.name));
             (reference, looped)
         })
-        // Why not those in a variable's value: it would look as if that were undefined wherever else it is set.
+        // Uses in a variable's value are kept: without them that value would not count, and the variable look undefined.
         .filter(|(reference, looped)| !looped || reference.within.is_some())
         .map(|(reference, _)| reference)
         .collect()

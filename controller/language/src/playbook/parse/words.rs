@@ -1,8 +1,8 @@
-//! `key=value` text as Ansible reads it.
+//! Splits `key=value` text as Ansible does.
 
-/// Splits `text` into words, quotes kept together, and tells for each where it begins (in bytes).
+/// Splits `text` into words with quotes kept, and returns where each begins, in bytes.
 ///
-/// Template braces hold a word together, as in `msg={{ a + b }}`; a quote after a backslash is none.
+/// Template braces hold a word together, as in `msg={{ a + b }}`. A quote after a backslash does not count.
 pub(super) fn split(text: &str) -> Vec<(usize, &str)> {
     let mut words = Vec::new();
     let mut start = None;
@@ -33,7 +33,7 @@ pub(super) fn split(text: &str) -> Vec<(usize, &str)> {
     words
 }
 
-/// Where a quote is opened that nothing closes (in bytes).
+/// Returns where a quote is opened that is never closed, in bytes.
 pub(super) fn open_quote(text: &str) -> Option<usize> {
     let mut open = None;
     let mut previous = '\0';
@@ -50,13 +50,13 @@ pub(super) fn open_quote(text: &str) -> Option<usize> {
     open.map(|(_, at)| at)
 }
 
-/// Text of nothing but `key=value` words; none where it holds anything else, or a quote that nothing closes.
+/// Parses text of `key=value` words; `None` if it holds anything else, or an open quote.
 pub fn key_values(text: &str) -> Option<Vec<(&str, String)>> {
     let pairs = split(text).into_iter().map(|(_, word)| pair(word));
     if open_quote(text).is_some() { None } else { pairs.collect() }
 }
 
-/// `key=value` as its parts, the quotes around the value taken away.
+/// Splits `key=value`, without the quotes around the value.
 pub(super) fn pair(word: &str) -> Option<(&str, String)> {
     let (key, value) = word.split_once('=')?;
     let legal = key.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
@@ -70,7 +70,7 @@ fn unquote(value: &str) -> String {
     inner.unwrap_or(value).to_owned()
 }
 
-/// The text with the escapes of Python's strings read; any other backslash stays.
+/// Decodes the escapes of Python's strings; any other backslash stays.
 ///
 /// Source: `_decode_escapes` of ansible-core 2.19's `parsing/splitter.py`.
 fn unescaped(text: &str) -> String {
@@ -93,7 +93,7 @@ fn unescaped(text: &str) -> String {
     out
 }
 
-/// What follows a backslash: the character that it means, and how many bytes say so.
+/// Returns the character that an escape means, and its length in bytes without the backslash.
 fn escape(text: &str) -> Option<(char, usize)> {
     let hex = |length: usize| {
         let digits =

@@ -1,9 +1,9 @@
-//! What may go wrong only where a condition holds, and what a host's variables decide late.
+//! Mistakes that matter only if a condition holds, and values that a host's variables decide late.
 
 use super::*;
 use crate::diagnostic::Severity;
 
-/// How many errors and doubts there are about these tasks, variables included.
+/// Counts errors and doubts about these tasks, variables included.
 fn counted(tasks: &str) -> (usize, usize) {
     let program = load(&format!("- hosts: all\n  gather_facts: false\n  tasks:\n{tasks}"));
     let program = program.unwrap_or_else(|errors| panic!("{errors}"));
@@ -188,7 +188,7 @@ fn plays_and_tasks_are_called_as_ansible_calls_them() {
     );
 }
 
-/// Reads `play.yml` among these files.
+/// Parses `play.yml` among these files.
 fn load_of(files: &[(&str, &str)], extra: serde_json::Value) -> Result<Program, String> {
     let files: HashMap<String, String> =
         files.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect();

@@ -1,4 +1,4 @@
-//! The messages for mistakes in tasks: their kinds and parameters.
+//! Messages for mistakes in tasks: their kinds and parameters.
 
 use super::errors_of;
 

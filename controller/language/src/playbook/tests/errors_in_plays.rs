@@ -1,4 +1,4 @@
-//! The messages for mistakes in plays, blocks and files.
+//! Messages for mistakes in plays, blocks and files.
 
 use super::errors_of;
 

@@ -1,4 +1,4 @@
-//! The messages for mistakes in templates, conditions and names of variables.
+//! Messages for mistakes in templates, conditions and names of variables.
 
 use super::errors_of;
 

@@ -1,4 +1,4 @@
-//! `async` and `poll` as people write them.
+//! `async` and `poll` in playbooks.
 
 use super::*;
 

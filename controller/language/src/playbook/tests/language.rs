@@ -1,4 +1,4 @@
-//! What a playbook means.
+//! The meaning of playbooks.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What is said about mistakes that people bring along from Ansible, as they would meet them.
+//! Messages for mistakes that are common in playbooks written for Ansible.
 
 use super::errors_of;
 

@@ -1,4 +1,4 @@
-//! What is said about mistakes in tasks that people bring along from Ansible.
+//! Messages for mistakes in tasks that are common in playbooks written for Ansible.
 
 use super::errors_of;
 

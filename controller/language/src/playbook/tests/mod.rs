@@ -13,13 +13,13 @@ use std::collections::HashMap;
 
 use super::*;
 
-/// Reads one playbook called `play.yml`.
+/// Parses one playbook called `play.yml`.
 fn load(text: &str) -> Result<Program, crate::diagnostic::Diagnostics> {
     let files: HashMap<String, String> = [("play.yml".to_owned(), text.to_owned())].into();
     Program::load(&["play.yml"], &files)
 }
 
-/// What is said about a playbook, variables included.
+/// Returns the messages for a playbook, those about variables included.
 fn errors_of(text: &str) -> String {
     match load(text) {
         Err(errors) => errors.to_string(),

@@ -1,4 +1,4 @@
-//! IP addresses and networks: a part of `ansible.utils.ipaddr`, after the examples of its documentation.
+//! IP addresses and networks: a part of `ansible.utils.ipaddr`, following the examples of its documentation.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -20,7 +20,7 @@ pub(super) const FILTERS: &[(&str, Filter)] = &[
     }),
 ];
 
-/// Questions, for the message about one that is none.
+/// Supported queries, for the message about an unknown one.
 const QUESTIONS: &str = "address, network, prefix, netmask, hostmask, broadcast, host, subnet, net, size, version, \
                          private, public, loopback, a number, or a network";
 
@@ -30,7 +30,7 @@ struct Block {
     prefix: u32,
     /// 32 or 128.
     bits: u32,
-    /// Whether a prefix was written.
+    /// Whether the text has a prefix.
     written: bool,
 }
 
@@ -104,7 +104,7 @@ impl Block {
     }
 }
 
-/// Of a list, the items that are addresses; of anything else, itself or false.
+/// Returns the items of a list that are addresses; for anything else the value itself, or false.
 fn each(call: &Call, version: Option<u32>) -> Result<Value, String> {
     match call.value() {
         Value::List(list) => {

@@ -1,7 +1,7 @@
-//! Choices by a seed, the same ones that Python makes.
+//! Random choices by a seed, the same that Python makes.
 //!
-//! Why a seed is a must: a run that goes on after a crash evaluates its templates again and has to get the same values.
-//! The generator is MT19937, seeded as by CPython's `random.seed(a, version=2)`.
+//! A seed is required: a run that is resumed after a crash evaluates its templates again and must get the same
+//! values. The generator is MT19937, seeded as by CPython's `random.seed(a, version=2)`.
 
 use rand_mt::Mt;
 use sha2::Digest as _;
@@ -27,7 +27,7 @@ fn generator(call: &Call, index: usize) -> Result<Mt, String> {
     }
 }
 
-/// One of `count` places, chosen by a text; none when there are no places.
+/// Returns one of `count` indexes, chosen by a text; `None` if `count` is 0.
 pub(in crate::template) fn place(seed: &str, count: usize) -> Option<usize> {
     let count = u32::try_from(count).ok().filter(|count| *count > 0)?;
     let digest = sha2::Sha512::digest(seed.as_bytes());
@@ -66,9 +66,9 @@ fn shuffle(call: &Call) -> Result<Value, String> {
     Ok(Value::list(items))
 }
 
-/// A generator whose seed is a big-endian number.
+/// Returns a generator whose seed is a big-endian number.
 ///
-/// Of more than 2,496 bytes only the last count, which are a text's digest and its end; Python takes all of them.
+/// Only the last 2,496 bytes count, which are the end of the text and its digest; Python uses all bytes.
 fn seeded(bytes: &[u8]) -> Mt {
     let mut words: Vec<u32> = bytes
         .rchunks(4)
@@ -80,7 +80,7 @@ fn seeded(bytes: &[u8]) -> Mt {
     Mt::new_with_key(words.iter().copied())
 }
 
-/// A number below `bound`, which is not 0.
+/// Returns a number below `bound`, which must not be 0.
 fn below(chance: &mut Mt, bound: u32) -> u32 {
     let shift = bound.leading_zeros();
     loop {

@@ -1,4 +1,4 @@
-//! Lists and mappings.
+//! Filters for lists and mappings.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ pub(super) const FILTERS: &[(&str, Filter)] = &[
     ("rekey_on_member", rekey_on_member),
 ];
 
-/// Filters that may find nothing, which `default` can stand in for.
+/// Filters that may find nothing, so that `default` applies.
 pub(super) const FINDERS: &[(&str, Finder)] = &[("extract", extract)];
 
 pub(super) const TESTS: &[(&str, Test)] = &[

@@ -1,4 +1,4 @@
-//! Types, encodings and digests.
+//! Filters for types, encodings and digests.
 
 use std::fmt::Write as _;
 
@@ -58,7 +58,7 @@ pub(super) const TESTS: &[(&str, Test)] = &[
     ("iterable", |call| Ok(matches!(call.value(), Value::Str(_) | Value::List(_) | Value::Map(_)))),
 ];
 
-/// As Ansible: the words of YAML 1.1 and 1; everything else is false.
+/// Converts to a boolean as Ansible does: the true words of YAML 1.1 and 1 are true, anything else is false.
 fn boolean(value: &Value) -> bool {
     match value {
         Value::Bool(value) => *value,
@@ -93,10 +93,10 @@ fn digest(text: &str, name: &str) -> Result<Value, String> {
     .into())
 }
 
-/// The name space that Ansible gives its UUIDs.
+/// The namespace of Ansible's UUIDs.
 const NAMESPACE: &str = "361E6D51-FAEC-444A-9079-341386DA8E2E";
 
-/// A UUID of version 5 (RFC 9562).
+/// Returns a UUID of version 5 (RFC 9562).
 fn to_uuid(call: &Call) -> Result<Value, String> {
     let namespace = call.get(0, "namespace").map_or_else(|| NAMESPACE.to_owned(), Value::to_text);
     let namespace = uuid::Uuid::parse_str(&namespace).map_err(|_| "the name space is not a UUID")?;

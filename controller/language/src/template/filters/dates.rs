@@ -1,8 +1,8 @@
-//! Dates and spans of time, as Python's `datetime` and `timedelta`: they live within one expression; what is kept of a
-//! date is its text.
+//! Dates and durations, as Python's `datetime` and `timedelta`. They exist inside one expression; a variable keeps a
+//! date as text.
 //!
-//! Why no time zone of this machine: a run that goes on elsewhere has to get the same. A date without a zone counts as UTC
-//! where seconds since 1970 are asked for.
+//! The time zone of this machine is never used: a run that is resumed elsewhere must get the same values. A date
+//! without a zone counts as UTC where seconds since 1970 are asked for.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -31,7 +31,7 @@ pub(super) fn register(environment: &mut Environment<'static>) {
     environment.add_filter(MINUS, minus);
 }
 
-/// A date with a time, and maybe its distance from UTC.
+/// A date with a time of day and an optional offset from UTC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Date {
     time: DateTime,
@@ -45,21 +45,21 @@ struct Span(i64);
 impl Date {
     fn parse(format: &str, text: &str) -> Option<Self> {
         if format.contains("%Z") {
-            // Why: as in Python, the name of a zone is read and makes nothing of it.
+            // As in Python, the name of a zone is read and ignored.
             return ["GMT", "UTC"].iter().find_map(|zone| Self::parse(&format.replace("%Z", zone), text));
         }
         let read = BrokenDownTime::parse(format, text).ok()?;
         Some(Self { time: read.to_datetime().ok()?, offset: read.offset() })
     }
 
-    /// The text that is kept of a date, read again.
+    /// Parses a date that a variable keeps as text.
     fn kept(text: &str) -> Option<Self> {
         ["%Y-%m-%dT%H:%M:%S%.f%:z", "%Y-%m-%dT%H:%M:%S%.f"]
             .iter()
             .find_map(|format| Self::parse(format, text))
     }
 
-    /// Since 1970, as if it were UTC where it has no zone.
+    /// Microseconds since 1970, as if it were UTC if it has no zone.
     fn micros(self) -> Option<i64> {
         let zone = TimeZone::fixed(self.offset.unwrap_or(Offset::UTC));
         Some(self.time.to_zoned(zone).ok()?.timestamp().as_microsecond())
@@ -88,12 +88,12 @@ impl Date {
     }
 }
 
-/// What a variable keeps of a date; nothing for anything else.
+/// Returns the text that a variable keeps of a date; `None` for any other value.
 pub(in super::super) fn kept_text(value: &Engine) -> Option<String> {
     value.downcast_object_ref::<Date>().map(|date| date.text('T'))
 }
 
-/// How Python writes dates and spans of time into a text.
+/// Returns a date or duration as Python writes it in a text.
 pub(in super::super) fn written(value: &Engine) -> Option<String> {
     let date = value.downcast_object_ref::<Date>().map(|date| date.text(' '));
     date.or_else(|| value.downcast_object_ref::<Span>().map(ToString::to_string))
@@ -115,7 +115,7 @@ fn to_datetime(value: &Engine, format: Option<&str>) -> Result<Engine, Error> {
     }
 }
 
-/// `a - b`, of dates, spans of time and numbers.
+/// Returns `a - b` for dates, durations and numbers.
 fn minus(left: &Engine, right: &Engine) -> Result<Engine, Error> {
     for value in [left, right] {
         if is_missing(value) {
@@ -159,7 +159,7 @@ fn minus(left: &Engine, right: &Engine) -> Result<Engine, Error> {
     }
 }
 
-/// An argument of a method that is text.
+/// Returns the text argument of a method.
 fn text_argument<'a>(method: &str, args: &'a [Engine]) -> Result<&'a str, Error> {
     args.first().and_then(Engine::as_str).ok_or_else(|| refusal(method, "it wants a format"))
 }
@@ -212,7 +212,7 @@ impl Object for Date {
 }
 
 impl fmt::Display for Span {
-    /// As Python writes a `timedelta`: days count down, the rest counts up.
+    /// Formats as Python does for `timedelta`: days may be negative, the rest is added to them.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (days, rest) = (self.0.div_euclid(DAY), self.0.rem_euclid(DAY));
         if days != 0 {
@@ -282,7 +282,7 @@ mod tests {
         render(template, &scope).map_err(|error| error.message().to_owned())
     }
 
-    /// All of it said by ansible-core 2.19, with the time zone UTC.
+    /// The expected values come from ansible-core 2.19 with the time zone UTC.
     #[test]
     fn dates_are_as_with_ansible() {
         for (template, wanted) in [

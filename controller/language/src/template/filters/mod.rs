@@ -30,7 +30,7 @@ use crate::diagnostic::suggest;
 
 type Engine = minijinja::Value;
 
-/// What a filter or test is called with; the value it stands behind comes first.
+/// The arguments of a filter or test; the filtered value comes first.
 pub(super) struct Call {
     args: Vec<Value>,
     named: Vec<(String, Value)>,
@@ -56,7 +56,7 @@ impl Call {
         self.args.first().unwrap_or(&Value::Null)
     }
 
-    /// Argument number `index` (0 is the first in the brackets), or the one called `name`.
+    /// Returns argument `index` (0 is the first in the brackets), or the one called `name`.
     fn get(&self, index: usize, name: &str) -> Option<&Value> {
         self.named(name).or_else(|| self.args.get(index + 1))
     }
@@ -81,12 +81,12 @@ impl Call {
         text_of(self.need(index, name)?)
     }
 
-    /// As [`Call::text`], with Python's text of collections and of nothing.
+    /// Returns the value as text like [`Call::text`], but collections and null as Python writes them.
     fn python_text(&self) -> String {
         sequences::python_text(self.value())
     }
 
-    /// A count, if it is given.
+    /// Returns a count, if it is given.
     fn size(&self, index: usize, name: &str) -> Result<Option<usize>, String> {
         match self.get(index, name) {
             None | Some(Value::Null) => Ok(None),
@@ -97,7 +97,7 @@ impl Call {
         }
     }
 
-    /// The items of a list, the names of a mapping, the letters of a text.
+    /// Returns the items of a list, the keys of a mapping, or the characters of a text.
     fn items(&self) -> Result<Vec<Value>, String> {
         list_of(self.value())
     }
@@ -132,7 +132,7 @@ pub(super) fn list_of(value: &Value) -> Result<Vec<Value>, String> {
 type Filter = fn(&Call) -> Result<Value, String>;
 type Test = fn(&Call) -> Result<bool, String>;
 
-/// Gives nothing where `default` may stand in.
+/// `None` if `default` may apply.
 type Finder = fn(&Call) -> Result<Option<Value>, String>;
 
 static FILTERS: &[&[(&str, Filter)]] = &[
@@ -161,7 +161,7 @@ static TESTS: &[&[(&str, Test)]] = &[
     web::TESTS,
 ];
 
-/// Ansible's long names for its own filters and tests.
+/// Prefixes of Ansible's long names for its own filters and tests.
 pub(super) const PREFIXES: [&str; 3] = ["ansible.builtin.", "ansible.legacy.", "ansible.utils."];
 
 pub(super) fn names(name: &'static str) -> impl Iterator<Item = String> {
@@ -203,7 +203,7 @@ pub(super) fn register(environment: &mut Environment<'static>) {
     environment.add_test("undefined", |value: &Engine| forgive(value));
 }
 
-/// What a filter makes of values that it may walk through as a whole.
+/// Applies a filter, with limits on the size of its arguments and its result.
 fn bounded(call: &Call, filter: Filter) -> Result<Value, String> {
     for given in call.args.iter().chain(call.named.iter().map(|(_, value)| value)) {
         bounds::room(given.weight())
@@ -214,7 +214,7 @@ fn bounded(call: &Call, filter: Filter) -> Result<Value, String> {
     Ok(made)
 }
 
-/// Why: the engine's own takes no list of pairs, which `zip` gives.
+/// Builds a mapping, also from a list of pairs such as `zip` gives, which the engine's `dict` does not accept.
 fn dict(rest: Rest<ValueOrKwargs>) -> Result<Engine, Error> {
     let call = Call::of(rest)?;
     let mut made = super::Dict::default();
@@ -243,7 +243,7 @@ fn dict(rest: Rest<ValueOrKwargs>) -> Result<Engine, Error> {
 fn refusal(name: &str, message: impl std::fmt::Display) -> Error {
     let message = format!("`{name}`: {message}");
     match name {
-        // Why: it is refused whatever it is given.
+        // Refused whatever its arguments are.
         "password_hash" => TemplateError::refusal(message).into_engine(),
         _ => Error::new(ErrorKind::InvalidOperation, message),
     }
@@ -264,7 +264,7 @@ fn default(
     if forgive(value) || (boolean && !value.is_true()) {
         return Ok(other.cloned().unwrap_or_else(|| Engine::from("")));
     }
-    // Why: a default that is not used may be missing itself.
+    // A default that is not used may itself be missing.
     if let Some(other) = other {
         forgive(other);
     }
@@ -296,7 +296,7 @@ fn ternary(value: &Engine, yes: &Engine, no: &Engine, null: Option<&Engine>) -> 
     chosen.clone()
 }
 
-/// Why: the engine's own sees no difference between an attribute that is there and one that is not.
+/// Maps items. The engine's `map` cannot tell an attribute that is missing from one that is not.
 fn map(state: &mut State, value: Engine, rest: Rest<ValueOrKwargs>) -> Result<Engine, Error> {
     let values: Vec<Engine> = rest.iter().cloned().map(Engine::from).collect();
     let (_, kwargs): (&[Engine], Kwargs) = from_args(&values)?;
@@ -314,7 +314,7 @@ fn map(state: &mut State, value: Engine, rest: Rest<ValueOrKwargs>) -> Result<En
         }
         return Ok(Engine::from(mapped));
     }
-    // Why: to the engine's own, `attribute` is always its own, and never the filter's that it is to call.
+    // The engine's `map` always takes `attribute` for itself and never passes it to the filter.
     if let Some(filter) = values.first().and_then(Engine::as_str)
         && kwargs.has("attribute")
     {
@@ -328,7 +328,7 @@ fn map(state: &mut State, value: Engine, rest: Rest<ValueOrKwargs>) -> Result<En
     Ok(Engine::from(minijinja::filters::map(state, value, rest)?))
 }
 
-/// The names that a template may use.
+/// Returns the names that a template may use.
 pub(super) fn known(test: bool) -> Vec<&'static str> {
     const OWN_FILTERS: &[&str] = &[
         "default",
@@ -401,7 +401,7 @@ pub(super) fn nearest(name: &str, test: bool) -> Option<String> {
     suggest(name, known(test)).map(ToOwned::to_owned)
 }
 
-/// Refuses filters and tests that do not exist, which the engine itself notices only when it runs them.
+/// Refuses unknown filters and tests, which the engine itself reports only when they run.
 pub(super) fn check_names(expression: &str) -> Result<(), TemplateError> {
     let expression = &*rewrite::unqualified(expression);
     for found in scan::calls(expression) {

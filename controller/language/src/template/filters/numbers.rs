@@ -1,4 +1,4 @@
-//! Numbers, and sizes as people write them.
+//! Filters for numbers, and for sizes as people write them.
 
 use super::sequences::number;
 use super::{Call, Filter, Test};
@@ -56,7 +56,7 @@ pub(super) const FILTERS: &[(&str, Filter)] = &[
 
 pub(super) const TESTS: &[(&str, Test)] = &[("nan", nan), ("isnan", nan), ("divisibleby", divisible)];
 
-/// Why: the engine's own panics where the divisor is 0.
+/// Whether a number is divisible. The engine's own test panics if the divisor is 0.
 fn divisible(call: &Call) -> Result<bool, String> {
     match (call.value(), call.need(0, "num")?) {
         (_, Value::Int(0)) => Err("nothing can be divided by 0".to_owned()),
@@ -89,7 +89,7 @@ fn argument(call: &Call, index: usize, name: &str) -> Result<Option<f64>, String
     }
 }
 
-/// As Jinja: what is not a number gives the default, 0 unless another is given.
+/// Converts as Jinja does: what is not a number gives the default, which is 0 unless set.
 fn int(call: &Call) -> Result<Value, String> {
     #[expect(clippy::cast_possible_truncation, reason = "what does not fit is left out")]
     let whole = |value: f64| (value.abs() < 9.2e18).then_some(value as i64);
@@ -150,7 +150,7 @@ fn round(call: &Call) -> Result<Value, String> {
                 };
                 (down + up).checked_mul(unit).map(Value::Int).ok_or_else(|| "it is too large".to_owned())
             }
-            // Why: Rust, as Python, rounds the exact decimal value and halves to even.
+            // Like Python, Rust rounds the exact decimal value and halves to even.
             _ if precision >= 0 => {
                 let text = format!("{value:.*}", usize::try_from(precision).unwrap_or(0));
                 Ok(Value::Float(text.parse().unwrap_or(value)))

@@ -1,4 +1,4 @@
-//! Names of files, and what the files of the controller are.
+//! Filters and tests for file names and for files of the controller.
 
 use super::{Filter, Test, list_of, text_of};
 use crate::template::value::Value;
@@ -98,7 +98,7 @@ fn joined(parts: &[String]) -> String {
     path
 }
 
-/// As Python's `os.path.normpath`.
+/// Normalises a path as Python's `os.path.normpath` does.
 pub fn normal_path(path: &str) -> String {
     let root = match path {
         _ if path.starts_with("//") && !path.starts_with("///") => "//",
@@ -119,7 +119,7 @@ pub fn normal_path(path: &str) -> String {
     if text.is_empty() { ".".to_owned() } else { text }
 }
 
-/// Drive, directory with its last separator, name.
+/// Splits a Windows path into drive, directory with its last separator, and name.
 fn windows(path: &str) -> (&str, &str, &str) {
     let drive = match path.as_bytes() {
         [letter, b':', ..] if letter.is_ascii_alphabetic() => 2,

@@ -1,7 +1,7 @@
-//! Regular expressions, written as for Python.
+//! Regular expressions in Python's syntax.
 //!
-//! Owns which engine takes a pattern: the linear one wherever it can; the one that goes back only where a pattern looks
-//! around or refers back to a group, with a bound on its steps.
+//! Owns which engine runs a pattern: the linear one if possible; the backtracking one, with a limit on its steps,
+//! only for patterns with look-around or backreferences.
 
 use std::ops::Range;
 
@@ -73,15 +73,15 @@ fn tested(call: &Call) -> Result<Option<(usize, usize)>, String> {
     Ok(pattern.whole(&call.text()?)?.map(|found| (found.start, found.end)))
 }
 
-/// Whether an expression matches somewhere, as Python's `re.search`.
+/// Whether an expression matches somewhere in a text, as Python's `re.search`.
 ///
 /// # Errors
-/// An expression that cannot be read, or one that takes too many steps.
+/// If the expression is invalid, or takes too many steps.
 pub fn is_found(pattern: &str, text: &str) -> Result<bool, String> {
     Ok(compile(pattern, false, false)?.whole(text)?.is_some())
 }
 
-/// Steps back that one match may take.
+/// Largest number of backtracking steps of one match.
 const MAX_STEPS: usize = 1_000_000;
 
 enum Pattern {
@@ -89,7 +89,7 @@ enum Pattern {
     Backtracking(Box<fancy_regex::Regex>),
 }
 
-/// Where a match and its groups stand; the match itself is the first.
+/// The ranges of a match and its groups; the match itself is the first.
 type Groups = Vec<Option<Range<usize>>>;
 
 fn part<'t>(text: &'t str, groups: &Groups, index: usize) -> Option<&'t str> {
@@ -106,7 +106,7 @@ impl Pattern {
         }
     }
 
-    /// The first matches, or all of them for 0.
+    /// Returns the first `limit` matches, or all of them for 0.
     fn all(&self, text: &str, limit: usize) -> Result<Vec<Groups>, String> {
         let limit = if limit == 0 { usize::MAX } else { limit };
         match self {
@@ -128,7 +128,7 @@ impl Pattern {
         }
     }
 
-    /// The names of the groups, the match itself included.
+    /// Returns the names of the groups, the match itself included.
     fn names(&self) -> Vec<Option<&str>> {
         match self {
             Self::Plain(pattern) => pattern.capture_names().collect(),
@@ -158,7 +158,7 @@ fn compile(pattern: &str, ignore_case: bool, multi_line: bool) -> Result<Pattern
     }
 }
 
-/// The pattern as the regex crate writes what Python writes otherwise: `\Z`, a lone `{`, `[` in a class, `\<`.
+/// Converts Python's syntax to the regex crate's where they differ: `\Z`, a lone `{`, `[` in a class, `\<`.
 fn python_syntax(pattern: &str) -> String {
     let chars: Vec<char> = pattern.chars().collect();
     let mut out = String::with_capacity(pattern.len() + 4);
@@ -212,7 +212,7 @@ enum Piece {
     Group(usize),
 }
 
-/// What `\1`, `\g<name>` and the escapes of a replacement mean.
+/// Parses a replacement with `\1`, `\g<name>` and escapes.
 fn replacement(text: &str, names: &[Option<&str>]) -> Result<Vec<Piece>, String> {
     let mut pieces = vec![Piece::Text(String::new())];
     let group = |name: &str, pieces: &mut Vec<Piece>| {

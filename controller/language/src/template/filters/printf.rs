@@ -15,10 +15,10 @@ struct Spec {
     precision: Option<usize>,
 }
 
-/// The text with its `%s`, `%(name)s` and so on filled in.
+/// Fills in the `%s`, `%(name)s` and so on of a text.
 ///
 /// # Errors
-/// Too few or too many values, values of the wrong kind, letters that mean nothing.
+/// Too few or too many values, values of the wrong type, unknown conversions.
 pub(in crate::template) fn format(
     text: &str,
     args: &[Value],

@@ -1,4 +1,4 @@
-//! What `register` keeps: did it fail, change, get skipped.
+//! Tests for registered results: failed, changed, skipped.
 
 use super::{Call, Test};
 use crate::template::value::Value;
@@ -30,7 +30,7 @@ fn flag(call: &Call, name: &str) -> Result<bool, String> {
     flag_or(call, name, false)
 }
 
-/// `or` is what holds when the result does not say it.
+/// Returns a flag of a result, or `or` if the result does not have it.
 fn flag_or(call: &Call, name: &str, or: bool) -> Result<bool, String> {
     match call.value() {
         Value::Map(result) => Ok(result.get(name).map_or(or, Value::truthy)),
@@ -39,7 +39,7 @@ fn flag_or(call: &Call, name: &str, or: bool) -> Result<bool, String> {
     }
 }
 
-/// The result of a loop that does not say it itself has changed when one of its items has.
+/// Whether a result has changed; a loop without the flag has changed if one of its items has.
 fn changed(call: &Call) -> Result<bool, String> {
     if let Value::Map(result) = call.value()
         && !result.contains("changed")

@@ -1,6 +1,6 @@
-//! The order of things: sorting, extremes, sums, slices, combinations.
+//! Filters for sequences: sorting, extremes, sums, slices, combinations.
 //!
-//! Owns how values compare (as Python's, without its errors' wording) and how an `attribute` is looked up.
+//! Owns how values are compared (as in Python, but with other messages) and how an `attribute` is looked up.
 
 use std::cmp::Ordering;
 
@@ -8,9 +8,9 @@ use super::{Call, Filter, Finder, list_of};
 use crate::template::bounds;
 use crate::template::value::{OMITTED, Value};
 
-/// Results with more items than this are a mistake.
+/// Largest number of items of a result.
 const MAX_ITEMS: usize = 1_000_000;
-/// More than this at a time gives more rows than anybody can use.
+/// Largest number of items that are combined at a time.
 const MAX_PICKED: usize = 100;
 
 pub(super) const FILTERS: &[(&str, Filter)] = &[
@@ -44,11 +44,11 @@ pub(super) const FILTERS: &[(&str, Filter)] = &[
     }),
 ];
 
-/// Filters that may find nothing, which `default` can stand in for.
+/// Filters that may find nothing, so that `default` applies.
 pub(super) const FINDERS: &[(&str, Finder)] =
     &[("min", |call| extreme(call, Ordering::Less)), ("max", |call| extreme(call, Ordering::Greater))];
 
-/// The number that a value counts as in comparisons.
+/// Returns the number that a value is in comparisons.
 pub(super) fn number(value: &Value) -> Option<f64> {
     match value {
         Value::Bool(value) => Some(f64::from(u8::from(*value))),
@@ -59,10 +59,10 @@ pub(super) fn number(value: &Value) -> Option<f64> {
     }
 }
 
-/// Which of two values comes first.
+/// Compares two values.
 ///
 /// # Errors
-/// Values of kinds that have no order.
+/// If values of these types have no order.
 pub(super) fn compare(a: &Value, b: &Value) -> Result<Ordering, String> {
     match (a, b) {
         (Value::Int(a), Value::Int(b)) => Ok(a.cmp(b)),
@@ -84,10 +84,10 @@ pub(super) fn compare(a: &Value, b: &Value) -> Result<Ordering, String> {
     }
 }
 
-/// What `attribute='a.b.0'` of an item is.
+/// Returns the attribute of an item at a path such as `a.b.0`.
 ///
 /// # Errors
-/// There is none.
+/// If there is none.
 pub(super) fn attribute(item: &Value, path: &str) -> Result<Value, String> {
     let mut found = item.clone();
     for part in path.split('.') {
@@ -108,7 +108,7 @@ fn folded(value: Value, sensitive: bool) -> Value {
     }
 }
 
-/// The value of an item that is compared; `attribute` may name several, with commas.
+/// Returns the value by which an item is compared; `attribute` may hold several names, separated by commas.
 fn key(item: &Value, path: Option<&Value>, sensitive: bool) -> Result<Value, String> {
     let one = |path: &str| attribute(item, path).map(|found| folded(found, sensitive));
     match path {
@@ -123,7 +123,7 @@ fn key(item: &Value, path: Option<&Value>, sensitive: bool) -> Result<Value, Str
     }
 }
 
-/// Sorts without losing the first error of the comparison; equal items keep their order.
+/// Sorts stably, and returns the first error of a comparison.
 fn sorted<T>(mut items: Vec<(Value, T)>, reverse: bool) -> Result<Vec<(Value, T)>, String> {
     let mut failed = None;
     items.sort_by(|a, b| {
@@ -233,7 +233,7 @@ fn join(call: &Call) -> Result<Value, String> {
     Ok(texts.join(&between).into())
 }
 
-/// As Python's `str`: nothing is `None` here.
+/// Converts as Python's `str` does: null is `None`.
 pub(super) fn python_text(value: &Value) -> String {
     match value {
         Value::Null => "None".to_owned(),

@@ -1,4 +1,4 @@
-//! JSON and YAML, read and written.
+//! Filters that read and write JSON and YAML.
 
 use super::{Call, Filter};
 use crate::template::{inert, value::Value};
@@ -14,7 +14,7 @@ pub(super) const FILTERS: &[(&str, Filter)] = &[
     }),
     ("from_json", |call| match call.value() {
         Value::Str(text) => serde_json::from_str(text).map(|json| Value::literal(&json)).map_err(|error| {
-            // Why: the library's own message quotes the text.
+            // The library's own message quotes the text.
             format!("not JSON at line {}, column {}", error.line(), error.column())
         }),
         other => Err(format!("text is needed, this is {}", other.kind())),
@@ -40,7 +40,7 @@ fn document(text: &str) -> Result<Value, String> {
     Ok(Value::literal(&node.to_json()))
 }
 
-/// The documents of a YAML stream.
+/// Splits a YAML stream into documents.
 fn documents(text: &str) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     let mut open = false;
@@ -65,7 +65,7 @@ fn documents(text: &str) -> Vec<String> {
     found
 }
 
-/// What is left out of a parameter cannot be written into a text.
+/// Refuses `omit`, which cannot be written into a text.
 fn without_omit(call: &Call) -> Result<(), String> {
     match call.value().has_omitted() {
         true => Err("`omit` is in it, which no text can hold".to_owned()),
@@ -91,7 +91,7 @@ fn yaml(call: &Call, indent: usize, flow: Flow) -> Result<Value, String> {
         Some(Value::Int(width)) if *width < 0 => usize::MAX,
         _ => call.size(usize::MAX - 1, "width")?.unwrap_or(80),
     };
-    // Why: libyaml takes other indents for 2, and widths that leave no room for 80.
+    // libyaml replaces other indents by 2, and widths that are too narrow by 80.
     let indent = if (2..=9).contains(&indent) { indent } else { 2 };
     let width = if width <= indent * 2 { 80 } else { width };
     let sort = call.named("sort_keys").is_none_or(Value::truthy);
@@ -99,12 +99,12 @@ fn yaml(call: &Call, indent: usize, flow: Flow) -> Result<Value, String> {
     if !call.named("explicit_start").is_some_and(Value::truthy) {
         return Ok(text.into());
     }
-    // Why: as PyYAML has it, only lists and mappings over several lines begin below the mark.
+    // As in PyYAML, only lists and mappings over several lines begin on the line below the mark.
     let is_block = matches!(call.value(), Value::List(_) | Value::Map(_)) && !text.starts_with(['[', '{']);
     Ok(format!("---{}{text}", if is_block { '\n' } else { ' ' }).into())
 }
 
-/// How Python's `json.dumps` lays out a value.
+/// The layout of Python's `json.dumps`.
 struct Json {
     indent: Option<String>,
     item: String,

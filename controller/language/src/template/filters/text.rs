@@ -1,4 +1,4 @@
-//! Text: letters, blanks, lines.
+//! Filters for text.
 
 use regex::Regex;
 use std::sync::LazyLock;
@@ -62,7 +62,7 @@ pub(super) const FILTERS: &[(&str, Filter)] = &[
     ("comment", comment),
 ];
 
-/// Widths above this are a mistake.
+/// Largest width; larger ones are a mistake.
 const MAX_WIDTH: usize = 100_000;
 
 static WORDS: LazyLock<Regex> = LazyLock::new(|| pattern(r"\w+"));
@@ -125,7 +125,7 @@ fn indent(call: &Call) -> Result<Value, String> {
     let (first, blank) = (call.flag(1, "first"), call.flag(2, "blank"));
     bounds::product(lines(&text).count().saturating_add(1), pad.len(), text.len())?;
     let mut out = String::new();
-    // Why with one more break: as in Jinja, a text that ends with a break keeps it.
+    // As in Jinja, a text that ends with a line break keeps it, hence the additional one.
     for (index, line) in lines(&format!("{text}\n")).enumerate() {
         if index > 0 {
             out.push('\n');
@@ -138,7 +138,7 @@ fn indent(call: &Call) -> Result<Value, String> {
     Ok(out.into())
 }
 
-/// The lines of a text as Python's `splitlines` has them.
+/// Returns the lines of a text as Python's `splitlines` does.
 fn lines(text: &str) -> impl Iterator<Item = &str> {
     let ends = |c: char| {
         matches!(c, '\n' | '\r' | '\x0b' | '\x0c' | '\x1c'..='\x1e' | '\u{85}' | '\u{2028}' | '\u{2029}')
@@ -170,7 +170,7 @@ fn wordwrap(call: &Call) -> Result<Value, String> {
     Ok(lines.join(&between).into())
 }
 
-/// As Python's `textwrap.wrap`.
+/// Wraps a line as Python's `textwrap.wrap` does.
 fn wrapped(line: &str, width: usize, break_words: bool, hyphens: bool) -> Vec<String> {
     let mut chunks: std::collections::VecDeque<Vec<char>> = chunks(line, hyphens).into();
     let blank = |chunk: &Vec<char>| chunk.iter().all(|c| c.is_whitespace());
@@ -214,7 +214,7 @@ fn wrapped(line: &str, width: usize, break_words: bool, hyphens: bool) -> Vec<St
     lines
 }
 
-/// Blanks and words, words split behind hyphens between letters.
+/// Splits a line into blanks and words, and words behind hyphens between letters.
 fn chunks(line: &str, hyphens: bool) -> Vec<Vec<char>> {
     let chars: Vec<char> = line.chars().collect();
     let letter = |at: Option<usize>| at.and_then(|at| chars.get(at)).is_some_and(|c| c.is_alphabetic());
@@ -300,7 +300,7 @@ fn split(call: &Call) -> Result<Value, String> {
     Ok(Value::list(pieces))
 }
 
-/// Quotes for a POSIX shell, as Python's shlex does.
+/// Quotes a text for a POSIX shell, as Python's `shlex.quote` does.
 fn quote(text: &str) -> String {
     let safe = |c: char| c.is_ascii_alphanumeric() || "@%+=:,./-_".contains(c);
     let wants = inert::wants_quotes(text).unwrap_or_else(|| text.is_empty() || !text.chars().all(safe));

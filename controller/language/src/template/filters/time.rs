@@ -1,7 +1,7 @@
-//! Dates.
+//! Filters for dates.
 //!
-//! Why neither the clock nor the time zone of this machine is looked at: a run that goes on elsewhere or later has to
-//! get the same text.
+//! Neither the clock nor the time zone of this machine is used: a run that is resumed elsewhere or later must get the
+//! same text.
 
 use super::sequences::number;
 use super::{Call, Filter};

@@ -1,4 +1,4 @@
-//! Versions, compared as Ansible compares them: loose (the default), strict, semantic, and those of Python packages.
+//! Compares versions as Ansible does: loose (the default), strict, semantic, and those of Python packages.
 
 use std::cmp::Ordering;
 use std::sync::LazyLock;
@@ -52,7 +52,7 @@ enum Part<'a> {
     Letters(&'a str),
 }
 
-/// Runs of digits, runs of small letters, and what stands between; points part.
+/// Splits into runs of digits, runs of small letters, and what is between; points separate.
 fn loose_parts(version: &str) -> Vec<Part<'_>> {
     let class = |c: char| match c {
         '.' => 0,
@@ -120,7 +120,8 @@ fn digits(found: &Captures<'_>, index: usize) -> u64 {
     found.get(index).and_then(|group| group.as_str().parse().ok()).unwrap_or(0)
 }
 
-/// Numbers, then whether it is final, then the letter and number of what comes before that.
+/// Returns the sort key of a strict version: its numbers, whether it is final, then letter and number of a
+/// pre-release.
 fn strict_key(version: &str) -> Result<([u64; 3], bool, String, u64), String> {
     let found =
         STRICT.captures(version).ok_or("a strict version is two or three numbers, as `1.2.3` or `1.2b1`")?;
@@ -144,7 +145,7 @@ fn semantic_key(version: &str) -> Result<([u64; 3], bool, Vec<Identifier>), Stri
     Ok(([digits(&found, 1), digits(&found, 2), digits(&found, 3)], before.is_empty(), identifiers.collect()))
 }
 
-/// Epoch, release without zeros at its end, stage before the release, post, dev, local.
+/// Epoch, release without trailing zeros, pre-release, post-release, dev-release, local version.
 type PythonKey = (u64, Vec<u64>, (u8, u64), Option<u64>, (bool, u64), Vec<(bool, u64, String)>);
 
 fn python_key(version: &str) -> Result<PythonKey, String> {
@@ -161,7 +162,7 @@ fn python_key(version: &str) -> Result<PythonKey, String> {
         Some("a" | "alpha") => 1,
         Some("b" | "beta") => 2,
         Some(_) => 3,
-        // Why: a development release of the release itself comes before its alphas.
+        // A dev-release of the release itself comes before its alphas.
         None if post.is_none() && dev.is_some() => 0,
         None => 4,
     };

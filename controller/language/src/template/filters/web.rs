@@ -1,4 +1,4 @@
-//! Addresses of the web.
+//! Filters for URLs.
 
 use super::sequences::python_text;
 use super::{Call, Filter, Test, list_of};
@@ -89,7 +89,7 @@ struct Url<'a> {
 }
 
 impl<'a> Url<'a> {
-    /// As Python's `urlsplit`: what is not there is empty.
+    /// Splits a URL as Python's `urlsplit` does; missing parts are empty.
     fn read(text: &'a str) -> Self {
         let (scheme, rest) = match text.split_once(':') {
             Some((scheme, rest))

@@ -5,18 +5,18 @@ use std::ops::Range;
 use super::FUNCTIONS;
 use crate::template::scan;
 
-/// A call as it is written.
+/// A call of a lookup.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::template) struct Called<'a> {
-    /// The lookup's name and its place; none where an expression gives it.
+    /// The lookup's name and its place; `None` if an expression gives it.
     pub name: Option<(&'a str, Range<usize>)>,
-    /// The terms that are written as text, and their places.
+    /// The terms that are string literals, and their places.
     pub texts: Vec<(&'a str, Range<usize>)>,
-    /// What is missing is provided for: by the option `default`.
+    /// Whether the option `default` replaces what is missing.
     pub has_default: bool,
 }
 
-/// The calls of `lookup`, `query` and `q` in an expression, in order.
+/// Returns the calls of `lookup`, `query` and `q` in an expression, in order.
 pub(in crate::template) fn calls(expression: &str) -> Vec<Called<'_>> {
     let mut found = Vec::new();
     for function in FUNCTIONS {
@@ -60,7 +60,7 @@ fn read(expression: &str, inside: Range<usize>) -> Called<'_> {
     call
 }
 
-/// The text of an argument that is nothing but a string.
+/// Returns the text of an argument that is only a string.
 fn literal(argument: &str) -> Option<&str> {
     let quote = argument.chars().next().filter(|c| matches!(c, '\'' | '"'))?;
     let inner = argument.strip_prefix(quote)?.strip_suffix(quote)?;

@@ -1,4 +1,4 @@
-//! Tests and filters that look at the controller's disk.
+//! Tests and filters that read the controller's disk.
 
 use std::sync::Arc;
 
@@ -29,10 +29,10 @@ fn refusal(name: &str, message: &str) -> Error {
     TemplateError::new(format!("`{name}`: {message}")).into_engine()
 }
 
-/// A path, and whoever can tell of it.
+/// A path, and the [`Outside`] to ask about it.
 type Asked = (String, Arc<dyn Outside>);
 
-/// The path that is asked about, and whoever can tell; none when the path is not known yet.
+/// Returns the path that is asked about; `None` if it is not known yet.
 fn asked(name: &str, value: &Engine) -> Result<Option<Asked>, Error> {
     let path = match collect(value).map_err(TemplateError::into_engine)? {
         Value::Str(path) => path.to_string(),

@@ -1,7 +1,7 @@
-//! Lookups of files of the controller.
+//! Lookups of files on the controller.
 //!
-//! Owns where they are looked for: as in Ansible, in the role, then beside the playbook, each time in the folder for the
-//! purpose (`files`, `templates`) first.
+//! Owns where they are looked for: as in Ansible, in the role, then beside the playbook, each time first in the
+//! folder for the purpose (`files`, `templates`).
 
 use std::sync::Arc;
 
@@ -63,7 +63,7 @@ pub(super) const LOOKUPS: &[Lookup] = &[
     },
 ];
 
-/// Python's `normpath` for absolute paths.
+/// Normalises an absolute path as Python's `normpath` does.
 fn plain(path: &str) -> String {
     let mut parts: Vec<&str> = Vec::new();
     for part in path.split('/').filter(|part| !part.is_empty() && *part != ".") {
@@ -83,7 +83,7 @@ fn below(folder: &str, name: &str) -> String {
     if folder.is_empty() { name.to_owned() } else { format!("{}/{name}", folder.trim_end_matches('/')) }
 }
 
-/// The folders that relative names count from, the first one first.
+/// Returns the folders to which names are relative, in order of precedence.
 fn bases(request: &Request) -> Result<Vec<String>, Failure> {
     let mut bases = Vec::new();
     let value = |name: &str| request.scope.get(name).map(|value| rendered(value, &request.scope)).transpose();
@@ -102,7 +102,7 @@ fn bases(request: &Request) -> Result<Vec<String>, Failure> {
     Ok(bases)
 }
 
-/// Where a file or folder of this name may be.
+/// Returns the paths at which a file or folder of this name may be.
 fn candidates(request: &Request, folder: Option<&str>, name: &str) -> Result<Vec<String>, Failure> {
     if name.starts_with('/') {
         return Ok(vec![name.to_owned()]);
@@ -120,7 +120,7 @@ fn candidates(request: &Request, folder: Option<&str>, name: &str) -> Result<Vec
     Ok(found)
 }
 
-/// A file's path and content; none when it is nowhere.
+/// Returns a file's path and content; `None` if it is found nowhere.
 fn find(request: &Request, folder: &str, name: &str) -> Result<Option<(String, Content)>, Failure> {
     for path in candidates(request, Some(folder), name)? {
         if let Some(content) = request.outside()?.content(&path)? {
@@ -130,7 +130,7 @@ fn find(request: &Request, folder: &str, name: &str) -> Result<Option<(String, C
     Ok(None)
 }
 
-/// A file's path and text.
+/// Returns a file's path and text.
 pub(super) fn read(request: &Request, folder: &str, name: &str) -> Result<(String, String), Failure> {
     let Some((path, content)) = find(request, folder, name)? else {
         let places = candidates(request, Some(folder), name)?;
@@ -213,7 +213,7 @@ fn glob(request: &Request) -> Found {
         let folders: Vec<String> = if folder.is_empty() {
             bases(request)?.iter().flat_map(|base| [below(base, "files"), base.clone()]).collect()
         } else {
-            // Why only the first: as in Ansible, the folder is looked for, and then the files in it.
+            // As in Ansible, the first such folder is used, even if the files are in another one.
             let there = candidates(request, Some("files"), folder)?;
             there.into_iter().find(|path| outside.kind(path) == Some(PathKind::Folder)).into_iter().collect()
         };
@@ -252,7 +252,7 @@ impl Search {
         Ok(())
     }
 
-    /// Ansible keeps the options of one term for those behind it.
+    /// Adds the files of some terms. As in Ansible, the options of a term apply to those behind it too.
     fn note(&mut self, terms: &[Value], out: &mut Vec<String>) -> Result<(), Failure> {
         for term in terms {
             let files = match term {
@@ -345,7 +345,7 @@ fn password(request: &Request) -> Found {
             }
         }
         let path = if path.starts_with('/') { path } else { below(&request.playbook_folder()?, &path) };
-        // Why: so Ansible says that a password is kept nowhere; nothing is ever in there.
+        // In Ansible, this path means that a password is stored nowhere; it is always empty.
         if path == "/dev/null" {
             met_secret();
             out.push(Value::str(""));

@@ -1,4 +1,4 @@
-//! Lookups that rearrange what they are given.
+//! Lookups that rearrange their arguments.
 
 use std::sync::Arc;
 
@@ -68,7 +68,7 @@ pub(super) const LOOKUPS: &[Lookup] = &[
     },
 ];
 
-/// One level of lists opened.
+/// Flattens one level of lists.
 fn flat(terms: &[Value]) -> Vec<Value> {
     let mut out = Vec::new();
     for term in terms {
@@ -113,7 +113,7 @@ fn nested(request: &Request) -> Found {
     for term in terms {
         rows = combined(&rows, &list_of(term)?)?;
     }
-    // Why once more: Ansible opens the lists of every combination at its end again.
+    // Ansible flattens every combination once more at the end.
     Ok(rows.iter().map(|row| Value::list(flat(row.as_list().unwrap_or_default()))).collect())
 }
 
@@ -198,7 +198,7 @@ fn subelements(request: &Request) -> Found {
     Ok(out)
 }
 
-/// The mapping without the list that the keys lead to, and that list.
+/// Returns the mapping without the list at the keys, and that list.
 fn taken(dict: &Dict, keys: &[&str], skip: bool) -> Result<Option<(Dict, Vec<Value>)>, Failure> {
     let Some((key, deeper)) = keys.split_first() else { return Ok(None) };
     let Some(value) = dict.get(key) else {
@@ -228,7 +228,7 @@ fn taken(dict: &Dict, keys: &[&str], skip: bool) -> Result<Option<(Dict, Vec<Val
     }
 }
 
-/// Why not by chance: a run that goes on after a crash has to choose the same.
+/// Chooses by a seed, because a run that is resumed after a crash must choose the same.
 fn random_choice(request: &Request) -> Found {
     let mut seed = String::new();
     for name in ["inventory_hostname", "ansible_play_name"] {

@@ -1,9 +1,9 @@
 //! Lookups: `lookup('name', …)`, `query('name', …)` and the loops `with_name`.
 //!
-//! Owns which lookups there are, what they take and how their results reach a template, as in Ansible. Must not read
-//! anything itself: whatever lies outside of the variables is asked of [`Outside`]. Invariants: a lookup of something
-//! unknown is unknown; text that a lookup reads is never rendered, but by `template`; what comes out of an encrypted
-//! file counts as a secret.
+//! Owns which lookups exist, their arguments and how their results reach a template, as in Ansible. Must not read
+//! anything itself: whatever is not a variable is asked of [`Outside`]. Invariants: a lookup of something unknown is
+//! unknown; text that a lookup reads is never rendered, except by `template`; content of an encrypted file counts as
+//! a secret.
 
 mod calls;
 mod disk;
@@ -32,28 +32,28 @@ type Engine = minijinja::Value;
 /// The functions that call lookups.
 pub(super) const FUNCTIONS: [&str; 3] = ["lookup", "query", "q"];
 
-/// The lookups that have a shell run what they are asked.
+/// Lookups that run their terms in a shell.
 const SHELLS: [&str; 2] = ["pipe", "lines"];
 
-/// Ansible's long names for its own lookups, and for those that used to be.
+/// Prefixes of Ansible's long names for its own lookups, and for former ones.
 const PREFIXES: [&str; 3] = ["ansible.builtin.", "ansible.legacy.", "community.general."];
 
-/// Lists with more items than this are a mistake.
+/// Largest number of items of a list; more are a mistake.
 const MAX_ITEMS: usize = 1_000_000;
 
 /// Why a lookup has no result.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Failure {
-    /// A variable that is not there: `default` may stand in for it.
+    /// A missing variable; `default` may replace it.
     Undefined(String),
-    /// It hangs on something that only the run will tell.
+    /// The result depends on a value that is known only during the run.
     Unknown,
     Because(String),
-    /// Nothing can be looked up where the template stands.
+    /// Lookups are not available where the template is.
     Nowhere,
 }
 
-/// Why: what is looked up may be another thing for everybody who reads an inventory, and on every day.
+/// The message where lookups are not available: their results may differ between users and over time.
 const NOWHERE: &str =
     "only tasks can look outside of the variables; give the value with `-e` or set it in a task";
 
@@ -74,17 +74,17 @@ type Found = Result<Vec<Value>, Failure>;
 /// One lookup.
 pub(super) struct Lookup {
     pub name: &'static str,
-    /// What it gives, for the reference.
+    /// What it returns, for the reference.
     #[cfg_attr(not(test), expect(dead_code, reason = "the reference is written by a test"))]
     pub about: &'static str,
-    /// Its options beside `wantlist` and `errors`.
+    /// Its options in addition to `wantlist` and `errors`.
     pub options: &'static [&'static str],
     run: fn(&Request) -> Found,
 }
 
 static LOOKUPS: &[&[Lookup]] = &[files::LOOKUPS, lists::LOOKUPS, surroundings::LOOKUPS, tables::LOOKUPS];
 
-/// Ansible's lookups that are not here, and why.
+/// Ansible's lookups that are not supported, and why.
 pub(super) const REFUSED: &[(&str, &str)] = &[
     ("config", "settings of Ansible mean nothing here; use a variable"),
     (
@@ -97,15 +97,15 @@ pub(super) fn all() -> impl Iterator<Item = &'static Lookup> {
     LOOKUPS.iter().flat_map(|group| group.iter())
 }
 
-/// The name without the collection that it is in.
+/// Returns the name without its collection.
 fn short(name: &str) -> &str {
     PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix)).unwrap_or(name)
 }
 
-/// The lookup of this name.
+/// Returns the lookup of this name.
 ///
 /// # Errors
-/// There is none; the message says why, the suggestion is a name that was meant.
+/// If there is none; the message says why, with a suggestion.
 pub(super) fn find(name: &str) -> Result<&'static Lookup, TemplateError> {
     let plain = short(name);
     if let Some(found) = all().find(|lookup| lookup.name == plain) {
@@ -125,12 +125,12 @@ pub(super) fn find(name: &str) -> Result<&'static Lookup, TemplateError> {
     Err(TemplateError::new(message).with_suggestion(near))
 }
 
-/// What a lookup is asked.
+/// The arguments of a lookup.
 pub(super) struct Request {
     pub terms: Vec<Value>,
     options: Vec<(String, Value)>,
     pub scope: Arc<Scope>,
-    /// In a loop `with_…`: the folder that the task's own files are in, as `files` or `templates`.
+    /// In a loop `with_…`, the folder for the task's own files, such as `files` or `templates`.
     folder: Option<&'static str>,
 }
 
@@ -139,7 +139,7 @@ impl Request {
         self.options.iter().find(|(known, _)| known == name).map(|(_, value)| value)
     }
 
-    /// A text, if it is given.
+    /// Returns a text option, if it is given.
     fn text_option(&self, name: &str) -> Option<String> {
         self.option(name).filter(|value| !matches!(value, Value::Null | Value::Omit)).map(Value::to_text)
     }
@@ -152,7 +152,7 @@ impl Request {
         self.scope.outside().ok_or(Failure::Nowhere)
     }
 
-    /// The folder of the playbook; empty for the one that the command was started in.
+    /// Returns the folder of the playbook; empty for the current folder of the command.
     fn playbook_folder(&self) -> Result<String, Failure> {
         let folder = match self.scope.get("playbook_dir") {
             Some(value) => rendered(value, &self.scope)?.to_text(),
@@ -161,13 +161,13 @@ impl Request {
         Ok(if folder == "." { String::new() } else { folder })
     }
 
-    /// Every term as text.
+    /// Returns every term as text.
     fn texts(&self) -> Result<Vec<String>, Failure> {
         self.terms.iter().map(|term| text(term, "a term")).collect()
     }
 }
 
-/// Text, or a number or truth written as one.
+/// Returns text, or a number or boolean as text.
 fn text(value: &Value, what: &str) -> Result<String, Failure> {
     match value {
         Value::List(_) | Value::Map(_) | Value::Null => {
@@ -177,7 +177,7 @@ fn text(value: &Value, what: &str) -> Result<String, Failure> {
     }
 }
 
-/// As Ansible reads truths in options.
+/// Reads a boolean option as Ansible does.
 fn truth(name: &str, value: &Value) -> Result<bool, Failure> {
     match value {
         Value::Bool(value) => Ok(*value),
@@ -192,7 +192,7 @@ fn truth(name: &str, value: &Value) -> Result<bool, Failure> {
     }
 }
 
-/// The value with its templates rendered.
+/// Returns the value with its templates rendered.
 fn rendered(value: &Value, scope: &Arc<Scope>) -> Result<Value, Failure> {
     let value = super::resolve(value, scope).map_err(|error| match error.undefined_name() {
         Some(name) => Failure::Undefined(name.to_owned()),
@@ -240,12 +240,12 @@ fn sentence(name: &str, message: &str) -> String {
     if name.is_empty() { message.to_owned() } else { format!("the lookup `{name}`: {message}") }
 }
 
-/// The items of the loop `with_name` over terms that are rendered already; none when they are not known yet.
+/// Returns the items of the loop `with_name` over rendered terms; `None` if they are not known yet.
 ///
-/// `kind` is the task's: a `template` is looked for beside the other templates.
+/// `kind` is that of the task: the files of a `template` are looked for beside other templates.
 ///
 /// # Errors
-/// Whatever the lookup cannot do.
+/// If the lookup fails.
 pub fn loop_over(
     name: &str,
     terms: Vec<Value>,
@@ -277,15 +277,15 @@ pub fn loop_over(
     }
 }
 
-/// Whether a lookup has a shell run what it is asked.
+/// Whether a lookup runs its terms in a shell.
 pub fn runs_a_shell(name: &str) -> bool {
     SHELLS.contains(&short(name))
 }
 
-/// Refuses lines of which a shell would read what a node said. `shown`: the same lines with masked variables.
+/// Refuses lines in which a shell would interpret text from a node. `shown` are the lines with masked variables.
 ///
 /// # Errors
-/// One of them is such a line.
+/// If there is such a line.
 pub fn check_lines(lines: &[Value], shown: &[Value]) -> Result<(), TemplateError> {
     let is_inert = |(line, shown): (&Value, &Value)| inert::is_inert(&line.to_text(), &shown.to_text());
     match lines.len() == shown.len() && lines.iter().zip(shown).all(is_inert) {
@@ -294,19 +294,19 @@ pub fn check_lines(lines: &[Value], shown: &[Value]) -> Result<(), TemplateError
     }
 }
 
-/// Whether a template may have a shell run something.
+/// Whether a template may run something in a shell.
 pub(super) fn may_run_a_shell(source: &str) -> bool {
     let has = |word: &&str| source.contains(*word);
     let looks_up = FUNCTIONS.iter().any(has);
-    // Why also others that it takes in: what these ask for is not known here.
+    // The lookups of included templates are not known here.
     (looks_up && (SHELLS.iter().any(has) || calls(source).iter().any(|call| call.name.is_none())))
         || (source.contains("{%") && ["import", "include", "extends"].iter().any(has))
 }
 
-/// Refuses a lookup that does not exist, as the name behind `with_`.
+/// Refuses an unknown lookup, given as the name behind `with_`.
 ///
 /// # Errors
-/// There is no such lookup.
+/// If there is no such lookup.
 pub fn check_name(name: &str) -> Result<(), TemplateError> {
     find(name).map(|_| ())
 }
@@ -319,7 +319,7 @@ pub(super) fn register(environment: &mut Environment<'static>) {
     disk::register(environment);
 }
 
-/// One call in a template.
+/// Runs one call in a template.
 fn call(rest: Rest<ValueOrKwargs>, always_list: bool) -> Result<Engine, Error> {
     let values = rest.into_values();
     let (args, kwargs): (&[Engine], Kwargs) = from_args(&values)?;
@@ -328,7 +328,7 @@ fn call(rest: Rest<ValueOrKwargs>, always_list: bool) -> Result<Engine, Error> {
         options.push((name.to_owned(), kwargs.get::<Engine>(name)?));
     }
     let given = args.iter().chain(options.iter().map(|(_, value)| value));
-    // Why: what hangs on a variable that is not there is not there either, which `default` may care for.
+    // What depends on a missing variable is missing too, so that `default` can replace it.
     if let Some(gone) = given.into_iter().find(|value| is_missing(value)) {
         return Ok(gone.clone());
     }
@@ -372,7 +372,7 @@ fn call(rest: Rest<ValueOrKwargs>, always_list: bool) -> Result<Engine, Error> {
         Err((_, Failure::Undefined(path))) => return Ok(missing(path)),
         Err((known, Failure::Because(message))) if lenient && !known.is_empty() => {
             if warns {
-                // Why not the reason with a secret: it may hold what was looked up.
+                // The message may hold what was looked up, so it is not shown with a secret.
                 frame::warn(match frame::has_met_secret() {
                     true => format!("the lookup `{known}` failed; a secret went into it"),
                     false => sentence(known, &message),

@@ -1,4 +1,4 @@
-//! `sequence`: numbers as text.
+//! The lookup `sequence`: numbers as text.
 
 use std::sync::LazyLock;
 

@@ -1,4 +1,4 @@
-//! Lookups of variables, of the environment, of programs and of the inventory.
+//! Lookups of variables, the environment, programs and the inventory.
 
 use std::collections::BTreeSet;
 
@@ -58,7 +58,7 @@ pub(super) const LOOKUPS: &[Lookup] = &[
     },
 ];
 
-/// What a line of shell prints, where a shell reads nothing in it that a node said.
+/// Returns the output of a shell line, if the shell interprets nothing of a node's text in it.
 fn printed(request: &Request, line: &str, folder: &str) -> Result<Value, Failure> {
     match frame::may_ask_a_shell(line)? {
         true => Ok(Value::Str(request.outside()?.output(line, folder)?)),
@@ -107,9 +107,9 @@ fn names(request: &Request) -> Found {
     Ok(out)
 }
 
-/// Splits `some words key=value "key=two words"`: the words, and the pairs.
+/// Splits `some words key=value "key=two words"` into the words and the pairs.
 ///
-/// Ansible's old way to give options inside of a term.
+/// This is Ansible's old way to give options inside of a term.
 pub(super) fn words_and_options(term: &str) -> (String, Vec<(String, String)>) {
     let (mut words, mut options) = (Vec::new(), Vec::new());
     let mut rest = term.trim_start();
@@ -145,7 +145,7 @@ fn unquoted(value: &str) -> &str {
     inner.unwrap_or(value)
 }
 
-/// The words of a term joined, and its options over those of the call.
+/// Returns the words of a term, joined, and its options merged over those of the call.
 pub(super) fn key_and_options(
     term: &Value,
     names: &[&str],

@@ -1,4 +1,4 @@
-//! Lookups in tables: CSV and INI files.
+//! Lookups in CSV and INI files.
 
 use std::sync::Arc;
 
@@ -38,7 +38,7 @@ pub(super) const LOOKUPS: &[Lookup] = &[
     },
 ];
 
-/// The option of the term, or of the call.
+/// Returns an option of the term, or else of the call.
 fn option(request: &Request, own: &[(String, String)], name: &str) -> Option<String> {
     let own = own.iter().rev().find(|(known, _)| known == name).map(|(_, value)| value.clone());
     own.or_else(|| request.text_option(name))
@@ -106,7 +106,7 @@ fn csv(request: &Request) -> Found {
     Ok(out)
 }
 
-/// The rows of a table as Python's `csv` reads them: fields with the delimiter, a line break or a quote stand in quotes.
+/// Splits a table into rows as Python's `csv` does: fields with the delimiter, a line break or a quote are in quotes.
 pub(super) fn rows(text: &str, delimiter: char) -> Vec<Vec<String>> {
     let mut rows = Vec::new();
     let (mut row, mut field) = (Vec::new(), String::new());
@@ -211,13 +211,13 @@ fn ini(request: &Request) -> Found {
     Ok(out)
 }
 
-/// Python's `configparser`.
+/// Settings of Python's `configparser`.
 struct Ini {
-    /// Keys count in lower case.
+    /// Whether keys are converted to lower case.
     fold: bool,
-    /// Keys without a value are fine.
+    /// Whether a key may have no value.
     bare: bool,
-    /// `%(key)s` in a value stands for another one.
+    /// Whether `%(key)s` in a value stands for another value.
     interpolate: bool,
     sections: IndexMap<String, IndexMap<String, Option<String>>>,
 }
@@ -284,7 +284,7 @@ impl Ini {
         Ok(self)
     }
 
-    /// The keys of a section, those of `DEFAULT` first.
+    /// Returns the keys of a section, those of `DEFAULT` first.
     fn keys(&self, section: &str, path: &str) -> Result<Vec<String>, Failure> {
         let own = self.sections.get(section);
         if own.is_none() && section != DEFAULT {

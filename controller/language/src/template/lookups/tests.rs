@@ -1,4 +1,4 @@
-//! Lookups against what ansible-core gives (tests/compat/lookups.py writes the file), and their own ways.
+//! Compares lookups with ansible-core's results (tests/compat/lookups.py writes the file), and tests what differs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -73,7 +73,7 @@ fn give(source: &str, vars: Json) -> Result<Json, String> {
         .map_err(|error| error.to_string())
 }
 
-/// Where we differ, and why.
+/// Where gpufleet differs from Ansible, and why.
 const DIFFERENCES: &[(&str, &str)] = &[
     ("q('subelements', users, 'groups', {'nope': true})", "a flag that does not exist is a mistake"),
     (
@@ -392,7 +392,7 @@ fn the_reference_of_lookups_is_up_to_date() {
     assert!(there == wanted, "docs/reference/lookups.md is out of date: run this test with UPDATE=1");
 }
 
-/// Answers nothing, and reads text of the test's making.
+/// Has one file's text for every path, and nothing else.
 struct Book(String);
 
 impl Outside for Book {
@@ -419,7 +419,7 @@ impl Outside for Book {
     }
 }
 
-/// What a template gives where a node said `h`, and a person wrote `own`.
+/// Renders a template with a node's text `said` in `h`, and a person's text `own`.
 fn heard(source: &str, said: &str, own: &str) -> Result<String, String> {
     let facts: Arc<Dict> = Arc::new([(Arc::<str>::from("h"), Value::str(said))].into_iter().collect());
     let vars = Dict::trusted(json!({"own": own, "line": "echo {{ h }}"}).as_object().unwrap());

@@ -1,15 +1,15 @@
-//! Lists and mappings that a template writes out and changes afterwards: `set x = []`, `x.append(1)`.
+//! Literal lists and mappings that a template changes later: `set x = []`, `x.append(1)`.
 
 use std::ops::Range;
 
 use super::Rewritten;
 use crate::template::scan;
 
-/// The functions that literals of such a template are given to.
+/// Functions that the literals of such a template are passed to.
 pub(in crate::template) const LIST: &str = "__list";
 pub(in crate::template) const DICT: &str = "__dict";
 
-/// Methods that change what they belong to.
+/// Methods that change their list or mapping.
 const METHODS: [&str; 11] = [
     ".append",
     ".clear",
@@ -34,7 +34,7 @@ pub(in crate::template) fn changes_values(source: &str) -> bool {
     })
 }
 
-/// Gives the literals in these stretches of code to the functions that make lists and mappings of them that may change.
+/// Passes the literals in these ranges of code to the functions that make changeable lists and mappings of them.
 fn given(source: &str, stretches: impl Iterator<Item = Range<usize>>) -> Rewritten {
     let mut inserts = Vec::new();
     for stretch in stretches {
@@ -43,12 +43,12 @@ fn given(source: &str, stretches: impl Iterator<Item = Range<usize>>) -> Rewritt
     Rewritten::of(source, inserts.into_iter().map(|(at, word)| (at, word.to_owned())).collect())
 }
 
-/// A bare expression whose literals may change.
+/// Rewrites the literals of a bare expression.
 pub(in crate::template) fn expression(source: &str) -> Rewritten {
     given(source, std::iter::once(0..source.len()))
 }
 
-/// A template with statements whose literals may change.
+/// Rewrites the literals of a template with statements.
 pub(in crate::template) fn template(source: &str) -> Rewritten {
     let mut raw = false;
     let stretches = scan::code(source).into_iter().filter(|stretch| {

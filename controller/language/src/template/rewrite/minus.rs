@@ -1,21 +1,21 @@
-//! Subtraction of dates: the engine subtracts numbers only, so `a - b` becomes a filter where dates may be meant.
+//! Subtraction of dates: the engine subtracts numbers only, so `a - b` becomes a filter where dates are possible.
 
 use std::borrow::Cow;
 
 use crate::template::scan;
 
-/// The filter that subtracts; no name that anybody writes.
+/// The filter that subtracts; its name cannot clash with a template's.
 pub(in crate::template) const MINUS: &str = "__minus";
 
 /// Words that end an operand.
 const WORDS: [&str; 8] = ["and", "or", "not", "in", "is", "if", "else", "elif"];
-/// What dates and spans of time have; nothing else makes a subtraction one of dates.
+/// Signs of dates and durations; without one, a subtraction is one of numbers.
 const SIGNS: [&str; 4] = ["to_datetime", ".total_seconds", ".days", ".seconds"];
 
-/// Deeper brackets are left to the engine, which refuses them.
+/// Deepest brackets that are rewritten; the engine refuses deeper ones.
 const DEEPEST: usize = 100;
 
-/// The same expression, where each subtraction that may be one of dates is a call.
+/// Returns the expression with a filter in place of each subtraction that may be one of dates.
 pub(in crate::template) fn rewritten(expression: &str) -> Cow<'_, str> {
     if !expression.contains('-') || !SIGNS.iter().any(|sign| expression.contains(sign)) {
         return Cow::Borrowed(expression);
@@ -23,14 +23,14 @@ pub(in crate::template) fn rewritten(expression: &str) -> Cow<'_, str> {
     rewrite(expression, 0).map_or(Cow::Borrowed(expression), Cow::Owned)
 }
 
-/// None where brackets or quotes do not end, where brackets are too deep, or an operand is missing.
+/// Rewrites an expression; `None` if brackets or quotes are open or too deep, or an operand is missing.
 fn rewrite(text: &str, depth: usize) -> Option<String> {
     if depth > DEEPEST {
         return None;
     }
     let bytes = text.as_bytes();
     let mut out = String::new();
-    // What the current sum comes to so far, and its last operand.
+    // The sum so far, and its last operator.
     let mut sum: Option<(String, u8)> = None;
     let mut operand = String::new();
     let mut at = 0;
@@ -92,7 +92,7 @@ fn rewrite(text: &str, depth: usize) -> Option<String> {
     Some(out)
 }
 
-/// The sum with one more operand.
+/// Returns the sum with one more operand.
 fn joined(sum: Option<(String, u8)>, operand: &str) -> Option<String> {
     match sum {
         None => Some(operand.to_owned()),
@@ -108,14 +108,14 @@ fn joined(sum: Option<(String, u8)>, operand: &str) -> Option<String> {
     }
 }
 
-/// Whether a `-` behind this stands between two operands.
+/// Whether a `-` behind this text stands between two operands.
 fn ends_operand(operand: &str) -> bool {
     operand
         .trim_end()
         .ends_with(|c: char| c.is_alphanumeric() || matches!(c, '_' | ')' | ']' | '}' | '\'' | '"'))
 }
 
-/// Where the number that begins here ends; the sign of an exponent belongs to it.
+/// Returns where the number at `start` ends; the sign of an exponent belongs to it.
 fn number_end(bytes: &[u8], start: usize) -> usize {
     let digit = |at: usize| bytes.get(at).is_some_and(u8::is_ascii_digit);
     let mut at = start;
@@ -134,7 +134,7 @@ fn number_end(bytes: &[u8], start: usize) -> usize {
     at
 }
 
-/// Where a bracket ends.
+/// Returns the offset of the closing bracket.
 fn closing(bytes: &[u8], start: usize) -> Option<usize> {
     let mut depth = 0_usize;
     let mut at = start;

@@ -1,8 +1,8 @@
-//! Template text, rewritten so that the engine does with it what Jinja does with Ansible.
+//! Rewrites template text, so that the engine treats it as Jinja does in Ansible.
 //!
-//! Owns what changes in a text before it is compiled, and where a place of the new text lay in the old one, so that a
-//! mistake is shown where it was written. Must not know what the values are. Invariants: a text that needs nothing stays
-//! as it is; so does one that the engine could not parse any more. The steps and why each is needed:
+//! Owns what changes in a text before it is compiled, and the mapping of places back to the original, so that a
+//! mistake is shown where it was written. Must not know values. Invariants: a text that needs no change stays as it
+//! is, and so does one that the engine could no longer parse. The steps and their reasons:
 //! docs/design/0013-rewriting-templates.md.
 
 mod literals;

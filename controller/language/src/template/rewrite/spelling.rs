@@ -1,6 +1,6 @@
-//! What is written another way before the engine reads it: `a['b']`, backslashes, names with `ansible.builtin.`.
+//! Other spellings for the engine: `a['b']`, backslashes, names with `ansible.builtin.`.
 //!
-//! Invariant: but for doubled backslashes and a `+` behind `raw`, everything stays at its place.
+//! Invariant: except for doubled backslashes and a `+` behind `raw`, every offset stays the same.
 
 use std::borrow::Cow;
 
@@ -11,10 +11,10 @@ use crate::template::scan::{expression_end, is_subscript, is_word, last_word, st
 const RESERVED: &[&str] =
     &["in", "and", "or", "not", "is", "if", "else", "true", "false", "none", "True", "False", "None"];
 
-/// Writes `a['b']` as `a.b`, padded so that offsets stay.
+/// Rewrites `a['b']` as `a.b`, padded so that offsets stay.
 ///
-/// Why: the engine can tell a missing attribute that may be chained (`a.b.c | default(x)`, as in Ansible) from a
-/// membership test only by the dot.
+/// Only by the dot can the engine tell a missing attribute that may be chained (`a.b.c | default(x)`, as in Ansible)
+/// from a membership test.
 pub(in crate::template) fn dotted(expression: &str) -> Cow<'_, str> {
     if !expression.contains("['") && !expression.contains("[\"") {
         return Cow::Borrowed(expression);
@@ -47,10 +47,10 @@ pub(in crate::template) fn dotted(expression: &str) -> Cow<'_, str> {
     String::from_utf8(out).map_or(Cow::Borrowed(expression), Cow::Owned)
 }
 
-/// Keeps backslashes in strings of an expression, but for those before a quote.
+/// Doubles the backslashes in strings of an expression, except before a quote.
 ///
-/// Why: as in Ansible, `regex_replace('(a)', '\1')` in a playbook means what it says; the engine alone would read an
-/// escape. Template files are left as they are.
+/// As in Ansible, `regex_replace('(a)', '\1')` in a playbook is literal; the engine would read an escape. Template
+/// files are left as they are.
 pub(in crate::template) fn doubled_backslashes(expression: &str) -> Cow<'_, str> {
     if !expression.contains('\\') {
         return Cow::Borrowed(expression);
@@ -73,7 +73,7 @@ pub(in crate::template) fn doubled_backslashes(expression: &str) -> Cow<'_, str>
     Cow::Owned(out)
 }
 
-/// Blanks out `ansible.builtin.` before the names of filters and tests; nothing else moves.
+/// Blanks out `ansible.builtin.` before the names of filters and tests, so that offsets stay.
 pub(in crate::template) fn unqualified(expression: &str) -> Cow<'_, str> {
     let prefixes = filters::PREFIXES;
     if !prefixes.iter().any(|prefix| expression.contains(prefix)) {
@@ -103,7 +103,7 @@ pub(in crate::template) fn unqualified(expression: &str) -> Cow<'_, str> {
     String::from_utf8(out).map_or(Cow::Borrowed(expression), Cow::Owned)
 }
 
-/// [`dotted`] for a template with statements.
+/// Applies [`dotted`] to a template with statements.
 pub(in crate::template) fn dotted_template(source: &str) -> String {
     let bytes = source.as_bytes();
     let mut out = String::with_capacity(source.len());
@@ -129,7 +129,7 @@ pub(in crate::template) fn dotted_template(source: &str) -> String {
         out.push_str(source.get(copied..at + 2).unwrap_or_default());
         let code = source.get(at + 2..end).unwrap_or_default();
         match code.strip_suffix(' ').filter(|code| is_raw(code)) {
-            // Why: as in Ansible, the line break after `{% raw %}` stays; the engine wants to be told so.
+            // As in Ansible, the line break after `{% raw %}` stays; `+` tells the engine to keep it.
             Some(code) => out.extend([code, "+"]),
             None => out.push_str(&minus::rewritten(&dotted(&unqualified(code)))),
         }
@@ -140,12 +140,12 @@ pub(in crate::template) fn dotted_template(source: &str) -> String {
     out
 }
 
-/// Whether what follows a statement's `{%` begins a stretch that is left as it is.
+/// Whether a statement begins raw text, which is not rewritten.
 fn is_raw(code: &str) -> bool {
     code.trim_start_matches(['-', '+']).trim() == "raw"
 }
 
-/// The closing bracket of `['name']` at `at`, if that is what stands there.
+/// Returns the closing bracket of a `['name']` at `at`, if there is one.
 fn name_subscript(bytes: &[u8], at: usize) -> Option<usize> {
     let quote = *bytes.get(at + 1)?;
     if !matches!(quote, b'\'' | b'"') {

@@ -1,14 +1,14 @@
-//! Where a place of rewritten text lay before.
+//! Maps places in rewritten text back to the original.
 
-/// A text as the engine gets it, with the places of the text as it was written.
+/// A rewritten text, and how its places map to the original.
 pub(in crate::template) struct Rewritten {
     pub(in crate::template) text: String,
-    /// What was added: where in the new text, and how much.
+    /// What was inserted: each offset in the new text, and the length.
     added: Vec<(usize, usize)>,
 }
 
 impl Rewritten {
-    /// Of two things that go to one place, the one that is given first comes first.
+    /// Inserts words into a text; those at the same place keep their order.
     pub(in crate::template) fn of(source: &str, mut inserts: Vec<(usize, String)>) -> Self {
         inserts.sort_by_key(|(at, _)| *at);
         let mut text = String::with_capacity(source.len() + inserts.len() * 16);
@@ -24,10 +24,10 @@ impl Rewritten {
         Self { text, added }
     }
 
-    /// Where something stood before.
+    /// Returns where a place of the new text was in the original.
     pub(in crate::template) fn back(&self, at: usize) -> usize {
         let before = self.added.iter().take_while(|(place, _)| *place < at);
-        // Why at most: what lies within something inserted stands for where that was put.
+        // A place inside of an insertion maps to where the insertion was made.
         at.saturating_sub(before.map(|(place, length)| (*length).min(at - place)).sum())
     }
 }

@@ -1,4 +1,4 @@
-//! Macros that take more arguments than they name.
+//! Macros that take more arguments than they declare.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::template::mutable;
 
 type Engine = minijinja::Value;
 
-/// The filter through which such a macro goes.
+/// The filter that wraps such a macro.
 pub(super) const FILTER: &str = "__variadic";
 
 pub(super) fn register(environment: &mut Environment<'static>) {
@@ -26,7 +26,7 @@ pub(super) fn register(environment: &mut Environment<'static>) {
     });
 }
 
-/// A macro that takes more arguments than it names.
+/// A macro that takes more arguments than it declares.
 struct Variadic {
     inner: Engine,
     named: Vec<String>,

@@ -1,10 +1,11 @@
-//! What is inserted into a text that the engine has parsed.
+//! Insertions into a text that the engine can parse.
 //!
-//! * `a[k].b`: the engine refuses to look below what is not there, also where a `default` follows. `a[k]` goes through
-//!   a filter that makes something of it that may be looked below.
-//! * `'%02d' % n`: the engine divides numbers only. Behind a text that is written out it is the filter `format`.
-//! * Variables of a macro that no text sets are asked for when the macro runs; the engine asks when it is defined.
-//! * `a ~ b`, `a + b`, `a * b`: the operands go through filters that know what may come of them ([`bounds`]).
+//! * `a[k].b`: the engine refuses to look inside a missing value, even if a `default` follows. `a[k]` is passed to a
+//!   filter that returns a missing value which allows it.
+//! * `'%02d' % n`: the engine divides numbers only. After a text literal, `%` becomes the filter `format`.
+//! * Variables that a macro reads and the text does not set: Ansible looks them up when the macro runs, the engine
+//!   when it is defined.
+//! * `a ~ b`, `a + b`, `a * b`: the operands are passed to filters that limit the size of the result ([`bounds`]).
 //! * Macros that use `varargs` and `kwargs` get parameters of these names, and are called through [`variadic`].
 
 use std::collections::HashSet;
@@ -20,16 +21,16 @@ use crate::template::{Syntax, bounds, engine, frame, scan};
 
 type Engine = minijinja::Value;
 
-/// The filter that makes nothing something that may be looked below.
+/// The filter that allows looking inside a missing value.
 const BELOW: &str = "__below";
-/// The variables as a whole.
+/// The name of all variables as a whole.
 pub(in crate::template) const SCOPE: &str = "__scope";
-/// A loop writes less than this in each of the rounds that it may take without being asked.
+/// A loop whose rounds write less text than this is not limited.
 const LONG_TEXT: usize = 128;
-/// The longest expression that is named in a message.
+/// Longest expression that a message quotes.
 const LONGEST_NAME: usize = 80;
 
-/// A bare expression.
+/// Rewrites a bare expression.
 pub(in crate::template) fn expression(source: &str) -> Rewritten {
     let parsed = parse_expr(source).ok();
     let nothing = HashSet::new();
@@ -40,18 +41,18 @@ pub(in crate::template) fn expression(source: &str) -> Rewritten {
     checked(walk, |text| parse_expr(text).is_ok())
 }
 
-/// A template with statements.
+/// A rewritten template with statements.
 pub(in crate::template) struct Document {
     pub(in crate::template) text: Rewritten,
-    /// The names that it sets somewhere.
+    /// Names that it sets somewhere.
     pub(in crate::template) sets: HashSet<String>,
-    /// Names that it uses where nothing of it can have set them.
+    /// Names that it uses where nothing in it can have set them.
     pub(in crate::template) free: HashSet<String>,
-    /// Variables that only its macros ask for.
+    /// Variables that only its macros read.
     pub(in crate::template) late: Vec<String>,
 }
 
-/// A template with statements, where others that take it in set some names.
+/// Rewrites a template with statements; `outside` are names that templates including it set.
 pub(in crate::template) fn document(
     source: &str,
     syntax: &Syntax,
@@ -79,7 +80,7 @@ pub(in crate::template) fn document(
     Document { text, sets, free, late }
 }
 
-/// Why checked: where the engine tells places otherwise than thought, the text stays as it is.
+/// Applies the insertions, unless the engine cannot parse the result: then the text stays as it is.
 fn checked(walk: Walk<'_>, is_right: impl Fn(&str) -> bool) -> Rewritten {
     if walk.inserts.is_empty() {
         return Rewritten::of(walk.source, Vec::new());
@@ -95,18 +96,18 @@ fn checked(walk: Walk<'_>, is_right: impl Fn(&str) -> bool) -> Rewritten {
     }
 }
 
-/// Names that the engine itself gives.
+/// Names that the engine itself defines.
 const OWN: [&str; 6] = ["loop", "self", "super", "caller", "varargs", "kwargs"];
 
 struct Walk<'t> {
     source: &'t str,
-    /// Names that texts set.
+    /// Names that the template, or those including it, set.
     sets: &'t HashSet<String>,
     block_marks: [&'t str; 2],
-    /// How many macros this lies in.
+    /// How many macros surround the current place.
     macros: usize,
     inserts: Vec<(usize, String)>,
-    /// Where a `%` stands that is none.
+    /// Where a `%` has become a filter.
     blanked: Vec<usize>,
     late: Vec<String>,
 }
@@ -150,7 +151,7 @@ impl<'t> Walk<'t> {
         }
     }
 
-    /// Tells how much text each round of a loop writes.
+    /// Limits the text that the rounds of a loop write.
     fn looped(&mut self, it: &ast::ForLoop<'_>) {
         fn raw(body: &[ast::Stmt<'_>]) -> usize {
             let of = |statement: &ast::Stmt<'_>| match statement {
@@ -167,7 +168,7 @@ impl<'t> Walk<'t> {
         }
     }
 
-    /// Lets a macro have `varargs` and `kwargs`, if it uses them.
+    /// Adds parameters for `varargs` and `kwargs` to a macro that uses them.
     fn variadic(&mut self, statement: &ast::Stmt<'_>, it: &ast::Spanned<ast::Macro<'_>>) {
         let named =
             |name: &str| it.args.iter().any(|arg| matches!(arg, ast::Expr::Var(var) if var.id == name));
@@ -194,7 +195,7 @@ impl<'t> Walk<'t> {
         self.inserts.push((after, format!("{start} set {name} = {name}|{VARIADIC} {sign}{end}")));
     }
 
-    /// What is called: a name is a function's, and no variable's.
+    /// Walks through what is called; a plain name is a function and no variable.
     fn callee(&mut self, expression: &ast::Expr<'_>) {
         if !matches!(expression, ast::Expr::Var(_)) {
             self.expression(expression);
@@ -237,7 +238,7 @@ impl<'t> Walk<'t> {
         }
     }
 
-    /// Where the left operand of a sign ends, and the right one, with the brackets around each.
+    /// Returns where the left and the right operand of an operator end, with the brackets around each.
     fn ends(&self, left: &ast::Expr<'_>, right: &ast::Expr<'_>, sign: char) -> Option<(usize, usize)> {
         let mut end = left.span().end_offset as usize;
         let at = loop {
@@ -252,7 +253,7 @@ impl<'t> Walk<'t> {
         Some((end, self.closed(at + 1, right)?))
     }
 
-    /// Where an operand that begins behind a place ends. Why: its own place does not tell of brackets around it.
+    /// Returns where an operand that begins behind `from` ends. Its span does not include brackets around it.
     fn closed(&self, from: usize, operand: &ast::Expr<'_>) -> Option<usize> {
         let mut close = operand.span().end_offset as usize;
         let mut depth = scan::open_brackets(self.source.get(from..close)?);
@@ -265,7 +266,8 @@ impl<'t> Walk<'t> {
         Some(close)
     }
 
-    /// Both operands go through a filter. What binds less than a filter is a sum or product itself, whose parts do.
+    /// Passes both operands to a filter. What binds less than a filter is itself a sum or a product, whose operands
+    /// are passed.
     fn operands(&mut self, it: &ast::BinOp<'_>, filter: &str) {
         let sign = if matches!(it.op, ast::BinOpKind::Concat) { '~' } else { '+' };
         let places = self.ends(&it.left, &it.right, sign);
@@ -279,12 +281,12 @@ impl<'t> Walk<'t> {
         }
     }
 
-    /// A product; `again` is whether it is multiplied with something else, without brackets between.
+    /// Rewrites a product; `again` says that the result is multiplied again, without brackets between.
     fn product(&mut self, it: &ast::BinOp<'_>, again: bool) {
         let places = self.ends(&it.left, &it.right, '*');
         let chained = match (&it.left, places) {
             (ast::Expr::BinOp(inner), Some((end, _))) if matches!(inner.op, ast::BinOpKind::Mul) => {
-                // Why its end: with brackets around it, it is one value to the filter.
+                // With brackets around it, the left operand is one value.
                 end == self.closed(inner.left.span().end_offset as usize, &inner.right).unwrap_or_default()
             }
             _ => false,
@@ -302,7 +304,7 @@ impl<'t> Walk<'t> {
         }
     }
 
-    /// `'text' % values`.
+    /// Rewrites `'text' % values`.
     fn formatted(&mut self, text: &ast::Expr<'_>, values: &ast::Expr<'_>) {
         let found = || {
             let ast::Expr::Const(it) = text else { return None };
@@ -343,9 +345,9 @@ impl<'t> Walk<'t> {
         self.inserts.push((end, format!(")|{BELOW}{})", self.name(start, end))));
     }
 
-    /// Where an expression begins and ends.
+    /// Returns where an expression begins and ends.
     ///
-    /// Why not its span: that of `a.b.c` begins at the last dot but one.
+    /// The start of its span is no use: that of `a.b.c` begins at the last dot but one.
     fn place(&self, expression: &ast::Expr<'_>) -> Option<(usize, usize)> {
         let end = expression.span().end_offset as usize;
         let mut first = expression;
@@ -360,7 +362,7 @@ impl<'t> Walk<'t> {
                 other => children(other).into_iter().next()?,
             }
         };
-        // Why: the first part may stand in brackets that the whole does not.
+        // The first part may be in brackets that the whole is not in.
         let mut start = start;
         while let Some(close) = scan::bracket_end(self.source, start).filter(|close| *close < end) {
             let before = self.source.get(..start)?.trim_end();
@@ -370,7 +372,7 @@ impl<'t> Walk<'t> {
         Some((start, end))
     }
 
-    /// What a message calls an expression, as the argument of the filter.
+    /// Returns the argument of the filter that names an expression for messages.
     fn name(&self, start: usize, end: usize) -> String {
         let words = self.source.get(start..end).unwrap_or_default().split_whitespace();
         let text = words.collect::<Vec<_>>().join(" ").replace(" .", ".").replace(" [", "[");

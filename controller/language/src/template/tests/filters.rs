@@ -1,11 +1,11 @@
-//! Filters and tests against what ansible-core gives (tests/compat/filters.py writes the file).
+//! Compares filters and tests with ansible-core's results (tests/compat/filters.py writes the file).
 
 use serde_json::{Value as Json, json};
 
 use super::scope;
 use crate::template::{filters, inspect_template, render};
 
-/// Where we differ, and why.
+/// Where gpufleet differs from Ansible, and why.
 const DIFFERENCES: &[(&str, &str)] = &[];
 
 #[test]
@@ -36,7 +36,7 @@ fn filters_and_tests_give_what_ansible_gives() {
     assert!(wrong.is_empty(), "{} differ:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// Filters of Ansible and Jinja that are not here, and why.
+/// Filters of Ansible and Jinja that are not supported, and why.
 const ABSENT: &[(&str, &str)] = &[
     ("expanduser", "the library looks at no home directory; write the path"),
     ("expandvars", "the library looks at no environment; use a variable"),
@@ -49,7 +49,7 @@ const ABSENT: &[(&str, &str)] = &[
 
 const DISK: &str = "it looks deeper at the controller's disk than `exists`, `file` and `directory`; `stat` looks at the node's";
 
-/// Tests of Ansible and Jinja that are not here, and why.
+/// Tests of Ansible and Jinja that are not supported, and why.
 const ABSENT_TESTS: &[(&str, &str)] = &[
     ("callable", "values are never functions"),
     ("is_link", DISK),

@@ -1,4 +1,4 @@
-//! The armour: an age file as text.
+//! The armour of age: an encrypted file as text.
 
 use base64ct::{Base64, Encoding as _};
 
@@ -7,7 +7,7 @@ use super::{BEGIN, END};
 
 const LINE: usize = 64;
 
-/// An age file as text.
+/// Returns an age file as armoured text.
 pub fn armored(bytes: &[u8]) -> String {
     let digits = Base64::encode_string(bytes);
     let mut text = format!("{BEGIN}\n");
@@ -21,7 +21,7 @@ pub fn armored(bytes: &[u8]) -> String {
     text
 }
 
-/// The file in an armour; blanks around its lines do not count.
+/// Decodes an armoured file; blanks around its lines are ignored.
 pub(super) fn bare(text: &str) -> Result<Vec<u8>, VaultError> {
     let mut lines = text.trim().lines().map(str::trim);
     if lines.next() != Some(BEGIN) {

@@ -1,4 +1,4 @@
-//! One file: for whom it is, and what it holds.
+//! One age file: its recipients and its content.
 
 use base64ct::{Base64Unpadded, Encoding as _};
 use chacha20poly1305::Nonce;
@@ -19,22 +19,22 @@ const SALT: usize = 16;
 const COLUMNS: usize = 64;
 const X25519: &str = "age-encryption.org/v1/X25519";
 const SCRYPT: &str = "age-encryption.org/v1/scrypt";
-/// 2 to the power of this is the most work that a passphrase may cost: 1 GiB of memory.
+/// Largest work factor of a passphrase, as a power of 2: 1 GiB of memory.
 const MOST_WORK: u8 = 20;
-/// Files for more recipients than these are refused.
+/// Largest number of recipients of a file.
 const MOST_STANZAS: usize = 1000;
 
-/// A file, taken apart.
+/// A parsed age file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AgeEnvelope {
     stanzas: Vec<Stanza>,
-    /// What the checksum is over.
+    /// The bytes that the checksum covers.
     header: Vec<u8>,
     mac: Vec<u8>,
     payload: Vec<u8>,
 }
 
-/// The key of the file, wrapped for one recipient.
+/// The file key, wrapped for one recipient.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Stanza {
     X25519 {
@@ -46,13 +46,13 @@ enum Stanza {
         work: u8,
         wrapped: Vec<u8>,
     },
-    /// A kind that is not known here.
+    /// A kind that is not supported.
     Other,
-    /// What tools put in so that readers get used to kinds they do not know.
+    /// An unknown kind that tools insert so that readers learn to skip unknown ones.
     Grease,
 }
 
-/// Takes lines off the front of bytes.
+/// Reads lines from the front of bytes.
 struct Lines<'a>(&'a [u8]);
 
 impl<'a> Lines<'a> {
@@ -71,18 +71,18 @@ fn bytes<const N: usize>(text: &str) -> Option<[u8; N]> {
 }
 
 impl AgeEnvelope {
-    /// Takes an armoured file apart.
+    /// Parses an armoured file.
     ///
     /// # Errors
-    /// Another version, and anything that is not the format.
+    /// If the version is unknown, or the text is not in the format.
     pub fn parse(text: &str) -> Result<Self, VaultError> {
         Self::of(&armor::bare(text)?)
     }
 
-    /// Takes a file without armour apart.
+    /// Parses a file without armour.
     ///
     /// # Errors
-    /// As those of [`AgeEnvelope::parse`].
+    /// As [`AgeEnvelope::parse`].
     pub fn of(file: &[u8]) -> Result<Self, VaultError> {
         let Some(rest) = file.strip_prefix(VERSION) else {
             let version = file.strip_prefix(b"age-encryption.org/").unwrap_or_default();
@@ -120,7 +120,7 @@ impl AgeEnvelope {
         let mac_text = mac;
         let mac = bytes::<32>(mac).ok_or(VaultError::Damaged("its checksum is not base64"))?;
         let payload = lines.0.to_vec();
-        // Why without the checksum, its blank and its line break: so it was counted.
+        // The checksum covers the header up to `---`: not the blank, the checksum itself and its line break.
         let covered = file.len() - payload.len() - mac_text.len() - 2;
         let header = file.get(..covered).unwrap_or_default().to_vec();
         let passphrase = stanzas.iter().any(|stanza| matches!(stanza, Stanza::Scrypt { .. }));
@@ -130,20 +130,20 @@ impl AgeEnvelope {
         Ok(Self { stanzas, header, mac: mac.to_vec(), payload })
     }
 
-    /// How many recipients it is for; a passphrase is one.
+    /// Returns the number of recipients; a passphrase counts as one.
     pub fn recipients(&self) -> usize {
         self.stanzas.iter().filter(|stanza| !matches!(stanza, Stanza::Grease)).count()
     }
 
-    /// Whether a passphrase opens it, and no identity.
+    /// Whether a passphrase, and no identity, opens it.
     pub fn wants_passphrase(&self) -> bool {
         self.stanzas.iter().any(|stanza| matches!(stanza, Stanza::Scrypt { .. }))
     }
 
-    /// What it holds, for an identity.
+    /// Decrypts the content with an identity.
     ///
     /// # Errors
-    /// [`VaultError::WrongPassword`] where it is for others; damage.
+    /// [`VaultError::WrongPassword`] if the file is for other recipients; an error if it is damaged.
     pub fn open(&self, identity: &Identity) -> Result<Zeroizing<Vec<u8>>, VaultError> {
         let keys = self.stanzas.iter().filter_map(|stanza| match stanza {
             Stanza::X25519 { share, wrapped } => {
@@ -155,10 +155,11 @@ impl AgeEnvelope {
         self.open_with(keys)
     }
 
-    /// What it holds, for a passphrase.
+    /// Decrypts the content with a passphrase.
     ///
     /// # Errors
-    /// [`VaultError::WrongPassword`] where another opens it; damage; more work than is allowed.
+    /// [`VaultError::WrongPassword`] if the passphrase is wrong; an error if the file is damaged or needs more work
+    /// than allowed.
     pub fn open_with_passphrase(&self, passphrase: &[u8]) -> Result<Zeroizing<Vec<u8>>, VaultError> {
         let Some(Stanza::Scrypt { salt, work, wrapped }) = self.stanzas.first() else {
             return Err(VaultError::WrongPassword);
@@ -179,7 +180,7 @@ impl AgeEnvelope {
         &self,
         mut keys: impl Iterator<Item = Zeroizing<Vec<u8>>>,
     ) -> Result<Zeroizing<Vec<u8>>, VaultError> {
-        // Why the first: nobody but who wrote the file can have wrapped a key in it.
+        // The first is enough: a key that unwraps here was wrapped by the writer of the file.
         let file_key = keys.next().ok_or(VaultError::WrongPassword)?;
         header_mac(&file_key, &self.header)?
             .verify_slice(&self.mac)
@@ -222,7 +223,7 @@ fn header_mac(file_key: &[u8], header: &[u8]) -> Result<Hmac<Sha256>, VaultError
     Ok(mac)
 }
 
-/// The key that wraps the file's; none where a share is of low order.
+/// Returns the key that wraps the file key; `None` if a share is of low order.
 fn x25519_key(
     secret: &StaticSecret,
     public: &[u8; 32],
@@ -239,10 +240,10 @@ fn unwrapped(key: &[u8; 32], wrapped: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
     (opened.len() == FILE_KEY).then_some(opened)
 }
 
-/// Encrypts for these recipients, of whom there is at least one; the file comes without armour.
+/// Encrypts for at least one recipient; the result has no armour.
 ///
 /// # Errors
-/// A machine without random numbers, and a recipient that is no point to encrypt for.
+/// If the machine has no random numbers, or a recipient's point cannot be used.
 pub fn seal_to(plain: &[u8], recipients: &[Recipient]) -> Result<Vec<u8>, VaultError> {
     let mut file_key = Zeroizing::new([0; FILE_KEY]);
     let mut salt = [0; NONCE];

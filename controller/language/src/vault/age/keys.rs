@@ -12,7 +12,7 @@ use super::super::VaultError;
 const PUBLIC: &str = "age";
 const SECRET: &str = "age-secret-key-";
 
-/// Why a text is no key; it never holds the text.
+/// Why a text is not a key. Never holds the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
     #[error("it is no age key")]
@@ -29,15 +29,15 @@ pub enum KeyError {
     OtherKind,
 }
 
-/// Somebody to encrypt for.
+/// A public key to encrypt for.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Recipient(pub(super) [u8; 32]);
 
-/// What opens files for one recipient.
+/// A secret key that opens files for its recipient.
 #[derive(Clone)]
 pub struct Identity(pub(super) StaticSecret);
 
-/// Why: it is a secret.
+/// Prints nothing of the secret key.
 impl fmt::Debug for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Identity of {}", self.recipient())
@@ -88,7 +88,7 @@ fn other_kinds(text: &str, begin: &str) -> Result<(), KeyError> {
     if text.starts_with("AGE-PLUGIN-") || text.starts_with("AGE-SECRET-KEY-PQ-") {
         return Err(KeyError::OtherKind);
     }
-    // Why by the ones: the last one of them ends the name of the kind, as in `age1yubikey1…`.
+    // The last `1` ends the prefix that names the kind, so another one means a plugin's key, such as `age1yubikey1…`.
     let rest = text.strip_prefix(begin).ok_or(KeyError::NotAKey)?;
     if rest.contains('1') { Err(KeyError::OtherKind) } else { Ok(()) }
 }
@@ -107,22 +107,22 @@ fn decoded(text: &str, kind: &str) -> Result<Zeroizing<[u8; 32]>, KeyError> {
 }
 
 impl Identity {
-    /// A new key.
+    /// Generates a new key.
     ///
     /// # Errors
-    /// A machine without random numbers.
+    /// If the machine has no random numbers.
     pub fn generate() -> Result<Self, VaultError> {
         let mut bytes = Zeroizing::new([0; 32]);
         getrandom::fill(&mut *bytes).map_err(|_| VaultError::NoRandomness)?;
         Ok(Self(StaticSecret::from(*bytes)))
     }
 
-    /// Whom to encrypt for, so that this opens it.
+    /// Returns the recipient whose files this identity opens.
     pub fn recipient(&self) -> Recipient {
         Recipient(PublicKey::from(&self.0).to_bytes())
     }
 
-    /// The secret key as text.
+    /// Returns the secret key as text.
     pub fn secret_text(&self) -> Zeroizing<String> {
         let hrp = Hrp::parse_unchecked(SECRET);
         Zeroizing::new(bech32::encode_upper::<Bech32>(hrp, self.0.as_bytes()).unwrap_or_default())

@@ -1,8 +1,8 @@
-//! Files as the tool `age` writes them (https://c2sp.org/age, version 1).
+//! Reads and writes files of the tool `age` (https://c2sp.org/age, version 1).
 //!
-//! Owns the format: keys as text, stanzas for X25519 recipients and for a passphrase, the payload, the armour. Must not
-//! know where files and keys come from. Invariants: any bytes give a value or an error, never a panic; nothing is handed
-//! out that its authentication does not cover; no error and no `Debug` shows a key.
+//! Owns the format: keys as text, stanzas for X25519 recipients and for a passphrase, the payload, the armour. Must
+//! not know where files and keys come from. Invariants: any bytes give a value or an error, never a panic; no content
+//! is returned that its authentication does not cover; no error and no `Debug` shows a key.
 
 mod armor;
 mod envelope;
@@ -13,9 +13,9 @@ pub use armor::armored;
 pub use envelope::{AgeEnvelope, seal_to};
 pub use keys::{Identity, KeyError, Recipient};
 
-/// How every file begins.
+/// First line of every file.
 const VERSION: &[u8] = b"age-encryption.org/v1\n";
-/// How every armoured file begins.
+/// First line of every armoured file.
 const BEGIN: &str = "-----BEGIN AGE ENCRYPTED FILE-----";
 const END: &str = "-----END AGE ENCRYPTED FILE-----";
 
@@ -24,7 +24,7 @@ pub fn is_armored(text: &str) -> bool {
     text.starts_with(BEGIN)
 }
 
-/// Whether these are the bytes of an age file without its armour.
+/// Whether bytes are an age file without armour.
 pub fn is_binary(bytes: &[u8]) -> bool {
     bytes.starts_with(VERSION)
 }

@@ -1,4 +1,4 @@
-//! What comes after the header: chunks that are encrypted one by one, in the construction STREAM.
+//! The payload behind the header: chunks that are encrypted one by one, in the construction STREAM.
 
 use chacha20poly1305::aead::{Aead as _, KeyInit as _};
 use chacha20poly1305::{ChaCha20Poly1305, Nonce};
@@ -12,10 +12,10 @@ const CHUNK: usize = 64 * 1024;
 const TAG: usize = 16;
 pub(super) const NONCE: usize = 16;
 
-/// A key of 32 bytes out of another.
+/// Derives a key of 32 bytes from another key.
 pub(super) fn derived(from: &[u8], salt: &[u8], label: &str) -> Zeroizing<[u8; 32]> {
     let mut key = Zeroizing::new([0; 32]);
-    // Why no error: 32 bytes are never too many.
+    // Cannot fail: HKDF-SHA256 gives up to 8,160 bytes.
     let _ = Hkdf::<Sha256>::new(Some(salt), from).expand(label.as_bytes(), &mut *key);
     key
 }
@@ -24,7 +24,7 @@ pub(super) fn cipher(key: &[u8; 32]) -> ChaCha20Poly1305 {
     ChaCha20Poly1305::new(key.into())
 }
 
-/// 11 bytes that count, and one that is 1 for the last chunk.
+/// Returns the nonce of a chunk: an 11-byte counter, and a byte that is 1 for the last chunk.
 fn nonce(count: u64, last: bool) -> Nonce {
     let mut bytes = [0; 12];
     let digits = count.to_be_bytes();

@@ -1,4 +1,4 @@
-//! Files that rage wrote (its Python module pyrage), and one with a passphrase that it reads.
+//! Files written by rage (its Python module pyrage), and one with a passphrase that it reads.
 
 use proptest::prelude::*;
 
@@ -151,7 +151,7 @@ proptest! {
     fn what_was_sealed_opens_again_for_each(
         plain in prop_oneof![
             proptest::collection::vec(any::<u8>(), 0..100),
-            // Why these: a chunk holds 65,536.
+            // Lengths around the chunk size of 65,536.
             prop::sample::select(vec![0_usize, 1, 65_535, 65_536, 65_537, 131_072, 131_073])
                 .prop_map(|length| vec![7; length]),
         ],

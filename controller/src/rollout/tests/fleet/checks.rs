@@ -1,11 +1,11 @@
-//! Whether an action of the rollout is allowed by what the test itself knows.
+//! Checks every action of the rollout against what the test itself knows.
 
 use std::collections::BTreeSet;
 
 use super::{Fleet, Place};
 use crate::rollout::*;
 
-/// Canaries are well, of different classes, and one for each; who is unknown comes after all who are known.
+/// Checks that canaries are healthy, one for each class, and that nodes of unknown class come last.
 pub(super) fn check_waves(batches: &[Batch], hosts: &[WaveHost], waves: &[Wave]) {
     let takes_part = || (0..hosts.len()).filter(|host| !hosts[*host].gone);
     let mut all: Vec<usize> = waves.iter().flat_map(|wave| wave.hosts.clone()).collect();
@@ -40,7 +40,7 @@ pub(super) fn check_waves(batches: &[Batch], hosts: &[WaveHost], waves: &[Wave])
 }
 
 impl Fleet {
-    /// Who was broken before stops nobody but by a bound that was written.
+    /// Checks that nodes that were broken before stop the run only by a declared threshold.
     pub(super) fn check_stop(&self, reason: &StopReason) {
         let wave = self.current_wave().map(|wave| &self.waves[wave]);
         let (canaries, _) = reason.canaries();
@@ -71,7 +71,7 @@ impl Fleet {
         self.waves.iter().any(|wave| aside(&wave))
     }
 
-    /// Whether this action is allowed by what the test knows.
+    /// Checks that this action is allowed.
     pub(super) fn check(&self, action: &Action, stopped: bool) {
         let opening = self.opening();
         let inside = opening.is_none_or(|opening| opening.contains(self.instant()));
@@ -120,7 +120,7 @@ impl Fleet {
             }
             Action::Deny { host, why: Denial::WindowTooShort { needs_s, closes } } => {
                 let opening = opening.expect("no window is too short");
-                // The window may be open again, the run uses one opening.
+                // The next opening may have begun, but the run uses one only.
                 let fits = opening.closes == *closes && self.fits(opening, *needs_s);
                 assert!(!fits || self.places[*host] != Place::None, "it did fit");
             }
@@ -138,7 +138,7 @@ impl Fleet {
         opening.contains(self.instant()) && end <= opening.closes.as_millisecond()
     }
 
-    /// Others' outages that only surveys report deny nobody before their time.
+    /// Checks that outages that only surveys report deny no host before the patience is over.
     fn check_spent(&self, host: usize, domain: Option<&String>) {
         let domains = self.policy.domains.as_ref();
         let within = |index: usize| match (domain, domains) {

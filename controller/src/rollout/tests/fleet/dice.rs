@@ -1,4 +1,4 @@
-//! What is random about a schedule.
+//! Random choices of a schedule.
 
 use gpufleet_protocol::Disruption;
 

@@ -1,7 +1,7 @@
-//! Random schedules of a simulated fleet in virtual time: every invariant of the module docs is checked at each step
-//! against what the test itself knows, never against what the rollout says of itself.
+//! Random schedules of a simulated fleet in virtual time. Every invariant of the module docs is checked at each step
+//! against what the test itself knows, never against what the rollout reports.
 //!
-//! `GPUFLEET_SCHEDULES` says how many; the number of a schedule is its seed, and a failure names it.
+//! `GPUFLEET_SCHEDULES` is the number of schedules; the index of a schedule is its seed, and a failure prints it.
 
 mod checks;
 mod dice;
@@ -21,22 +21,22 @@ use self::{
 };
 use crate::rollout::*;
 
-/// Where a node's place in the budget is, as far as the test knows.
+/// The state of a node's place in the budget, as the test knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     None,
-    /// Claimed, and not granted: being drained, drained, or being proven idle.
+    /// Claimed but not granted: being drained, drained, or being proven idle.
     Claimed {
         drained: bool,
     },
     Out,
-    /// Ended while it had one.
+    /// The node ended while it had a place.
     Kept,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Due {
-    /// The node's task does its next thing.
+    /// The node's task makes its next step.
     Next(usize),
     Drained(usize),
     StopDraining(usize),
@@ -48,7 +48,7 @@ enum Due {
     Interrupt,
     Crash,
     Others(usize),
-    /// The node stops answering, whatever it is waiting for.
+    /// The node stops answering, whatever it waits for.
     Lost(usize),
 }
 
@@ -57,21 +57,21 @@ struct Fleet {
     rollout: Rollout,
     fresh: Rollout,
     policy: Policy,
-    /// Whether a host looked well as the play began; the others mostly fail.
+    /// Whether a host was healthy when the play began; the others mostly fail.
     known: Vec<bool>,
     waves: Vec<Wave>,
     elsewhere: usize,
     so_far: Lost,
-    /// Milliseconds.
+    /// In milliseconds.
     now: i64,
     due: BinaryHeap<Reverse<(i64, u64, Due, u64)>>,
     sequence: u64,
-    /// Events of an earlier generation of a node's task are void; the last entry is for those of no node.
+    /// Events of an earlier generation of a node's task are ignored; the last entry is for events without a node.
     generation: Vec<u64>,
     journal: Vec<(Timestamp, Input, Vec<Action>)>,
     places: Vec<Place>,
     wishes_left: Vec<u8>,
-    /// Its class, the surveys asked for before it, and when it was made.
+    /// Its class, the number of surveys requested before it, and its time.
     wish: BTreeMap<usize, (Disruption, usize, i64)>,
     proven: BTreeSet<usize>,
     absent: BTreeSet<usize>,
@@ -79,7 +79,7 @@ struct Fleet {
     surveyed_elsewhere: usize,
     surveyed_domains: BTreeMap<usize, usize>,
     truth: BTreeSet<usize>,
-    /// Of the survey under way, and of the last one: its number, when it was asked for, when it was answered.
+    /// The pending survey and the last one: its number, when it was requested, when it was answered.
     asked: usize,
     asked_at: i64,
     answer: Option<(usize, i64, i64)>,
@@ -87,7 +87,7 @@ struct Fleet {
     wake: Option<i64>,
     started: BTreeSet<usize>,
     ended: BTreeMap<usize, End>,
-    /// Until when, and whose gates were not heard of once they were asked.
+    /// Its end, and the nodes whose gates were not answered yet once they were checked.
     soak: Option<(i64, Option<BTreeSet<usize>>)>,
     soaked: bool,
     stopped: Option<StopReason>,
@@ -165,7 +165,7 @@ impl Fleet {
     }
 
     fn plan(&mut self, due: Due, longest_s: u64) {
-        // Why not whole seconds: two things at once, and one right after the other, both happen.
+        // In milliseconds, so that things happen at once as well as right after one another.
         let delay = if self.dice.chance(20) { 0 } else { self.dice.below(longest_s * 1000) };
         self.plan_at(due, self.now + i64::try_from(delay).unwrap());
     }
@@ -192,7 +192,7 @@ impl Fleet {
         Timestamp::from_millisecond(self.now).unwrap()
     }
 
-    /// The opening that contains now, asked of the window and not of the rollout.
+    /// Returns the opening that contains now, from the window and not from the rollout.
     fn opening(&self) -> Option<Opening> {
         self.policy.window.as_ref().map(|window| window.now_or_next(self.instant()))
     }
@@ -238,7 +238,7 @@ impl Fleet {
         self.replay(self.journal.len());
     }
 
-    /// The journal gives the same rollout and the same actions; any prefix of it does.
+    /// Checks that the journal, and any prefix of it, gives the same rollout and the same actions.
     fn replay(&mut self, length: usize) {
         let mut again = self.fresh.clone();
         let prefix = self.dice.size(length + 1);
@@ -275,7 +275,7 @@ impl Fleet {
                 }
             },
             Due::StopDraining(host) => {
-                // It may have been drained meanwhile.
+                // The drain may have succeeded meanwhile.
                 if self.places[host] == (Place::Claimed { drained: false }) {
                     self.generation[host] += 1;
                     self.drain_failed(host);
@@ -412,7 +412,7 @@ impl Fleet {
         }
         for place in &mut self.places {
             if let Place::Claimed { drained } = place {
-                // A drain that was asked for may have happened.
+                // The requested drain may have succeeded.
                 *drained = true;
                 if !self.policy.drains {
                     *place = Place::None;
@@ -435,7 +435,7 @@ impl Fleet {
         }
         let unfinished = |host: &&usize| !self.ended.contains_key(host);
         let running: Vec<usize> = self.started.iter().filter(unfinished).copied().collect();
-        // Why before: the step may start further ones.
+        // Read before the step, which may start further nodes.
         assert_eq!(self.rollout.in_flight(), running);
         self.input(Input::Resume);
         if self.finished.is_none() {
@@ -445,7 +445,7 @@ impl Fleet {
         }
     }
 
-    /// Other plays were taken up again before this one, and leave something else behind.
+    /// Resumes other plays before this one, which then leave other nodes behind.
     fn look_beside(&mut self) {
         self.elsewhere = self.dice.size(3);
         for host in 0..self.places.len() {
@@ -469,7 +469,7 @@ impl Fleet {
         !self.waves.iter().any(|wave| wave.hosts.contains(&host))
     }
 
-    /// A host that an earlier play had lost belongs to the last wave from now on.
+    /// Brings back a host that an earlier play had lost; it belongs to the last wave from now on.
     fn come_back(&mut self, host: usize) {
         let current = self.current_wave();
         if self.waves.is_empty() {
@@ -638,7 +638,7 @@ fn invariants_hold_on_random_schedules() {
         "{played} random schedules, {inputs} inputs: every invariant held; {:.0} s\n{seen:?}",
         begin.elapsed().as_secs_f64()
     );
-    // Why: schedules in which something never happens say nothing about it.
+    // Schedules in which something never happens prove nothing about it.
     if only.is_none() && schedules >= 2000 {
         for what in NAMES {
             assert!(seen.get(what).copied().unwrap_or_default() >= 10, "{what} is rare: {seen:#?}");

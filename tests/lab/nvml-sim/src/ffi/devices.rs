@@ -1,4 +1,4 @@
-//! Getters of a device whose answer depends on its state or its identity.
+//! Getters of a device that depend on its state or identity.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_ulong, c_ulonglong};
 
@@ -221,7 +221,7 @@ macro_rules! handle_by_index {
 
 handle_by_index! { nvmlDeviceGetHandleByIndex nvmlDeviceGetHandleByIndex_v2 }
 
-/// A getter of a handle by a text.
+/// A getter that finds a device by a text.
 macro_rules! handle_by_text {
     ($($name:ident($found:expr))*) => {$(
         #[unsafe(no_mangle)]
@@ -299,7 +299,7 @@ unsafe extern "C" fn nvmlDeviceGetInforomVersion(
 ) -> u32 {
     read("nvmlDeviceGetInforomVersion", device, |call| {
         call.whole()?;
-        // 0 OEM, 1 ECC, 2 power: as nvidia-smi -q of the same machine showed them.
+        // 0 OEM, 1 ECC, 2 power: as in `nvidia-smi -q` on the same machine.
         let text = match object {
             0 => "2.1",
             1 => "7.16",
@@ -342,7 +342,7 @@ pair_getter! {
     };
 }
 
-/// A getter of a versioned structure: the word is checked, the rest written.
+/// A getter of a versioned structure: checks the version word and writes the rest.
 macro_rules! versioned {
     ($($name:ident($out:ident: $type:ty, $version:literal) = |$call:ident| $body:expr;)*) => {$(
         #[unsafe(no_mangle)]

@@ -1,4 +1,4 @@
-//! Many readings in one call: `nvmlDeviceGetFieldValues`, each with its own return code, and the utilization domains.
+//! Many readings in one call: `nvmlDeviceGetFieldValues`, with a return code for each, and the utilization domains.
 
 use std::ffi::c_int;
 

@@ -1,4 +1,4 @@
-//! What MIG geometry the device offers: profiles, placements, capacity. Works with MIG off, as the real one.
+//! The MIG geometry of the device: profiles, placements, capacity. Available with MIG off too, as on the real device.
 
 use std::ffi::c_uint;
 
@@ -15,7 +15,7 @@ use crate::model::Profile;
 use crate::placement;
 use crate::transitions::code;
 
-/// Profile indexes that NVML of driver 580 knows; from here on they are invalid.
+/// Number of profile indexes in NVML of driver 580; higher ones are invalid.
 const PROFILE_COUNT: u32 = 17;
 
 fn profile_by_enum<'a>(call: &Call<'a>, index: u32) -> Result<&'a Profile, u32> {
@@ -130,7 +130,7 @@ unsafe extern "C" fn nvmlDeviceGetGpuInstanceProfileInfoByIdV(
     })
 }
 
-/// Every placement of a profile, taken or not.
+/// Every placement of a profile, occupied or not.
 macro_rules! possible_placements {
     ($($name:ident)*) => {$(
         #[unsafe(no_mangle)]
@@ -150,7 +150,7 @@ macro_rules! possible_placements {
                     .iter()
                     .map(|start| nvmlGpuInstancePlacement_st { start: *start, size: profile.size })
                     .collect();
-                // Why not `put_list`: without an array this call answers the number of placements and success.
+                // Not `put_list`: without an array, this call returns the number of placements and success.
                 // SAFETY: NVML's own contract for count and array.
                 unsafe {
                     if out.is_null() {

@@ -1,4 +1,4 @@
-//! Handles as numbers that cannot be mistaken for one another; none is ever dereferenced.
+//! Handles as numbers of distinct ranges; none is ever dereferenced.
 
 use nvml_wrapper_sys::bindings::{nvmlComputeInstance_t, nvmlDevice_t, nvmlGpuInstance_t};
 
@@ -11,7 +11,7 @@ const GPU_INSTANCE: usize = 0x30_0000_0000;
 const COMPUTE_INSTANCE: usize = 0x40_0000_0000;
 const KIND: usize = 0xff_0000_0000;
 
-/// What a device handle stands for.
+/// What a device handle refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Target {
     Gpu(usize),
@@ -54,7 +54,7 @@ fn unplace(handle: usize, kind: usize) -> Option<(usize, u32, u32)> {
     Some((gpu, ((handle >> 8) & 0xff) as u32, (handle & 0xff) as u32))
 }
 
-/// The device that a handle stands for, if it is still there.
+/// Returns the device of a handle, if it still exists.
 pub(super) fn device(machine: &Machine, handle: nvmlDevice_t) -> Result<Target, u32> {
     let handle = handle as usize;
     if let Some((gpu, _, _)) = unplace(handle, GPU) {
@@ -69,12 +69,12 @@ pub(super) fn device(machine: &Machine, handle: nvmlDevice_t) -> Result<Target, 
     Ok(Target::Mig { gpu, gpu_instance: gi, compute_instance: ci })
 }
 
-/// GPU index and instance id of a GPU instance handle, whether or not the instance still exists.
+/// Returns GPU index and instance id of a GPU instance handle, whether or not the instance still exists.
 pub(super) fn gpu_instance(handle: nvmlGpuInstance_t) -> Option<(usize, u32)> {
     unplace(handle as usize, GPU_INSTANCE).map(|(gpu, gi, _)| (gpu, gi))
 }
 
-/// GPU index, GPU instance and compute instance of a compute instance handle.
+/// Returns GPU index, GPU instance and compute instance of a compute instance handle.
 pub(super) fn compute_instance(handle: nvmlComputeInstance_t) -> Option<(usize, u32, u32)> {
     unplace(handle as usize, COMPUTE_INSTANCE)
 }

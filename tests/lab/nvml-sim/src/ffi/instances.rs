@@ -14,7 +14,7 @@ use crate::model::Profile;
 use crate::state::GpuInstance;
 use crate::transitions::code;
 
-/// A getter of a GPU instance that still exists.
+/// A getter of an existing GPU instance.
 pub(super) fn read_instance(
     name: &'static str,
     handle: nvmlGpuInstance_t,
@@ -70,7 +70,7 @@ unsafe extern "C" fn nvmlDeviceGetGpuInstances(
             .filter(|instance| instance.profile_id == profile_id)
             .map(|instance| handles::gpu_instance_handle(call.index, instance.id))
             .collect();
-        // Why the count is not read: this call takes it for output only, the array has room for every instance.
+        // The count is only written here: this call takes it for output, and the array has room for every instance.
         // SAFETY: NVML's own contract for count and array.
         unsafe {
             put(count, list.len() as c_uint)?;
@@ -234,7 +234,7 @@ unsafe fn create_gpu_instance(
         created = Some(gpu.create_instance(profile_id, place.map(|(start, _)| start))?);
         Ok(())
     });
-    // Why the device's bits give the GPU: the handle was accepted, so it is one of a whole GPU or of one of its parts.
+    // The GPU's index is in the handle, which was accepted as one of a whole GPU or of a part of it.
     let gpu = super::session::store()
         .read()
         .ok()

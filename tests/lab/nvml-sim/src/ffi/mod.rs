@@ -1,7 +1,8 @@
-//! NVML's C interface over the machine of this process's node.
+//! NVML's C interface over the machine of this process' node.
 //!
-//! Owns the exported symbols and what they share: the session, the handles, the faults and the checks before each call.
-//! Every function follows one path: initialised? fault? device there? then its body. Nothing here may panic on any argument.
+//! Owns the exported symbols and what they share: the session, the handles, the faults and the checks before each
+//! call. Every function checks in the same order (initialised, fault, device present) before its body. No argument
+//! may cause a panic.
 
 mod devices;
 mod fields;
@@ -21,7 +22,7 @@ use crate::transitions::code;
 
 pub use session::suffer;
 
-/// What a body answers: nothing, or an NVML return code.
+/// The result of a body: nothing, or an NVML return code.
 type Answer = Result<(), u32>;
 
 /// Writes a result through a caller's pointer.
@@ -56,7 +57,8 @@ unsafe fn put_text(out: *mut c_char, length: c_uint, text: &str) -> Answer {
     Ok(())
 }
 
-/// Writes a list through a count and an array, as most of NVML's lists work: too small a count answers the needed one.
+/// Writes a list through a count and an array, like most lists of NVML: if the count is too small, the needed one is
+/// returned.
 ///
 /// # Safety
 /// `count` is null or valid; `out` is null or valid for `*count` items.
@@ -82,12 +84,12 @@ unsafe fn put_list<T: Copy>(count: *mut c_uint, out: *mut T, items: &[T]) -> Ans
     Ok(())
 }
 
-/// The version word of a structure: its size and its version number.
+/// Returns the version word of a structure: its size and its version number.
 const fn version_of<T>(version: u32) -> u32 {
     size_of::<T>() as u32 | version << 24
 }
 
-/// Checks the version word that a structure starts with.
+/// Checks the version word at the beginning of a structure.
 ///
 /// # Safety
 /// `structure` is null or points to at least one readable word.
@@ -100,7 +102,7 @@ unsafe fn check_version<T>(structure: *const T, version: u32) -> Answer {
     if word == version_of::<T>(version) { Ok(()) } else { Err(code::ARGUMENT_VERSION_MISMATCH) }
 }
 
-/// A text in a fixed array of C characters.
+/// Returns a text in a fixed array of C characters.
 fn fixed_text<const N: usize>(text: &str) -> [c_char; N] {
     let mut array = [0; N];
     for (slot, byte) in array.iter_mut().take(N.saturating_sub(1)).zip(text.bytes()) {

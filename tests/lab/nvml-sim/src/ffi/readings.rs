@@ -1,4 +1,4 @@
-//! Getters of what a device does: error counters, clocks, processes, topology.
+//! Getters of a device's activity: error counters, clocks, processes, topology.
 
 use std::ffi::{c_uint, c_ulong, c_ulonglong};
 
@@ -105,7 +105,7 @@ clocks! {
     nvmlDeviceGetMaxCustomerBoostClock = |call, kind| at_index(call, "nvmlDeviceGetMaxClockInfo", &[kind])? as c_uint;
 }
 
-/// An idle GPU runs at its lowest clock, lifted into the window that is locked.
+/// Returns the clock: an idle GPU runs at its lowest one, or at the lower end of a locked range.
 fn clock_now(call: &Call<'_>, kind: c_uint) -> Result<c_uint, u32> {
     let idle = at_index(call, "nvmlDeviceGetClockInfo", &[kind])? as c_uint;
     match (kind, call.gpu.locked_graphics_mhz) {
@@ -271,7 +271,7 @@ unsafe extern "C" fn nvmlDeviceGetCpuAffinity(device: nvmlDevice_t, words: c_uin
     })
 }
 
-/// Processes with work on the device that still live.
+/// Returns live processes with work on the device.
 fn working_clients(call: &Call<'_>) -> Vec<nvmlProcessInfo_v2_st> {
     let alive = call.users().computing;
     call.gpu

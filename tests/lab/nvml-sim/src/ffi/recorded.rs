@@ -1,4 +1,4 @@
-//! Getters whose answer is a fixed property of the model: they answer what the real device was recorded to answer.
+//! Getters of fixed properties of the model, which return what was recorded on the real device.
 
 use std::ffi::{c_char, c_uint, c_ulonglong};
 
@@ -10,7 +10,7 @@ use super::{put, put_text};
 use crate::model::Reading;
 use crate::transitions::code;
 
-/// The recorded answer; a getter that was not recorded is not supported.
+/// Returns the recorded answer; a getter without one is not supported.
 pub(super) fn recorded<'a>(call: &Call<'a>, name: &str) -> Result<&'a Value, u32> {
     match call.gpu.spec().reading(name) {
         Some(Reading::Ok(value)) => Ok(value),
@@ -20,7 +20,7 @@ pub(super) fn recorded<'a>(call: &Call<'a>, name: &str) -> Result<&'a Value, u32
 }
 
 pub(super) fn number(value: &Value) -> u64 {
-    // Why the array: a getter with one output was sometimes recorded as a list of one.
+    // Some getters with one output were recorded as a list of one.
     let value = value.get(0).unwrap_or(value);
     value.as_u64().or_else(|| value.as_i64().map(|n| n as u64)).unwrap_or(0)
 }
@@ -88,7 +88,7 @@ macro_rules! texts {
     )*};
 }
 
-/// A getter with one number for its argument; recorded as `name(argument)`.
+/// A getter with one number as its argument; recorded as `name(argument)`.
 macro_rules! by_index {
     ($($name:ident)*) => {$(
         #[unsafe(no_mangle)]
@@ -103,7 +103,7 @@ macro_rules! by_index {
     )*};
 }
 
-/// The recorded answer of a getter with arguments; beyond the recorded ones they are invalid.
+/// Returns the recorded answer of a getter with arguments; others than the recorded ones are invalid.
 pub(super) fn at_index(call: &Call<'_>, name: &str, arguments: &[u32]) -> Result<u64, u32> {
     let text = arguments.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
     match call.gpu.spec().reading(&format!("{name}({text})")) {

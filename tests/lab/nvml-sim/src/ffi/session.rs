@@ -1,4 +1,4 @@
-//! One process's session with the library, and the path that every call takes.
+//! A process' session with the library, and the steps of every call.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -24,7 +24,7 @@ struct Session {
 
 #[derive(Default)]
 struct Open {
-    /// `nvmlInit` nests.
+    /// How many `nvmlInit` calls are open.
     count: u32,
     files: Vec<File>,
 }
@@ -39,7 +39,7 @@ pub(super) fn store() -> &'static Store {
     &session().store
 }
 
-/// What a body may look at.
+/// What a body may read.
 pub(super) struct Call<'a> {
     pub(super) machine: &'a Machine,
     pub(super) index: usize,
@@ -48,7 +48,7 @@ pub(super) struct Call<'a> {
 }
 
 impl Call<'_> {
-    /// Refuses a MIG device where only a whole GPU makes sense.
+    /// Refuses a MIG device if only a whole GPU makes sense.
     pub(super) fn whole(&self) -> Answer {
         if matches!(self.target, Target::Gpu(_)) { Ok(()) } else { Err(code::INVALID_ARGUMENT) }
     }
@@ -112,7 +112,7 @@ fn open_device(path: &Path) -> Option<File> {
         .ok()
 }
 
-/// A device that nobody holds open and no persistence keeps awake has forgotten its settings: it wakes with the defaults.
+/// Resets the settings of a device that no process holds open and no persistence keeps initialised.
 fn wake_sleepers(store: &Store, machine: &Machine) {
     if !is_root() {
         return;
@@ -156,7 +156,7 @@ fn to_code(answer: Answer) -> u32 {
     }
 }
 
-/// A getter that concerns no device.
+/// A getter without a device.
 pub(super) fn ask(name: &'static str, body: impl FnOnce(&Machine) -> Answer) -> u32 {
     let machine = match initialised() {
         Ok(machine) => machine,
@@ -173,7 +173,7 @@ pub(super) fn read(name: &'static str, device: nvmlDevice_t, body: impl FnOnce(&
         if let Some(code) = meet_fault(name, Some(index as u32)) {
             return if code == code::SUCCESS { Ok(()) } else { Err(code) };
         }
-        // Why again: the fault may have changed the state.
+        // Read again, because the fault may have changed the state.
         let machine = initialised()?;
         let gpu = machine.gpus.get(index).ok_or(code::INVALID_ARGUMENT)?;
         if gpu.lost {
@@ -183,9 +183,9 @@ pub(super) fn read(name: &'static str, device: nvmlDevice_t, body: impl FnOnce(&
     }))
 }
 
-/// A setter of a device: root only, logged whatever it answers.
+/// A setter of a device, for root only and always logged.
 ///
-/// `body` runs under the state's lock; who uses the device was read just before, this process left out.
+/// `body` runs under the state's lock; the users of the device, except for this process, were read just before.
 pub(super) fn change(
     name: &'static str,
     device: nvmlDevice_t,
@@ -202,7 +202,7 @@ pub(super) fn change(
     code
 }
 
-/// The same for a setter that has a GPU or compute instance for its handle.
+/// A setter whose handle is a GPU or compute instance.
 pub(super) fn change_at(
     name: &'static str,
     index: Option<usize>,
@@ -217,7 +217,7 @@ pub(super) fn change_at(
     code
 }
 
-/// What a setter's body may know besides its GPU.
+/// What a setter's body gets in addition to its GPU.
 pub(super) struct Context {
     pub(super) users: Users,
     pub(super) drm_refs: u32,
@@ -252,13 +252,13 @@ fn change_gpu(
         .unwrap_or(Err(code::UNKNOWN))
 }
 
-/// Suffers the fault that is due at this call; `None` when the call may go on.
+/// Applies the fault that is due at this call; `None` if the call continues.
 fn meet_fault(name: &'static str, gpu: Option<u32>) -> Option<u32> {
     let effect = store().fault(Subject::Function { name, gpu })?;
     suffer(store(), &effect, gpu)
 }
 
-/// Lets an effect happen to this process; `None` when it goes on as if nothing were.
+/// Applies an effect to this process; `None` if the call continues normally.
 pub fn suffer(store: &Store, effect: &Effect, gpu: Option<u32>) -> Option<u32> {
     match effect {
         Effect::Return(code) => Some(*code),
@@ -305,12 +305,12 @@ pub fn suffer(store: &Store, effect: &Effect, gpu: Option<u32>) -> Option<u32> {
         }
         Effect::Cut(seconds) => {
             store.order("cut", &seconds.to_string());
-            // Why: the call goes on when the server is deaf, as after a cable was pulled.
+            // The call continues while the server is stopped, as if a cable was pulled.
             std::thread::sleep(Duration::from_millis(100));
             None
         }
         Effect::Job(gpu) => {
-            // Why through the program: the process must outlive this one.
+            // Through the program, because the process must outlive this one.
             control(&["client", "add", &gpu.to_string()]);
             store.log_event("job", serde_json::json!({"gpu": gpu}));
             None
@@ -327,7 +327,7 @@ pub fn suffer(store: &Store, effect: &Effect, gpu: Option<u32>) -> Option<u32> {
     }
 }
 
-/// Has `gpusimctl` do something.
+/// Runs `gpusimctl`.
 fn control(arguments: &[&str]) {
     let _ = std::process::Command::new("/usr/bin/gpusimctl")
         .args(arguments)
@@ -336,7 +336,7 @@ fn control(arguments: &[&str]) {
         .status();
 }
 
-/// Waits for ever, deaf to every signal but SIGKILL: the nearest thing to a call stuck in the kernel.
+/// Waits forever and ignores every signal but SIGKILL, like a call that is stuck in the kernel.
 fn hang() -> ! {
     // SAFETY: the set is filled before it is used.
     unsafe {

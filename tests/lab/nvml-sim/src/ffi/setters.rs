@@ -1,4 +1,4 @@
-//! Setters of a device. Each is logged, needs root, and answers as NVML documents it.
+//! Setters of a device. Each is logged, needs root, and returns what NVML documents.
 
 use std::ffi::c_uint;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -30,7 +30,7 @@ unsafe extern "C" fn nvmlDeviceSetPersistenceMode(device: nvmlDevice_t, mode: c_
     })
 }
 
-/// Tells a running persistence daemon, which then opens or closes the device.
+/// Notifies a running persistence daemon, which then opens or closes the device.
 fn tell_daemon(minor: u32, persistence: bool) {
     if std::env::var_os("GPUSIM_STATE").is_some() {
         return;
@@ -219,7 +219,7 @@ unsafe extern "C" fn nvmlDeviceModifyDrainState(pci: *mut nvmlPciInfo_st, state:
     let index =
         bus.and_then(|bus| store().read().ok().and_then(|m| m.gpus.iter().position(|gpu| gpu.bus == bus)));
     change_at("nvmlDeviceModifyDrainState", index, json!({"state": state}), |gpu, _| {
-        // Draining needs persistence off, or the driver itself keeps the device.
+        // Draining needs persistence off, because otherwise the driver itself keeps the device open.
         if state == 1 && gpu.persistence {
             return Err(code::IN_USE);
         }

@@ -1,4 +1,4 @@
-//! The rest of driver 580's symbols: they exist, so that a caller finds them, and are not supported by these GPUs.
+//! The other symbols of driver 580: they exist, so that callers find them, but these GPUs do not support them.
 
 use nvml_wrapper_sys::bindings::nvmlDevice_t;
 
@@ -6,7 +6,7 @@ use super::recorded::recorded;
 use super::session::{ask, read};
 use crate::transitions::code;
 
-/// Functions of a device: the recorded refusal where there is one.
+/// Functions of a device: the recorded refusal, if there is one.
 macro_rules! device_stubs {
     ($($name:ident)*) => {$(
         #[unsafe(no_mangle)]

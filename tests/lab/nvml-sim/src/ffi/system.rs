@@ -1,4 +1,4 @@
-//! Calls that concern no device: start and end, versions, confidential computing, error texts.
+//! Calls without a device: start and end, versions, confidential computing, error texts.
 
 use std::ffi::{c_char, c_int, c_uint};
 
@@ -33,7 +33,7 @@ extern "C" fn nvmlShutdown() -> u32 {
     shutdown()
 }
 
-/// The text of a return code, as the real library words it.
+/// Returns the text of a return code, as in the real library.
 #[unsafe(no_mangle)]
 extern "C" fn nvmlErrorString(result: u32) -> *const c_char {
     match result {
@@ -80,7 +80,7 @@ unsafe extern "C" fn nvmlSystemGetDriverVersion(out: *mut c_char, length: c_uint
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn nvmlSystemGetNVMLVersion(out: *mut c_char, length: c_uint) -> u32 {
-    // Why without `ask`: the real one answers before nvmlInit too.
+    // Without `ask`, because the real function works before nvmlInit too.
     let version = super::session::store()
         .read()
         .map_or_else(|_| crate::state::DRIVER_VERSION.to_owned(), |machine| machine.library_version.clone());
