@@ -25,7 +25,7 @@ pub use fleet::{
     ending::{RunResult, Stop, finished},
     recorder::Recorder,
 };
-pub use node::{conversation::delegates::Delegates, kept::Kept, settings::Overrules};
+pub use node::{conversation::delegates::Delegates, results_budget::Kept, settings::Overrules};
 pub use ports::{
     confirm::{Confirm, Forecast, Prompt, Refusal, Stepper},
     link::{ConnectFailure, Connector, Link, LinkError, Progress, Purpose, Way},

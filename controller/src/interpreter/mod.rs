@@ -8,7 +8,7 @@
 
 mod action;
 mod arguments;
-mod board;
+mod snapshots;
 mod check_files;
 mod cursor;
 mod facts;
@@ -22,7 +22,7 @@ mod report;
 mod var_files;
 
 pub use action::{Action, BlobNeed, FetchFile, Job, Mode, OpId, Phase, RunAs, Work};
-pub use board::{Board, Given};
+pub use snapshots::{Board, Given};
 pub use check_files::check_files;
 pub(crate) use cursor::for_all;
 pub use cursor::{Copied, Cursor, End, EndState, Fed, HostContext, HostVars, Position, Step};

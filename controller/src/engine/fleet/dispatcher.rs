@@ -21,12 +21,12 @@ use crate::{
         fleet::{
             context::PlayContext,
             ending::{Stop, told},
-            meeting::{Meeting, Taken, Waiter},
+            barriers::{Meeting, Taken, Waiter},
             waiting::{alarm, until},
         },
         host::Slot,
         node::{
-            cut::Cut,
+            early_end::Cut,
             dispatcher::DispatcherHandle,
             driver::NodeDriver,
             message::{FromNode, Pace, ToNode},

@@ -5,7 +5,7 @@ pub(super) mod context;
 pub(super) mod dispatcher;
 pub(super) mod domains;
 pub(super) mod ending;
-mod meeting;
+mod barriers;
 pub(super) mod neighbours;
 pub(super) mod recorder;
 pub(super) mod start;

@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use crate::{
     engine::{
         host::{PendingReboot, Slot},
-        node::{cut::Cut, dispatcher::DispatcherHandle, settings::PlaySettings},
+        node::{early_end::Cut, dispatcher::DispatcherHandle, settings::PlaySettings},
         ports::link::{ConnectFailure, Link},
         verdict::{self, UnderPermit},
     },

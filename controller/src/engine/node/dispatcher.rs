@@ -6,7 +6,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
 use crate::{
     engine::node::{
-        cut::Cut,
+        early_end::Cut,
         message::{FromNode, LatchValue, Pace, ToNode},
     },
     event::{NodeState, What},

@@ -14,9 +14,9 @@ use crate::{
         node::{
             conversation::{Conversation, PermitUse},
             custody::Custody,
-            cut::Cut,
+            early_end::Cut,
             dispatcher::DispatcherHandle,
-            driven::Seen,
+            drive_result::Seen,
             message::{FromNode, Pace},
             settings::PlaySettings,
         },

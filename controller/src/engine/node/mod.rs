@@ -2,12 +2,12 @@
 
 pub(super) mod conversation;
 pub(super) mod custody;
-pub(super) mod cut;
+pub(super) mod early_end;
 pub(super) mod dispatcher;
-mod driven;
+mod drive_result;
 pub(super) mod driver;
 pub(super) mod hooks;
-pub(super) mod kept;
+pub(super) mod results_budget;
 pub(super) mod message;
 mod pause;
 mod resume;

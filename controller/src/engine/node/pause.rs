@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::{
     engine::{
-        node::{cut::Cut, driver::NodeDriver},
+        node::{early_end::Cut, driver::NodeDriver},
         ports::confirm::Prompt,
     },
     interpreter::Fed,

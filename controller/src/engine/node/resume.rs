@@ -9,7 +9,7 @@ use gpufleet_protocol::{
 use crate::{
     engine::{
         host::Resumed,
-        node::{cut::Cut, driver::NodeDriver},
+        node::{early_end::Cut, driver::NodeDriver},
     },
     event::{NodeState, What},
     interpreter::{Action, Fed, RunAs, Work},

@@ -10,7 +10,7 @@ use crate::{
         node::{
             conversation::{delegates::Delegates, ways::Ways},
             hooks::Hooks,
-            kept::Kept,
+            results_budget::Kept,
             throttle::Throttles,
         },
         ports::{

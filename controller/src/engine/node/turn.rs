@@ -7,7 +7,7 @@ use gpufleet_protocol::message::Mode;
 use crate::{
     engine::{
         host::Slot,
-        node::{cut::Cut, driver::NodeDriver, message::Pace},
+        node::{early_end::Cut, driver::NodeDriver, message::Pace},
     },
     event::{NodeState, READ},
     interpreter::Cursor,

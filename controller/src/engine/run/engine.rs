@@ -26,7 +26,7 @@ use crate::{
         node::{
             conversation::{delegates::Delegates, ways::Ways},
             hooks::Hooks,
-            kept::Kept,
+            results_budget::Kept,
             settings::{Overrules, PlaySettings, RunSettings},
             throttle::Throttles,
             turn::MakeCursor,

@@ -19,7 +19,7 @@ use gpufleet_protocol::{Disruption, OpOutcome};
 use serde::{Deserialize, Serialize};
 
 use super::action::{Action, Mode};
-use super::board::{Board, Given, Taken};
+use super::snapshots::{Board, Given, Taken};
 use super::files::{FileKind, Files};
 use super::prepare;
 use super::report::TaskReport;

@@ -10,7 +10,7 @@ use crate::{
         fleet::{
             dispatcher::{Dispatcher, PERMIT_VALID_S},
             ending::Stop,
-            meeting::Meeting,
+            barriers::Meeting,
         },
         node::{
             message::{FromNode, Pace, ToNode},

@@ -1,4 +1,4 @@
-//! Where hosts of a play meet: what the dispatcher tells them, once the [`Meeting`](crate::engine::meeting) knows.
+//! Where hosts of a play meet: what the dispatcher tells them, once the [`Meeting`](crate::engine::fleet::barriers) knows.
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,7 +7,7 @@ use crate::{
         error::EngineError,
         fleet::{
             dispatcher::{Dispatcher, LATE},
-            meeting::{Waiter, Word},
+            barriers::{Waiter, Word},
         },
         node::message::{LatchValue, ToNode},
     },

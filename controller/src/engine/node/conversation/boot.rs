@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::{
     engine::{
-        node::{conversation::Conversation, cut::Cut},
+        node::{conversation::Conversation, early_end::Cut},
         ports::link::{ConnectFailure, Link, LinkError},
     },
     event::NodeState,

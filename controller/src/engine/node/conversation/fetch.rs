@@ -28,7 +28,7 @@ use crate::{
             Conversation,
             arriving::{Arriving, Refused, hex, size_text},
         },
-        cut::Cut,
+        early_end::Cut,
     },
     interpreter::{Action, Fed, FetchFile},
 };

@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep};
 use crate::{
     engine::node::{
         conversation::{Conversation, boot::PAUSES},
-        cut::Cut,
+        early_end::Cut,
         message::Pace,
     },
     event::{NodeState, What},

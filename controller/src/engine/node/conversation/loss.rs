@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::{
     engine::{
-        node::{conversation::Conversation, cut::Cut},
+        node::{conversation::Conversation, early_end::Cut},
         ports::link::{ConnectFailure, LinkError, Purpose},
     },
     event::NodeState,

@@ -16,7 +16,7 @@ use crate::{
             asking::{Not, shown},
             refusal::No,
         },
-        cut::Cut,
+        early_end::Cut,
     },
     event::{DrainStep, NodeState, What},
     rollout::Input,

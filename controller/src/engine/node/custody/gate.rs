@@ -10,7 +10,7 @@ use gpufleet_protocol::{
 };
 
 use crate::{
-    engine::node::{conversation::READING, custody::Custody, cut::Cut, hooks::last_words},
+    engine::node::{conversation::READING, custody::Custody, early_end::Cut, hooks::last_words},
     template::Value,
 };
 

@@ -16,7 +16,7 @@ use crate::{
             Custody,
             asking::{Not, locked},
         },
-        cut::Cut,
+        early_end::Cut,
     },
     event::{DrainStep, Level, NodeState, What},
     rollout::Input,

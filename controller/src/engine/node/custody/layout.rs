@@ -6,7 +6,7 @@ use tokio::time::{Instant, sleep};
 use crate::{
     engine::node::{
         custody::{Custody, proof::PROOF},
-        cut::Cut,
+        early_end::Cut,
     },
     interpreter::{Action, Fed},
 };

@@ -12,7 +12,7 @@ use crate::{
             silence::PATIENCE,
         },
         custody::{Custody, refusal::No},
-        cut::Cut,
+        early_end::Cut,
     },
     event::{Level, NodeState, What},
     report::fold_names,

@@ -5,7 +5,7 @@ use gpufleet_protocol::Disruption;
 use crate::{
     engine::node::{
         custody::Custody,
-        cut::Cut,
+        early_end::Cut,
         message::{FromNode, ToNode},
     },
     event::{NodeState, What},

@@ -17,7 +17,7 @@ use crate::{
             outlast::{LOOK, RETURN},
             reboot::wall_clock_after,
         },
-        cut::Cut,
+        early_end::Cut,
         hooks::last_words,
     },
     event::{NodeState, What},

@@ -14,7 +14,7 @@ use crate::{
         node::{
             conversation::boot::{Awaited, PAUSES, Standing, is_boot_id},
             custody::Custody,
-            cut::Cut,
+            early_end::Cut,
         },
         ports::link::Link,
     },
