@@ -11,8 +11,8 @@ use gpufleet::{
     display::{self, AnsibleLines, PlanView},
     drain::{LocalRunner, Marker, Scheduler},
     engine::{
-        Engine, EngineError, Kept, Options, Overrules, Past, Recorder, Refusal, RunResult, Sink, Stepper,
-        Stop, finished,
+        Engine, EngineError, Options, Overrules, Recorder, Refusal, ResultsBudget, RunHistory, RunResult,
+        Sink, Stepper, Stop, finished,
     },
     event::{EVENT_VERSION, Event, RunStarted, Verb, What},
     interpreter::CachedFiles,
@@ -403,7 +403,9 @@ pub fn carry_out(
     let recorder = Recorder::after(&events, journal, sinks, jiff::Timestamp::now);
     let engine = Engine {
         delegates: Arc::default(),
-        kept: Arc::new(Kept::of(loaded.play_hosts.iter().flatten().collect::<HashSet<_>>().len())),
+        results_budget: Arc::new(ResultsBudget::of(
+            loaded.play_hosts.iter().flatten().collect::<HashSet<_>>().len(),
+        )),
         program: Arc::clone(&loaded.program),
         play_hosts: loaded.play_hosts.clone(),
         neighbours: loaded.neighbours.clone(),
@@ -439,7 +441,7 @@ pub fn carry_out(
             adopted: request.adopted.clone(),
         },
     };
-    let past = (!events.is_empty()).then(|| (Past::of(&events), environment.who()));
+    let past = (!events.is_empty()).then(|| (RunHistory::of(&events), environment.who()));
     let code = block_on(drive(engine, started, past, recorder, &screen, request))??;
     let resumable = screen.lock().unwrap_or_else(PoisonError::into_inner).model.is_resumable();
     if !resumable {
@@ -486,7 +488,7 @@ fn open_journal(
 async fn drive(
     engine: Engine,
     started: RunStarted,
-    past: Option<(Past, String)>,
+    past: Option<(RunHistory, String)>,
     mut recorder: Recorder,
     screen: &Arc<Mutex<Screen>>,
     request: &Request<'_>,

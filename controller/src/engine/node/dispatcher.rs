@@ -6,7 +6,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
 use crate::{
     engine::node::{
-        early_end::Cut,
+        early_end::EarlyEnd,
         message::{FromNode, LatchValue, Pace, ToNode},
     },
     event::{NodeState, What},
@@ -38,7 +38,7 @@ impl DispatcherHandle {
         let _ = self.out.send(FromNode::Tell(input)).await;
     }
 
-    pub(crate) async fn durable(&self, what: What) -> Result<(), Cut> {
+    pub(crate) async fn durable(&self, what: What) -> Result<(), EarlyEnd> {
         let (done, written) = oneshot::channel();
         let _ = self.out.send(FromNode::Durable(what, done)).await;
         // Why on a thread in tests: their virtual time leaps while the runtime has nothing to do, and would while it waits.
@@ -46,7 +46,7 @@ impl DispatcherHandle {
         let written = async { tokio::task::spawn_blocking(|| written.blocking_recv()).await.unwrap() };
         match written.await {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(_)) | Err(_) => Err(Cut::Stopped),
+            Ok(Err(_)) | Err(_) => Err(EarlyEnd::Stopped),
         }
     }
 
@@ -93,7 +93,7 @@ impl DispatcherHandle {
         task: &Arc<str>,
         at: Position,
         is_out: bool,
-    ) -> Result<Option<Fed>, Cut> {
+    ) -> Result<Option<Fed>, EarlyEnd> {
         // Why its place goes: those it waits for may need one.
         drop(self.place.take());
         let task = Arc::clone(task);
@@ -101,7 +101,7 @@ impl DispatcherHandle {
         let answer = self.answers.recv().await;
         self.take_place().await;
         match answer {
-            None => Err(Cut::Stopped),
+            None => Err(EarlyEnd::Stopped),
             Some(ToNode::Halt) => Ok(Some(Fed::Halted)),
             Some(ToNode::End) => Ok(Some(Fed::Ended)),
             Some(_) => Ok(None),
@@ -109,7 +109,7 @@ impl DispatcherHandle {
     }
 
     /// `None`: the task runs here.
-    pub(crate) async fn latch(&mut self, key: &Arc<str>) -> Result<Option<LatchValue>, Cut> {
+    pub(crate) async fn latch(&mut self, key: &Arc<str>) -> Result<Option<LatchValue>, EarlyEnd> {
         drop(self.place.take());
         let _ = self.out.send(FromNode::Latch { host: self.host, key: Arc::clone(key) }).await;
         let answer = self.answers.recv().await;
@@ -117,8 +117,8 @@ impl DispatcherHandle {
         match answer {
             Some(ToNode::LatchYours) => Ok(None),
             Some(ToNode::LatchValue(value)) => Ok(Some(*value)),
-            Some(ToNode::Deny(why)) => Err(Cut::Held(why)),
-            _ => Err(Cut::Stopped),
+            Some(ToNode::Deny(why)) => Err(EarlyEnd::Held(why)),
+            _ => Err(EarlyEnd::Stopped),
         }
     }
 }

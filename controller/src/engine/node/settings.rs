@@ -10,7 +10,7 @@ use crate::{
         node::{
             conversation::{delegates::Delegates, ways::Ways},
             hooks::Hooks,
-            results_budget::Kept,
+            results_budget::ResultsBudget,
             throttle::Throttles,
         },
         ports::{
@@ -39,7 +39,7 @@ pub(crate) struct RunSettings {
     pub(crate) ways: Arc<Ways>,
     pub(crate) delegates: Arc<Delegates>,
     /// What hosts keep of results.
-    pub(crate) kept: Arc<Kept>,
+    pub(crate) results_budget: Arc<ResultsBudget>,
 }
 
 /// What all nodes of a play share.

@@ -101,7 +101,7 @@ pub fn work_of(play: &Play) -> String {
 
 /// How long nodes were out for one work, over all runs that were added.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Learned {
+pub struct DurationHistory {
     work: String,
     classes: BTreeMap<Disruption, Seen>,
 }
@@ -130,14 +130,14 @@ pub(crate) struct Figures {
     runs: usize,
 }
 
-impl Learned {
+impl DurationHistory {
     /// Nothing yet of this work.
     pub fn of(work: String) -> Self {
         Self { work, classes: BTreeMap::new() }
     }
 
     /// Adds what the journal of one run shows, whether the run ended or not. Its events must be in order; others than
-    /// those of [`Learned::KINDS`] are not looked at.
+    /// those of [`DurationHistory::KINDS`] are not looked at.
     pub fn add(&mut self, events: &[Event]) {
         let mut reading = Reading::default();
         for event in events {

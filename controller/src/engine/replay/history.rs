@@ -14,7 +14,7 @@ use jiff::Timestamp;
 use crate::{
     drain::Marker,
     engine::{
-        host::{PendingReboot, Prediction, Resumed, Slot},
+        host::{HostState, PendingReboot, Prediction, Resumed},
         task_report,
         verdict::{self, UnderPermit},
     },
@@ -25,9 +25,9 @@ use crate::{
 
 /// A run so far.
 #[derive(Debug, Default)]
-pub struct Past {
-    plays: BTreeMap<usize, PastPlay>,
-    hosts: HashMap<String, PastHost>,
+pub struct RunHistory {
+    plays: BTreeMap<usize, PlayHistory>,
+    hosts: HashMap<String, HostHistory>,
     drained: bool,
     run: String,
     /// When nodes were power cycled.
@@ -36,7 +36,7 @@ pub struct Past {
 
 /// A play that got as far as its waves.
 #[derive(Debug)]
-pub(crate) struct PastPlay {
+pub(crate) struct PlayHistory {
     pub(crate) shape: PlayStarted,
     /// What the rollout was told, each with its place in the journal.
     pub(crate) inputs: Vec<(usize, Timestamp, Input)>,
@@ -87,7 +87,7 @@ impl Told {
 
 /// What is known of a node whatever the play.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct PastHost {
+pub(crate) struct HostHistory {
     facts: Option<Arc<Facts>>,
     /// What was read since a reboot that is not seen through: it is still to be compared with what was there before.
     facts_since: Option<Arc<Facts>>,
@@ -132,7 +132,7 @@ impl Reading {
     }
 }
 
-impl Past {
+impl RunHistory {
     /// Reads the events of a run, in order.
     pub fn of(events: &[Event]) -> Self {
         let mut past = Self::default();
@@ -152,7 +152,7 @@ impl Past {
                             (host, PastNode { prediction: Some(prediction), ..PastNode::default() })
                         })
                         .collect();
-                    let mut play = PastPlay { shape: shape.clone(), inputs: Vec::new(), nodes };
+                    let mut play = PlayHistory { shape: shape.clone(), inputs: Vec::new(), nodes };
                     let Reading { lost, .. } = std::mem::take(&mut read);
                     for (host, end) in lost {
                         play.nodes.entry(host).or_default().end = Some(end);
@@ -288,7 +288,7 @@ impl Past {
     /// Hosts that answered, and were not told to go away since. Not those that were silent already when the first of the
     /// reboots was issued that are not seen through: such silence says nothing of these.
     pub(crate) fn heard(&self) -> impl Iterator<Item = &str> {
-        let awaited = |host: &&PastHost| host.reboot.as_ref().is_some_and(|reboot| !reboot.proven);
+        let awaited = |host: &&HostHistory| host.reboot.as_ref().is_some_and(|reboot| !reboot.proven);
         let first =
             self.hosts.values().filter(awaited).map(|host| host.issued_at).min().unwrap_or(usize::MAX);
         let heard = self.hosts.iter().filter(move |(_, host)| {
@@ -298,12 +298,12 @@ impl Past {
     }
 
     /// What is known of a play, if it got as far as its waves.
-    pub(crate) fn play(&mut self, index: usize) -> Option<PastPlay> {
+    pub(crate) fn play(&mut self, index: usize) -> Option<PlayHistory> {
         self.plays.remove(&index)
     }
 
     /// Puts into a slot what is known of its node whatever the play.
-    pub(crate) fn restore(&self, slot: &mut Slot) {
+    pub(crate) fn restore(&self, slot: &mut HostState) {
         let Some(host) = self.hosts.get(&slot.name) else { return };
         slot.facts.clone_from(&host.facts);
         slot.custody.rebooted = host.rebooted;
@@ -321,7 +321,7 @@ impl Past {
         self.hosts.get(host).and_then(|host| host.out).is_some_and(|by| by > play)
     }
 
-    pub(crate) fn host(&self, name: &str) -> PastHost {
+    pub(crate) fn host(&self, name: &str) -> HostHistory {
         self.hosts.get(name).cloned().unwrap_or_default()
     }
 }
@@ -350,19 +350,19 @@ impl PastNode {
     }
 }
 
-impl PastPlay {
+impl PlayHistory {
     /// Whether its first wave was due.
     pub(crate) fn has_begun(&self) -> bool {
         self.inputs.iter().any(|(_, _, input)| *input == Input::Begin)
     }
 
     /// Those of the hosts that began, batch by batch; those in none of them last.
-    pub(crate) fn batches<'a>(&self, slots: &'a [Slot]) -> Vec<Vec<&'a Slot>> {
+    pub(crate) fn batches<'a>(&self, slots: &'a [HostState]) -> Vec<Vec<&'a HostState>> {
         let mut place: HashMap<&str, usize> = HashMap::new();
         for (wave, number) in self.shape.waves.iter().zip(0..) {
             place.extend(wave.hosts.iter().map(|host| (host.as_str(), number)));
         }
-        let mut batches: BTreeMap<usize, Vec<&'a Slot>> = BTreeMap::new();
+        let mut batches: BTreeMap<usize, Vec<&'a HostState>> = BTreeMap::new();
         for slot in slots.iter().filter(|slot| self.began(&slot.name)) {
             batches
                 .entry(place.get(slot.name.as_str()).copied().unwrap_or(usize::MAX))
@@ -399,8 +399,8 @@ impl PastPlay {
     pub(crate) fn replay(
         &self,
         mut cursor: Cursor,
-        slot: &mut Slot,
-        past: &PastHost,
+        slot: &mut HostState,
+        past: &HostHistory,
         again: bool,
     ) -> (Resumed, Option<End>) {
         let mut unproven = None;
@@ -527,7 +527,7 @@ impl PastPlay {
     }
 
     /// What the journal says of the node's end, over what its tasks said.
-    pub(crate) fn settle(&self, slot: &mut Slot) {
+    pub(crate) fn settle(&self, slot: &mut HostState) {
         if let Some((state, detail)) = self.nodes.get(&slot.name).and_then(|node| node.end.as_ref()) {
             slot.verdict = *state;
             slot.message.clone_from(detail);

@@ -3,9 +3,9 @@
 use std::{collections::HashMap, sync::Arc};
 
 use crate::{
-    engine::{host::Slot, run::engine::Engine},
+    engine::{host::HostState, run::engine::Engine},
     event::{NodeState, Verb},
-    interpreter::Given,
+    interpreter::DelegatedFacts,
     template::Value,
 };
 
@@ -17,7 +17,7 @@ impl Engine {
         &self,
         play: usize,
         over: bool,
-        slots: &HashMap<String, Slot>,
+        host_states: &HashMap<String, HostState>,
     ) -> Option<String> {
         // Why not an audit: it changes nothing, and is to tell of everything.
         let before = play.checked_sub(1).filter(|_| self.options.verb != Verb::Audit)?;
@@ -28,17 +28,22 @@ impl Engine {
                 before.name
             ));
         }
-        let failed = |slot: &Slot| matches!(slot.verdict, NodeState::Failed | NodeState::Unreachable);
-        (now.playbook != before.playbook && slots.values().any(failed))
+        let failed =
+            |host_state: &HostState| matches!(host_state.verdict, NodeState::Failed | NodeState::Unreachable);
+        (now.playbook != before.playbook && host_states.values().any(failed))
             .then(|| "hosts failed: the playbooks that follow are left out".to_owned())
     }
 
     /// Gives hosts what the tasks of others set for them.
-    pub(crate) fn hand_out(&self, given: &HashMap<Arc<str>, Given>, slots: &mut HashMap<String, Slot>) {
+    pub(crate) fn hand_out(
+        &self,
+        given: &HashMap<Arc<str>, DelegatedFacts>,
+        host_states: &mut HashMap<String, HostState>,
+    ) {
         for (host, given) in given {
-            if let Some(slot) = slots.get_mut(&**host) {
-                Arc::make_mut(&mut slot.vars.facts).extend(&given.facts);
-                Arc::make_mut(&mut slot.vars.set).extend(&given.set);
+            if let Some(host_state) = host_states.get_mut(&**host) {
+                Arc::make_mut(&mut host_state.vars.facts).extend(&given.facts);
+                Arc::make_mut(&mut host_state.vars.set).extend(&given.set);
             }
         }
     }

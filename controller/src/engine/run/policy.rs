@@ -7,7 +7,7 @@ use gpufleet_protocol::{Disruption, tasks::Params};
 use crate::{
     engine::{
         fleet::domains::Domains,
-        replay::durations::{Figures, Learned, Models},
+        replay::durations::{DurationHistory, Figures, Models},
     },
     event::{DomainShape, Origin, Part, PolicyShape, WorstCase, WorstPart},
     playbook::{self, Drain, Overrides, Play},
@@ -88,7 +88,7 @@ pub(crate) fn policy(
     overrides: &Overrides,
     hosts: &[String],
     known: &Domains<'_>,
-    (learned, models): (&Learned, &Models),
+    (learned, models): (&DurationHistory, &Models),
 ) -> PolicyShape {
     let policy = play.policy.overridden(overrides);
     let mut domains: Vec<DomainShape> = Vec::new();
@@ -149,8 +149,8 @@ mod tests {
         Arc::clone(&Program::load(&["play.yml"], &files).unwrap().plays[0])
     }
 
-    fn nothing() -> (&'static Learned, &'static Models) {
-        static NOTHING: LazyLock<(Learned, Models)> = LazyLock::new(Default::default);
+    fn nothing() -> (&'static DurationHistory, &'static Models) {
+        static NOTHING: LazyLock<(DurationHistory, Models)> = LazyLock::new(Default::default);
         (&NOTHING.0, &NOTHING.1)
     }
 

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     drain::{Marker, NoticePlan, RebootOrder},
-    engine::{Overrules, Past, Recorder, RunResult, Stop, run::drain_preview},
+    engine::{Overrules, Recorder, RunHistory, RunResult, Stop, run::drain_preview},
     event::{DrainStep, NodeState, What},
     journal::Journal,
     rollout::Amount,
@@ -615,7 +615,7 @@ fn winding_up_leads_to_a_safe_point_and_begins_nothing() {
         let (_press, mut interrupts) = mpsc::channel(1);
         let mut engine = engine(PLAYBOOK, &world, &hosts, 2);
         engine.options.winds_up = true;
-        let past = Past::of(&past);
+        let past = RunHistory::of(&past);
         let who = "test".to_owned();
         let result = engine.resume(started(&hosts), past, who, &mut recorder, &mut interrupts).await.unwrap();
         recorder.finish().unwrap();

@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 use super::{Journal, PLAYBOOK, RunDir, RunId, World, engine, hosts, read_for_resume, started, virtual_time};
 use crate::{
     engine::{
-        Learned, Recorder,
+        DurationHistory, Recorder,
         replay::durations::{Figures, LEAST_NODES, Models},
         work_of,
     },
@@ -119,13 +119,13 @@ struct Stay {
 const STAY: Stay =
     Stay { class: Disruption::Reboot, drain: Some(300), reboot: 400, work: 500, end: NodeState::Done };
 
-fn of(tapes: &[&Tape]) -> Learned {
-    let mut learned = Learned::of(WORK.to_owned());
+fn of(tapes: &[&Tape]) -> DurationHistory {
+    let mut learned = DurationHistory::of(WORK.to_owned());
     tapes.iter().for_each(|tape| learned.add(&tape.events));
     learned
 }
 
-fn figures(learned: &Learned, class: Disruption) -> Option<Figures> {
+fn figures(learned: &DurationHistory, class: Disruption) -> Option<Figures> {
     learned.figures(class, &Models::new())
 }
 
@@ -181,22 +181,22 @@ fn few_nodes_teach_nothing_however_often_they_are_seen() {
 
 #[test]
 fn other_work_teaches_nothing() {
-    assert_eq!(of(&[&Tape::of("A", "other").stays(&hosts(9), STAY)]), Learned::of(WORK.to_owned()));
+    assert_eq!(of(&[&Tape::of("A", "other").stays(&hosts(9), STAY)]), DurationHistory::of(WORK.to_owned()));
     let mut old = Tape::of("A", WORK).stays(&hosts(9), STAY);
     for event in &mut old.events {
         if let What::PlayStarted(play) = &mut event.what {
             play.work = None;
         }
     }
-    assert_eq!(of(&[&old]), Learned::of(WORK.to_owned()));
-    let mut nothing = Learned::default();
+    assert_eq!(of(&[&old]), DurationHistory::of(WORK.to_owned()));
+    let mut nothing = DurationHistory::default();
     nothing.add(&old.events);
-    assert_eq!(nothing, Learned::default());
+    assert_eq!(nothing, DurationHistory::default());
     // A play after it does something else.
     let mut two = Tape::of("A", WORK);
     let after = Tape::of("A", "other").stays(&hosts(9), STAY);
     two.events.extend(after.events.into_iter().skip(1));
-    assert_eq!(of(&[&two]), Learned::of(WORK.to_owned()));
+    assert_eq!(of(&[&two]), DurationHistory::of(WORK.to_owned()));
 }
 
 #[test]
@@ -397,7 +397,7 @@ fn the_same_work_is_known_again() {
 }
 
 /// The events of a run, or of a plan, over a fleet that nothing was done to.
-async fn events_of(verb: Verb, learned: Vec<Learned>, window: Option<&str>) -> Vec<Event> {
+async fn events_of(verb: Verb, learned: Vec<DurationHistory>, window: Option<&str>) -> Vec<Event> {
     let (hosts, state) = (hosts(5), tempfile::tempdir().unwrap());
     let world = World::new(&hosts, true);
     let dir = RunDir::new(state.path(), &RunId::generate());
@@ -437,7 +437,7 @@ fn a_plan_knows_what_an_earlier_run_took() {
             vec![drain, part(Part::Reboot, 1200, Origin::Default), part(Part::Work, 600, Origin::Default)];
         assert_eq!(parts, unknown);
 
-        let mut learned = Learned::of(work);
+        let mut learned = DurationHistory::of(work);
         learned.add(&first);
         let from = Origin::Learned { nodes: 5, runs: 1 };
         // Why the least of each: the wall clock, which stands in the journal, hardly went on.

@@ -33,7 +33,9 @@ use self::{
     queue::{FakeScheduler, Holder},
     world::{Switches, Wires, World},
 };
-use super::{Confirm, Engine, Forecast, Kept, Options, Past, Recorder, Refusal, RunResult, Stop};
+use super::{
+    Confirm, Engine, Forecast, Options, Recorder, Refusal, ResultsBudget, RunHistory, RunResult, Stop,
+};
 use crate::{
     event::{DrainStep, EVENT_VERSION, Event, RunStarted, Verb, What},
     interpreter::{CachedFiles, HostContext},
@@ -123,7 +125,7 @@ fn engine(playbook: &str, world: &Arc<World>, hosts: &[String], epoch: u64) -> E
     };
     Engine {
         delegates: Arc::default(),
-        kept: Arc::new(Kept::of(hosts.len())),
+        results_budget: Arc::new(ResultsBudget::of(hosts.len())),
         play_hosts: program.plays.iter().map(|_| hosts.to_vec()).collect(),
         neighbours: vec![world::lock(&world.neighbours).clone(); program.plays.len()],
         program,
@@ -188,7 +190,7 @@ async fn process_with(
     let mut recorder = Recorder::after(&events, journal, Vec::new(), jiff::Timestamp::now);
     let run = async {
         if begun {
-            let past = Past::of(&events);
+            let past = RunHistory::of(&events);
             engine.resume(started(hosts), past, "test".to_owned(), &mut recorder, interrupts).await
         } else {
             engine.run(started(hosts), &mut recorder, interrupts).await

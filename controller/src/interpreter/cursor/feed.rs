@@ -10,7 +10,7 @@ use serde_json::{Map, Value as Json, json};
 use super::judge::hide;
 use super::state::{Failure, Frame, Pending, Purpose, Reach};
 use super::task::Raw;
-use super::{Copied, Cursor, EndState, Fed, Given};
+use super::{Copied, Cursor, DelegatedFacts, EndState, Fed};
 use crate::interpreter::action::{Action, Mode, Work};
 use crate::interpreter::facts::fact_vars;
 use crate::interpreter::intervening::Intervener;
@@ -170,7 +170,7 @@ impl Cursor {
             let for_another =
                 matches!(self.frames.last(), Some(Frame::Task(active)) if active.task.delegate_facts);
             let host = action.delegate.as_deref().filter(|_| for_another);
-            let given = Given { facts: found, set: Dict::default() };
+            let given = DelegatedFacts { facts: found, set: Dict::default() };
             if !self.give(host, &given) {
                 self.read_facts(given.facts);
             }

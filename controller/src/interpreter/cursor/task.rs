@@ -10,7 +10,7 @@ use serde_json::{Map, Value as Json};
 use super::judge::handlers_of;
 use super::retry::whole;
 use super::state::{Active, Brought, Frame, Pending, Purpose};
-use super::{Cursor, Given};
+use super::{Cursor, DelegatedFacts};
 use crate::interpreter::action::{Action, Mode, OpId, Phase, RunAs, Work};
 use crate::interpreter::prepare::{Deed, Prepared, Ready, Surroundings};
 use crate::interpreter::report::Status;
@@ -457,7 +457,7 @@ impl Cursor {
         let sealed = self.sealed.contains(&task.path);
         let value = |value: &Value| if sealed { value.sealed() } else { value.clone() };
         let set = facts.iter().map(|(name, set)| (Arc::clone(name), value(set))).collect();
-        let given = Given { set, facts: Dict::default() };
+        let given = DelegatedFacts { set, facts: Dict::default() };
         let host = self.delegate(task, scope).ok().flatten();
         self.give(host.as_deref(), &given)
     }
