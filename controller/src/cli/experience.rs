@@ -77,6 +77,7 @@ mod tests {
 
     use gpufleet::{
         event::{EVENT_VERSION, NodeState, PlayStarted, RunStarted, Verb},
+        index::PlayIndex,
         journal::Journal,
         rollout::Window,
     };
@@ -111,14 +112,13 @@ mod tests {
             inputs: std::collections::BTreeMap::new(),
         };
         let play = PlayStarted {
-            play: 0,
+            play: PlayIndex(0),
             name: "all".to_owned(),
             hosts: Vec::new(),
             waves: Vec::new(),
             max_unavailable: 1,
             policy: None,
             work: Some(work_of(&program().plays[0])),
-            so_far: None,
         };
         let mut events = vec![What::RunStarted(started), What::PlayStarted(play)];
         for node in nodes {
@@ -128,7 +128,7 @@ mod tests {
             events.push(What::NodeState { host, state: NodeState::Done, detail: None });
         }
         for (seq, what) in (0..).zip(events) {
-            journal.append(&Event { seq, at: jiff::Timestamp::UNIX_EPOCH, what }).unwrap();
+            journal.append(&Event { seq, at: jiff::Timestamp::UNIX_EPOCH, what }.into()).unwrap();
         }
         journal.close().unwrap();
         run

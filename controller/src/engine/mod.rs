@@ -14,7 +14,6 @@ mod node;
 mod ports;
 mod replay;
 mod run;
-pub(crate) mod task_report;
 #[cfg(test)]
 mod tests;
 mod verdict;

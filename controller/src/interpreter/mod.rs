@@ -17,7 +17,6 @@ mod ledger;
 mod outside;
 mod placing;
 mod prepare;
-mod report;
 mod snapshots;
 mod var_files;
 
@@ -28,7 +27,6 @@ pub use cursor::{Copied, Cursor, End, EndState, Fed, HostContext, HostVars, Posi
 pub use facts::fact_vars;
 pub use files::{CachedFiles, FileContent, FileKind, Files, TreeFile};
 pub use outside::Machine;
-pub use report::{Status, TaskReport};
 pub use snapshots::{DelegatedFacts, HostSnapshots};
 
 #[cfg(test)]

@@ -35,6 +35,7 @@ use crate::{
     },
     event::{Level, NodeState, RecapCounts, STOPPING, What},
     interpreter::{DelegatedFacts, HostSnapshots},
+    journal::{Entry, Replayed},
     report::fold_names,
     rollout::{Action, End, Input, Lost, Rollout, StopReason},
 };
@@ -147,8 +148,8 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
         }
     }
 
-    fn emit(&mut self, what: What) -> Result<(), EngineError> {
-        Ok(self.context.recorder.emit(what)?)
+    fn emit(&mut self, entry: impl Into<Entry>) -> Result<(), EngineError> {
+        Ok(self.context.recorder.emit(entry)?)
     }
 
     fn name(&self, host: usize) -> String {
@@ -441,14 +442,14 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
 
     fn message(&mut self, message: FromNode) -> Result<(), EngineError> {
         match message {
-            FromNode::Event(what) => {
-                if let What::Connected { host, ms, .. } = &what
+            FromNode::Record(entry) => {
+                if let Entry::Event(What::Connected { host, ms, .. }) = &entry
                     && let Some(running) = self.index.get(host).and_then(|host| self.running.get_mut(host))
                 {
                     running.connected = true;
                     self.slowest.0 = self.slowest.0.max(Duration::from_millis(*ms));
                 }
-                self.emit(what)
+                self.emit(entry)
             }
             FromNode::Durable(what, done) => Ok(self.context.recorder.durable(what, done)?),
             FromNode::WantsPermit { host, class, why } => {
@@ -621,7 +622,7 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
             let Some(rollout) = &mut self.rollout else { return Ok(()) };
             let now = jiff::Timestamp::now();
             // Why before: what follows from it must not be on disk without it.
-            let told = What::Rollout { play: self.context.settings.play, now, input: input.clone() };
+            let told = Replayed::Rollout { play: self.context.settings.play, now, input: input.clone() };
             self.context.recorder.emit(told)?;
             let actions = rollout.step(now, input)?;
             for action in actions {

@@ -11,6 +11,7 @@ use crate::{
     },
     event::{NodeState, What},
     interpreter::{Fed, Position},
+    journal::Entry,
     rollout::Input,
 };
 
@@ -28,9 +29,9 @@ pub(crate) struct DispatcherHandle {
 }
 
 impl DispatcherHandle {
-    pub(crate) async fn emit(&self, what: What) {
+    pub(crate) async fn emit(&self, entry: impl Into<Entry>) {
         // Why no error: a dispatcher that is gone has ended the run, and this task with it.
-        let _ = self.out.send(FromNode::Event(what)).await;
+        let _ = self.out.send(FromNode::Record(entry.into())).await;
     }
 
     /// Tells the rollout what happened to the node.

@@ -21,10 +21,11 @@ use crate::{
             settings::PlaySettings,
         },
         ports::confirm::Stepper,
-        task_report, verdict,
+        verdict,
     },
     event::{NodeState, Phase, TaskReport, Verb, What},
     interpreter::{Action, BlobNeed, Cursor, End, EndState, Fed, Step, Work},
+    journal::Replayed,
 };
 
 /// Drives one node's cursor through one play.
@@ -76,7 +77,7 @@ impl NodeDriver {
         self.custody
             .node
             .dispatcher
-            .emit(What::NodePredicted {
+            .emit(Replayed::NodePredicted {
                 host: self.custody.node.host.name.clone(),
                 play: self.custody.node.settings.play,
                 class: prediction.class,
@@ -102,7 +103,7 @@ impl NodeDriver {
         self.custody
             .node
             .dispatcher
-            .emit(What::NodeBegan {
+            .emit(Replayed::NodeBegan {
                 host: self.custody.node.host.name.clone(),
                 play: self.custody.node.settings.play,
                 one_reboot,
@@ -299,7 +300,6 @@ impl NodeDriver {
                     .send(FromNode::LatchResult { key, result: Box::new(result) })
                     .await;
             }
-            let reports: Vec<TaskReport> = reports.into_iter().map(task_report::report).collect();
             for report in &reports {
                 seen.note(report);
             }
@@ -427,7 +427,7 @@ impl NodeDriver {
     async fn announce(&mut self, action: &Action) -> Result<(), EarlyEnd> {
         let started = What::TaskStarted {
             host: self.custody.node.host.name.clone(),
-            op_id: action.id.to_string(),
+            op_id: action.id.clone(),
             task: action.task.clone(),
             kind: action.kind.to_owned(),
         };
@@ -500,7 +500,7 @@ impl NodeDriver {
             let progress = Box::new(move |text: &str| {
                 // Why try: what a node is doing right now is not worth waiting for.
                 let what = What::Progress { host: host.clone(), text: text.to_owned() };
-                let _ = out.try_send(FromNode::Event(what));
+                let _ = out.try_send(FromNode::Record(what.into()));
             });
             let outcome = match link.call(request, blobs.to_vec(), progress).await {
                 Ok(outcome) => outcome,

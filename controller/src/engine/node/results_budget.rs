@@ -71,22 +71,14 @@ mod tests {
     use gpufleet_protocol::{OpStatus, message::Weight};
 
     use super::*;
-    use crate::interpreter::Phase;
+    use crate::index::PlayIndex;
 
     fn outcome(bytes: u64) -> OpOutcome {
         OpOutcome { weight: Weight { bytes, room: None }, ..OpOutcome::new(OpStatus::Ok) }
     }
 
     fn id(item: Option<u32>, retry: u32) -> OpId {
-        OpId {
-            play: 0,
-            task: "tasks.0".into(),
-            item,
-            phase: Phase::Declared,
-            round: 0,
-            retry,
-            host: "n".into(),
-        }
+        OpId { item, retry, ..OpId::new(PlayIndex(0), "tasks.0", "n") }
     }
 
     fn why(outcome: &OpOutcome) -> &str {

@@ -13,6 +13,7 @@ use crate::{
     },
     event::{NodeState, What},
     interpreter::{Action, Fed, RunAs, Work},
+    journal::Replayed,
     playbook::OnInterrupt,
 };
 
@@ -71,7 +72,7 @@ impl NodeDriver {
         self.custody
             .node
             .dispatcher
-            .emit(What::Fed {
+            .emit(Replayed::Fed {
                 host,
                 play: self.custody.node.settings.play,
                 op_id,
@@ -135,7 +136,7 @@ impl NodeDriver {
                 self.left.ask_spool = false;
                 let what = format!(
                     "interrupted in task `{}` ({}:{}): it began, and how far it got is not known",
-                    action.task, action.file, action.line
+                    action.task, action.position.file, action.position.line
                 );
                 return Ok(match action.on_interrupt {
                     OnInterrupt::Rerun => None,

@@ -19,6 +19,7 @@ use crate::{
         },
     },
     event::Verb,
+    index::PlayIndex,
 };
 
 /// What all nodes of a run share.
@@ -46,7 +47,7 @@ pub(crate) struct RunSettings {
 pub(crate) struct PlaySettings {
     pub(crate) run: Arc<RunSettings>,
     /// The play's index in the program.
-    pub(crate) play: usize,
+    pub(crate) play: PlayIndex,
     pub(crate) purpose: Purpose,
     /// What must hold before a node is given back.
     pub(crate) gate: Vec<HealthCheck>,

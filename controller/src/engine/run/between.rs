@@ -5,6 +5,7 @@ use std::{collections::HashMap, sync::Arc};
 use crate::{
     engine::{host::HostState, run::engine::Engine},
     event::{NodeState, Verb},
+    index::PlayIndex,
     interpreter::DelegatedFacts,
     template::Value,
 };
@@ -15,11 +16,12 @@ impl Engine {
     /// Source: `PlaybookExecutor.run` of ansible-core 2.19.
     pub(crate) fn ends_before(
         &self,
-        play: usize,
+        play: PlayIndex,
         over: bool,
         host_states: &HashMap<String, HostState>,
     ) -> Option<String> {
         // Why not an audit: it changes nothing, and is to tell of everything.
+        let play = play.place();
         let before = play.checked_sub(1).filter(|_| self.options.verb != Verb::Audit)?;
         let (before, now) = (self.program.plays.get(before)?, self.program.plays.get(play)?);
         if over {
@@ -50,7 +52,8 @@ impl Engine {
 
     /// Puts hosts in the order of the inventory.
     pub(crate) fn as_in_inventory(&self, names: &mut [String]) {
-        let groups = self.contexts_of(0).values().find_map(|context| context.magic.get("groups"));
+        let groups =
+            self.contexts_of(PlayIndex::default()).values().find_map(|context| context.magic.get("groups"));
         let all =
             groups.and_then(Value::as_map).and_then(|groups| groups.get("all")).and_then(Value::as_list);
         let places: HashMap<&str, usize> =

@@ -42,7 +42,9 @@ use crate::{
         run::{drain_preview, peers, policy},
     },
     event::{DrainStep, Level, NodeState, PlayStarted, RunStarted, Verb, WaveShape, What},
+    index::PlayIndex,
     interpreter::{Cursor, Files, HostContext, HostSnapshots, for_all},
+    journal::Replayed,
     playbook::{Order, Overrides, Play, Program, Strategy, TagFilter},
     report::fold_names,
     rollout::{Amount, Batch, Lost, SoFar, WaveHost, plan_waves},
@@ -159,7 +161,7 @@ impl Engine {
         let mut stop = None;
         let mut lost = Lost::default();
         let mut over = false;
-        for index in 0..self.play_hosts.len() {
+        for index in (0..self.play_hosts.len()).map(PlayIndex::from) {
             // Why not one that did not get to its waves: it was planned from what had been read by then.
             let begun = past.play(index).filter(PlayHistory::has_begun);
             // Why only then: whom a play that began has out of service is brought back, whatever became of earlier ones.
@@ -176,7 +178,7 @@ impl Engine {
             let hosts = match &begun {
                 // Why not the play's: an order that is shuffled is another one now.
                 Some(begun) => begun.shape.hosts.clone(),
-                None => self.play_hosts.get(index).cloned().unwrap_or_default(),
+                None => self.play_hosts.get(index.place()).cloned().unwrap_or_default(),
             };
             let mut taken: Vec<HostState> =
                 hosts.iter().filter_map(|host| host_states.remove(host)).collect();
@@ -257,7 +259,7 @@ impl Engine {
     /// Names the nodes of a play that earlier runs left drained. They may well be as declared, and do no work.
     async fn tell_who_is_still_drained(
         &self,
-        play: usize,
+        play: PlayIndex,
         host_states: &[HostState],
         recorder: &mut Recorder,
     ) -> Result<(), EngineError> {
@@ -337,23 +339,23 @@ impl Engine {
 
     pub(crate) fn neighbours(
         &self,
-        index: usize,
+        index: PlayIndex,
         play: &Play,
         shape: &PlayStarted,
         domains: &Domains<'_>,
     ) -> Neighbours {
-        let names = self.neighbours.get(index).map(Vec::as_slice).unwrap_or_default();
+        let names = self.neighbours.get(index.place()).map(Vec::as_slice).unwrap_or_default();
         Neighbours::of(names, play, shape, self.amount(play), domains)
     }
 
     pub(crate) async fn domains(
         &self,
-        index: usize,
+        index: PlayIndex,
         play: &Play,
         hosts: &[String],
         recorder: &mut Recorder,
     ) -> Result<Domains<'_>, EngineError> {
-        let beside = self.neighbours.get(index).into_iter().flatten();
+        let beside = self.neighbours.get(index.place()).into_iter().flatten();
         let hosts: Vec<String> = hosts.iter().chain(beside).cloned().collect();
         let contexts = self.contexts_of(index);
         domains(play, &hosts, contexts, self.scheduler(index).as_deref(), recorder).await
@@ -362,7 +364,7 @@ impl Engine {
     /// `hostvars`, where anybody asks for it: what is known of every host as the play begins.
     pub(crate) fn hostvars<'a>(
         &self,
-        index: usize,
+        index: PlayIndex,
         play: &Play,
         host_states: impl Iterator<Item = &'a HostState>,
         elsewhere: &'a HashMap<String, HostState>,
@@ -379,18 +381,18 @@ impl Engine {
     }
 
     /// What a play knows of each host.
-    pub(crate) fn contexts_of(&self, play: usize) -> &Arc<HashMap<String, Arc<HostContext>>> {
+    pub(crate) fn contexts_of(&self, play: PlayIndex) -> &Arc<HashMap<String, Arc<HostContext>>> {
         static NOBODY: LazyLock<Arc<HashMap<String, Arc<HostContext>>>> = LazyLock::new(Arc::default);
-        self.contexts.get(play).or_else(|| self.contexts.first()).unwrap_or(&NOBODY)
+        self.contexts.get(play.place()).or_else(|| self.contexts.first()).unwrap_or(&NOBODY)
     }
 
-    pub(crate) fn play_at(&self, index: usize) -> Result<&Play, EngineError> {
-        let play = self.program.plays.get(index);
+    pub(crate) fn play_at(&self, index: PlayIndex) -> Result<&Play, EngineError> {
+        let play = self.program.plays.get(index.place());
         play.map(Arc::as_ref).ok_or_else(|| EngineError::Internal(format!("no play {index}")))
     }
 
-    pub(crate) fn scheduler(&self, play: usize) -> Option<Arc<Scheduler>> {
-        self.schedulers.get(play).cloned().flatten()
+    pub(crate) fn scheduler(&self, play: PlayIndex) -> Option<Arc<Scheduler>> {
+        self.schedulers.get(play.place()).cloned().flatten()
     }
 
     async fn close(
@@ -425,7 +427,7 @@ impl Engine {
 
     async fn play(
         &self,
-        index: usize,
+        index: PlayIndex,
         host_states: Vec<HostState>,
         elsewhere: &HashMap<String, HostState>,
         before: EarlierPlays,
@@ -471,7 +473,7 @@ impl Engine {
             dispatcher.host_states().flatten().filter_map(|host_state| host_state.facts.as_deref()),
         );
         let unknown = DurationHistory::default();
-        let learned = (self.learned.get(index).unwrap_or(&unknown), &models);
+        let learned = (self.learned.get(index.place()).unwrap_or(&unknown), &models);
         let domains = self.domains(index, play, &names, dispatcher.context().recorder).await?;
         let shape = PlayStarted {
             play: index,
@@ -481,7 +483,6 @@ impl Engine {
             max_unavailable: budget,
             policy: Some(policy::policy(play, &self.options.overrides, &names, &domains, learned)),
             work: Some(durations::work_of(play)),
-            so_far: Some(so_far),
         };
         if disrupts
             && play.strategy == Strategy::Linear
@@ -501,6 +502,7 @@ impl Engine {
             dispatcher.context().snapshots = snapshots;
         }
         dispatcher.context().recorder.emit(What::PlayStarted(shape.clone()))?;
+        dispatcher.context().recorder.emit(Replayed::PlayBeganWith { play: index, so_far })?;
         if dispatcher.is_stopped() || !writes {
             return dispatcher.leave(None).await;
         }
@@ -517,7 +519,7 @@ impl Engine {
 
     pub(crate) fn context<'a>(
         &self,
-        index: usize,
+        index: PlayIndex,
         play: &Play,
         names: Vec<String>,
         before: EarlierPlays,
@@ -541,7 +543,7 @@ impl Engine {
                     .is_some_and(|text| text.rsplit('.').next() == Some("local")),
                 guest: false,
                 commands: self.options.runs_commands,
-                login: self.logins.get(index).copied().unwrap_or_default(),
+                login: self.logins.get(index.place()).copied().unwrap_or_default(),
             },
             gate: play.policy.checks(),
             hooks: Hooks::new(
@@ -605,7 +607,7 @@ impl Engine {
     /// `waves` are the play's batches once they are known.
     pub(crate) fn cursors(
         &self,
-        play: usize,
+        play: PlayIndex,
         names: &[String],
         waves: &[WaveShape],
         hostvars: Option<Value>,
@@ -613,7 +615,7 @@ impl Engine {
     ) -> (MakeCursor, Arc<HostSnapshots>) {
         let mut names = names.to_vec();
         // Why: as in Ansible, lists of all hosts of a play do not follow its `order`.
-        if self.program.plays.get(play).is_some_and(|play| play.order != Order::Inventory) {
+        if self.program.plays.get(play.place()).is_some_and(|play| play.order != Order::Inventory) {
             self.as_in_inventory(&mut names);
         }
         let shared = |names: &[String]| -> Vec<Arc<str>> {

@@ -21,6 +21,7 @@ use crate::{
         run::engine::{Engine, forecast},
     },
     event::NodeState,
+    index::PlayIndex,
     rollout::{Batch, SoFar, StopReason, Wave},
 };
 
@@ -29,7 +30,7 @@ impl Engine {
     #[expect(clippy::too_many_arguments, reason = "what a play works with, and what is known of it")]
     pub(crate) async fn take_up(
         &self,
-        index: usize,
+        index: PlayIndex,
         begun: PlayHistory,
         past: &RunHistory,
         mut host_states: Vec<HostState>,
@@ -55,7 +56,7 @@ impl Engine {
         let scheduler = self.scheduler(index);
         // Why not as it is now: earlier plays were taken up again meanwhile, and the play began before that.
         // Of records without those numbers: as near as can be told now, without what later plays did.
-        let so_far = begun.shape.so_far.unwrap_or_else(|| SoFar {
+        let so_far = begun.so_far.unwrap_or_else(|| SoFar {
             out_elsewhere: elsewhere.values().filter(|host_state| host_state.is_out()).count(),
             ..before.so_far
         });

@@ -8,10 +8,10 @@ use gpufleet_protocol::{NodeOp, OpOutcome, OpStatus};
 use super::Cursor;
 use super::state::{ActiveGroup, Frame, Member, MemberState, Pending, Purpose};
 use super::task::{Items, LOOP_UNKNOWN, Raw};
-use crate::interpreter::action::{Action, Mode, Phase, RunAs, Work};
+use crate::event::TaskStatus as Status;
+use crate::interpreter::action::{Action, Mode, Phase, RunAs, Work, position};
 use crate::interpreter::ledger::{Entry, Owner};
 use crate::interpreter::prepare::{Deed, Prepared};
-use crate::interpreter::report::Status;
 use crate::playbook::Task;
 
 impl Cursor {
@@ -115,8 +115,7 @@ impl Cursor {
                 id: self.op_id(&task.path, None, Phase::Declared, 0),
                 task: first.owner.title.clone(),
                 kind: task.kind.name,
-                file: Arc::from(task.span.file()),
-                line: task.span.line,
+                position: position(&task.span),
                 mode: self.mode,
                 phase: Phase::Declared,
                 work: Work::Node {

@@ -21,8 +21,9 @@ use serde::{Deserialize, Serialize};
 use super::action::{Action, Mode};
 use super::files::{FileKind, Files};
 use super::prepare;
-use super::report::TaskReport;
 use super::snapshots::{DelegatedFacts, HostSnapshots, Taken};
+use crate::event::TaskReport;
+use crate::index::PlayIndex;
 use crate::playbook::{Play, Program, Role, SectionName, TagFilter, Task};
 use crate::template::{self, Dict, Value};
 
@@ -182,7 +183,7 @@ impl Copied {
 pub struct Cursor {
     program: Arc<Program>,
     play: Arc<Play>,
-    index: u32,
+    index: PlayIndex,
     host: Arc<HostContext>,
     /// What holds where nothing else says anything.
     floor: Arc<Dict>,
@@ -268,15 +269,15 @@ impl Cursor {
     /// Puts a host before the first task of a play; none when the program has no such play.
     pub fn new(
         program: &Arc<Program>,
-        play: usize,
+        play: PlayIndex,
         host: Arc<HostContext>,
         vars: HostVars,
         mode: Mode,
         tags: Arc<TagFilter>,
         files: Arc<dyn Files>,
     ) -> Option<Self> {
-        let index = u32::try_from(play).ok()?;
-        let play = Arc::clone(program.plays.get(play)?);
+        let index = play;
+        let play = Arc::clone(program.plays.get(index.place())?);
         let mut run_vars = for_all(&play, mode, &tags, &*files);
         run_vars.insert("ansible_play_name", Value::str(&play.name));
         run_vars.insert("ansible_verbosity", Value::Int(host.verbosity.into()));

@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use crate::event::TaskReport;
 use crate::interpreter::action::Action;
 use crate::interpreter::ledger::Owner;
-use crate::interpreter::report::TaskReport;
 use crate::playbook::{Block, Items, Task};
 use crate::template::{Dict, Value};
 

@@ -10,8 +10,8 @@ use gpufleet_protocol::tasks::Class;
 use super::Cursor;
 use super::state::{Brought, Frame, PlayStage};
 use super::task::Raw;
+use crate::event::TaskStatus as Status;
 use crate::interpreter::action::{Mode, RunAs, Work};
-use crate::interpreter::report::Status;
 use crate::playbook::{Task, Wanted};
 use crate::template::{self, Scope, Truth, Value, normal_path};
 

@@ -11,9 +11,9 @@ use super::judge::handlers_of;
 use super::retry::whole;
 use super::state::{Active, Brought, Frame, Pending, Purpose};
 use super::{Cursor, DelegatedFacts};
-use crate::interpreter::action::{Action, Mode, OpId, Phase, RunAs, Work};
+use crate::event::TaskStatus as Status;
+use crate::interpreter::action::{Action, Mode, OpId, Phase, RunAs, Work, position};
 use crate::interpreter::prepare::{Deed, Prepared, Ready, Surroundings};
-use crate::interpreter::report::Status;
 use crate::playbook::{Condition, Loop, Task};
 use crate::template::{self, Dict, Scope, Truth, Value};
 
@@ -493,8 +493,7 @@ impl Cursor {
             id: OpId { retry, ..self.op_id(&task.path, item, Phase::Declared, round) },
             task: self.title(task, scope),
             kind: task.kind.name,
-            file: Arc::from(task.span.file()),
-            line: task.span.line,
+            position: position(&task.span),
             mode,
             phase: Phase::Declared,
             timeout_s: task.timeout_s.or_else(|| own_timeout(&work)),

@@ -9,7 +9,7 @@ use gpufleet_protocol::{Disruption, NodeOp};
 use super::position::Position;
 use super::state::{Active, BlockPart, Failure, Frame, Notification, Pending, PlayStage, Purpose, Reach};
 use super::{Cursor, End, EndState, Step};
-use crate::interpreter::action::{Action, Mode, OpId, Phase, RunAs, Work};
+use crate::interpreter::action::{Action, Mode, OpId, Phase, RunAs, Work, position};
 use crate::playbook::{Flag, Item, Items, Strategy, Task};
 use crate::template::{self, Dict, Scope, Truth, Value};
 
@@ -612,8 +612,7 @@ impl Cursor {
             id: self.op_id("facts", None, Phase::Declared, 0),
             task: "Gathering Facts".to_owned(),
             kind: "gather_facts",
-            file: Arc::from(self.play.span.file()),
-            line: self.play.span.line,
+            position: position(&self.play.span),
             mode: self.mode,
             phase: Phase::Declared,
             work: Work::Node { op: Box::new(op), blobs: Vec::new() },
@@ -649,8 +648,7 @@ impl Cursor {
             id: self.op_id(&owner.task.path, owner.item.as_ref().map(|(index, _)| *index), phase, round),
             task: owner.title.clone(),
             kind: owner.task.kind.name,
-            file: Arc::from(owner.task.span.file()),
-            line: owner.task.span.line,
+            position: position(&owner.task.span),
             mode,
             phase,
             work: Work::Node { op: Box::new(op), blobs: entry.blobs.clone() },

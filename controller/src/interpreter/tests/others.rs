@@ -23,7 +23,7 @@ fn said(play: &str, hosts: &[&str], mode: Mode) -> (Vec<String>, Arc<HostSnapsho
             let context = HostContext { host: Arc::clone(host), ..HostContext::clone(&context(json!({}))) };
             let mut cursor = Cursor::new(
                 &program,
-                0,
+                PlayIndex(0),
                 Arc::new(context),
                 HostVars::default(),
                 mode,
@@ -164,9 +164,16 @@ fn the_names_of_a_run_are_variables() {
     let shown = |only: &[&str], skip: &[&str], diff: Option<bool>, mode: Mode| {
         let words = |words: &[&str]| words.iter().map(ToString::to_string).collect();
         let tags = Arc::new(TagFilter { only: words(only), skip: words(skip) });
-        let mut cursor =
-            Cursor::new(&program(text), 0, context(json!({})), HostVars::default(), mode, tags, files())
-                .expect("a play");
+        let mut cursor = Cursor::new(
+            &program(text),
+            PlayIndex(0),
+            context(json!({})),
+            HostVars::default(),
+            mode,
+            tags,
+            files(),
+        )
+        .expect("a play");
         if let Some(diff) = diff {
             cursor.set_diff_mode(diff);
         }

@@ -11,8 +11,8 @@ use crate::{
         },
         node::message::{LatchValue, ToNode},
     },
-    event::What,
     interpreter::Fed,
+    journal::Replayed,
 };
 
 impl Dispatcher<'_, '_> {
@@ -61,7 +61,7 @@ impl Dispatcher<'_, '_> {
         let opened = self.barriers.open(at_work.filter(|(host, _)| !self.late.contains(host)), in_line);
         for (waiter, _) in opened.iter().filter(|(_, word)| *word == BarrierAnswer::Halt) {
             // Why here, and before anybody goes on: what one host does next must not be on disk without what it did to another.
-            self.emit(What::Fed {
+            self.emit(Replayed::Fed {
                 host: self.name(waiter.host),
                 play: self.context.settings.play,
                 op_id: waiter.task.to_string(),
