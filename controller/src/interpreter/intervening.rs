@@ -21,7 +21,7 @@ pub(super) struct Intervener {
 impl Intervener {
     pub(super) fn of(action: &Action) -> Self {
         let title = if action.no_log { action.kind.to_owned() } else { action.task.clone() };
-        Self { title, file: Arc::clone(&action.file), line: action.line }
+        Self { title, file: Arc::clone(&action.place.file), line: action.place.line }
     }
 
     /// Tasks by name and place, for a sentence.

@@ -88,7 +88,7 @@ impl NodeDriver {
             return Ok(None);
         }
         let op_id = action.id.to_string();
-        let link = match &action.delegate {
+        let link = match &action.terms.delegate {
             Some(host) => {
                 let r#become = action.run_as != RunAs::Login;
                 let link = self
@@ -135,9 +135,9 @@ impl NodeDriver {
                 self.left.ask_spool = false;
                 let what = format!(
                     "interrupted in task `{}` ({}:{}): it began, and how far it got is not known",
-                    action.task, action.file, action.line
+                    action.task, action.place.file, action.place.line
                 );
-                return Ok(match action.on_interrupt {
+                return Ok(match action.terms.on_interrupt {
                     OnInterrupt::Rerun => None,
                     OnInterrupt::Fail => Some(Fed::Refused { reason: what }),
                     OnInterrupt::Hold => {
