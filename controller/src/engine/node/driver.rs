@@ -179,7 +179,7 @@ impl NodeDriver {
             let (state, message) = verdict::of_report(self.custody.node.settings.run.verb, &report);
             self.custody.node.host.worsen(state, message);
             if self.custody.node.settings.run.verb == Verb::Audit {
-                self.custody.node.host.judged.take(&report);
+                self.custody.node.host.tally.judged.take(&report);
             }
             if self.left.reported > 0 {
                 self.left.reported -= 1;

@@ -486,7 +486,7 @@ impl PlayHistory {
             reports.extend(reported.into_iter().map(task_report::report));
         }
         for report in &reports {
-            slot.counts.count(report);
+            slot.tally.counts.count(report);
             let (state, message) = verdict::of_report(Verb::Run, report);
             slot.worsen(state, message);
         }
