@@ -1,4 +1,5 @@
-//! The engine's modules import each other one way: no circle of files, and every room only what lies below it.
+//! The engine's modules import each other one way: no circle of files, and every room only what lies below it. Structs of the
+//! engine and of the interpreter stay small.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -17,6 +18,15 @@ const ROOMS: [(&str, &[&str]); 9] = [
     ("node", &["host", "ports", "verdict", "task_report"]),
     ("fleet", &["node", "host", "ports", "verdict", "error"]),
     ("run", &["fleet", "node", "replay", "host", "ports", "verdict", "error"]),
+];
+
+/// The most named fields that a struct of the engine or the interpreter may have: more of them are several structs.
+const MOST_FIELDS: usize = 12;
+
+/// Structs that may have more, with the reason.
+const LARGE_STRUCTS: [(&str, &str); 2] = [
+    ("TaskReport", "a record of the journal and of reports: its fields are a schema that others read"),
+    ("HostHistory", "a tally of independent records of a journal, private to the file that reads them"),
 ];
 
 /// A module of the engine, such as `node::custody::drain`; the engine itself is empty.
@@ -145,6 +155,69 @@ fn circles(imports: &BTreeMap<Module, BTreeSet<Module>>) -> BTreeSet<Vec<Module>
     imports.keys().map(circle).filter(|circle| !circle.is_empty()).collect()
 }
 
+/// The structs with named fields in a source, each with how many it has. Its inline tests do not count.
+fn structs(text: &str) -> Vec<(String, usize)> {
+    let text = text.split("\n#[cfg(test)]\nmod tests").next().unwrap();
+    let code: Vec<&str> = text.lines().map(|line| line.split("//").next().unwrap()).collect();
+    let code = code.join("\n");
+    let is_word = |at: usize| !code[..at].ends_with(|letter: char| letter.is_alphanumeric() || letter == '_');
+    let starts = code.match_indices("struct ").filter(|(at, _)| is_word(*at));
+    let items = starts.filter_map(|(at, keyword)| {
+        let item = &code[at + keyword.len()..];
+        let name: String =
+            item.chars().take_while(|letter| letter.is_alphanumeric() || *letter == '_').collect();
+        let (head, body) = item.split_once('{')?;
+        // Why: `struct Unit;` and `struct Pair(A, B);` have no named fields, and the brace is of something else.
+        (!head.contains([';', '('])).then(|| (name, named_fields(body)))
+    });
+    items.collect()
+}
+
+/// How many fields stand before the brace that ends a struct: each has one `:` outside of brackets.
+fn named_fields(body: &str) -> usize {
+    let (mut depth, mut fields, mut before) = (0, 0, ' ');
+    let mut letters = body.chars().peekable();
+    while let Some(letter) = letters.next() {
+        match letter {
+            '}' if depth == 0 => break,
+            '{' | '(' | '[' | '<' => depth += 1,
+            '>' if before == '-' => {}
+            '}' | ')' | ']' | '>' => depth -= 1,
+            ':' if depth == 0 && before != ':' && letters.peek() != Some(&':') => fields += 1,
+            _ => {}
+        }
+        before = letter;
+    }
+    fields
+}
+
+#[test]
+fn structs_stay_small() {
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let (mut seen, mut large) = (0, Vec::new());
+    for room in ["engine", "interpreter"].map(|room| sources.join(room)) {
+        for file in rust_files(&room).into_iter().filter(|file| !file.starts_with(room.join("tests"))) {
+            for (name, fields) in structs(&fs::read_to_string(&file).unwrap()) {
+                seen += 1;
+                if fields > MOST_FIELDS && !LARGE_STRUCTS.iter().any(|(known, _)| *known == name) {
+                    large.push(format!("{name} has {fields} fields: {}", file.display()));
+                }
+            }
+        }
+    }
+    assert!(seen > 80, "the structs were not found: {seen}");
+    assert!(large.is_empty(), "over {MOST_FIELDS} fields are several structs:\n{}", large.join("\n"));
+}
+
+#[test]
+fn named_fields_are_counted() {
+    let text = "struct Unit;\nstruct Pair(A, B);\npub(crate) struct Two<'a> {\n    /// a: b\n    #[serde(default)]\n    pub x: \
+                Map<A, fn(a: B) -> C>,\n    y: std::sync::Arc<str>, // z: 1\n}\nstruct Empty {}\n#[cfg(test)]\nmod tests {\nstruct \
+                Other { a: A }\n}";
+    let counted = structs(text);
+    assert_eq!(counted, [("Two".to_owned(), 2), ("Empty".to_owned(), 0)]);
+}
+
 #[test]
 fn no_circle_of_files() {
     let imports = imports();
@@ -184,10 +257,14 @@ fn each_room_imports_what_lies_below_it() {
 
 #[test]
 fn a_use_tree_names_its_paths() {
-    let paths = paths_of("crate::engine::{host::{self, Slot}, node::cut::Cut as Why}");
+    let paths = paths_of("crate::engine::{host::{self, HostState}, node::early_end::EarlyEnd as Why}");
     assert_eq!(
         paths,
-        ["crate::engine::host::self", "crate::engine::host::Slot", "crate::engine::node::cut::Cut"]
+        [
+            "crate::engine::host::self",
+            "crate::engine::host::HostState",
+            "crate::engine::node::early_end::EarlyEnd"
+        ]
     );
     let text = "use crate::{drain::Marker, engine::ports::link::Link};\nuse super::boot;\nfn f() { super::super::x::y(); }\n";
     let named = named_in(text, "node::custody::drain", false);

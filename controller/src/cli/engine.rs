@@ -11,8 +11,8 @@ use gpufleet::{
     display::{self, AnsibleLines, PlanView},
     drain::{LocalRunner, Marker, Scheduler},
     engine::{
-        Engine, EngineError, Options, Overrules, Recorder, Refusal, ResultsBudget, RunHistory, RunResult,
-        Sink, Stepper, Stop, finished,
+        Engine, EngineError, Options, Overrules, PlayInputs, Recorder, Refusal, ResultsBudget,
+        RolloutOptions, RunHistory, RunResult, Sink, Stepper, Stop, TaskOptions, finished,
     },
     event::{EVENT_VERSION, RunStarted, Verb, What},
     interpreter::CachedFiles,
@@ -373,7 +373,7 @@ pub fn carry_out(
             (started, Vec::new())
         }
     };
-    let learned = match request.verb {
+    let durations = match request.verb {
         Verb::Run | Verb::Plan => {
             experience::learned(&loaded.program, &request.overrides, &environment.state_dir, &run)
         }
@@ -408,10 +408,14 @@ pub fn carry_out(
             loaded.play_hosts.iter().flatten().collect::<HashSet<_>>().len(),
         )),
         program: Arc::clone(&loaded.program),
-        play_hosts: loaded.play_hosts.clone(),
-        neighbours: loaded.neighbours.clone(),
-        contexts,
-        logins,
+        plays: PlayInputs {
+            hosts: loaded.play_hosts.clone(),
+            neighbours: loaded.neighbours.clone(),
+            contexts,
+            logins,
+            schedulers,
+            durations,
+        },
         files,
         connector: Arc::new(fleet),
         confirm: Arc::new(Question {
@@ -420,25 +424,27 @@ pub fn carry_out(
             style: output.status_style,
             screen: Some(Arc::clone(&screen)),
         }),
-        schedulers,
-        learned,
         runner: Arc::new(LocalRunner),
         options: Options {
             verb: request.verb,
             forks: request.connection.forks(),
-            max_unavailable: request.max_unavailable,
-            overrides: request.overrides.clone(),
-            task_timeout_s: request.connection.task_timeout_s(),
-            default_become: request.source.escalation.r#become,
-            tags: Arc::new(tags(&request.source.choice)),
-            stepper,
-            diff: request.diff,
-            runs_commands: request.runs_commands,
+            rollout: RolloutOptions {
+                max_unavailable: request.max_unavailable,
+                overrides: request.overrides.clone(),
+            },
+            tasks: TaskOptions {
+                timeout_s: request.connection.task_timeout_s(),
+                default_become: request.source.escalation.r#become,
+                tags: Arc::new(tags(&request.source.choice)),
+                diff: request.diff,
+                runs_commands: request.runs_commands,
+                stepper,
+            },
             holder,
             resumed: past.is_some(),
+            winds_up: request.winds_up,
             overrules: request.overrules,
             own_boot: environment.boot_id.clone(),
-            winds_up: request.winds_up,
             adopted: request.adopted.clone(),
         },
     };

@@ -22,22 +22,39 @@ pub(crate) struct HostState {
     /// Variables that tasks set, facts included.
     pub(crate) vars: HostVars,
     pub(crate) facts: Option<Arc<Facts>>,
-    pub(crate) counts: RecapCounts,
-    pub(crate) since: Option<Instant>,
-    /// When its part in the play was over.
-    pub(crate) until: Option<Instant>,
+    pub(crate) tally: HostTally,
     /// The worst that happened so far.
     pub(crate) verdict: NodeState,
     pub(crate) message: Option<String>,
     pub(crate) play_wide: PlayWide,
-    /// What an audit could judge of it; empty for other verbs.
-    pub(crate) judged: Judged,
     /// What the last prediction said.
     pub(crate) forecast: Option<Prediction>,
     /// Where it stood when an earlier process of this run ended.
     pub(crate) resumed: Option<Box<Resumed>>,
     pub(crate) results: HostResults,
     pub(crate) custody: CustodyRecord,
+}
+
+/// What is counted of a host.
+#[derive(Default)]
+pub(crate) struct HostTally {
+    /// Its tasks, by how they ended.
+    pub(crate) counts: RecapCounts,
+    /// What an audit could judge of it; empty for other verbs.
+    pub(crate) judged: Judged,
+    /// When something was done for it first.
+    pub(crate) since: Option<Instant>,
+    /// When its part in the play was over.
+    pub(crate) until: Option<Instant>,
+}
+
+impl HostTally {
+    /// How long it was worked on so far.
+    fn seconds(&self) -> u64 {
+        self.since.map_or(0, |since| {
+            self.until.unwrap_or_else(Instant::now).saturating_duration_since(since).as_secs()
+        })
+    }
 }
 
 /// What this run did to a host's service, and has to undo.
@@ -143,12 +160,9 @@ impl HostState {
             link: None,
             vars: HostVars::default(),
             facts: None,
-            counts: RecapCounts::default(),
-            since: None,
-            until: None,
+            tally: HostTally::default(),
             verdict: NodeState::Pending,
             message: None,
-            judged: Judged::default(),
             forecast: None,
             resumed: None,
             play_wide: PlayWide::default(),
@@ -218,7 +232,7 @@ impl HostState {
 
     pub(crate) fn count(&mut self, reports: &[TaskReport]) {
         for report in reports {
-            self.counts.count(report);
+            self.tally.counts.count(report);
         }
     }
 
@@ -250,7 +264,7 @@ impl HostState {
 
     /// Where it stands, and why: an audit that did not judge everything does not know whether all is as declared.
     pub(crate) fn standing(&self) -> (NodeState, Option<String>) {
-        match self.judged.gap() {
+        match self.tally.judged.gap() {
             Some(gap) if self.verdict == NodeState::Compliant => (NodeState::Unknown, Some(gap)),
             _ => (self.verdict, self.message.clone()),
         }
@@ -261,10 +275,8 @@ impl HostState {
         NodeOutcome {
             state: if state == NodeState::Pending { NodeState::Skipped } else { state },
             message,
-            counts: self.counts,
-            seconds: self.since.map_or(0, |since| {
-                self.until.unwrap_or_else(Instant::now).saturating_duration_since(since).as_secs()
-            }),
+            counts: self.tally.counts,
+            seconds: self.tally.seconds(),
             rebooted: self.custody.rebooted,
             out_of_service: self.is_out(),
         }

@@ -34,4 +34,7 @@ pub use replay::{
     durations::{DurationHistory, work_of},
     history::RunHistory,
 };
-pub use run::engine::{Engine, Options};
+pub use run::{
+    engine::Engine,
+    options::{Options, PlayInputs, RolloutOptions, TaskOptions},
+};

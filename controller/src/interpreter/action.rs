@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::diagnostic::Span;
 use crate::event;
 pub use crate::event::{OpId, Phase};
+use crate::playbook::OnInterrupt;
 
 /// One thing for the session to do; answered by exactly one feed.
 #[derive(Clone, Debug)]
@@ -23,29 +24,40 @@ pub struct Action {
     /// Where the task is written.
     pub position: event::Position,
     pub mode: Mode,
-    pub phase: Phase,
     pub work: Work,
-    /// In seconds, where the task says; else the run's default holds.
+    /// In seconds, if the task says; else the run's default holds.
     pub timeout_s: Option<u64>,
     pub run_as: RunAs,
     pub environment: Vec<(String, String)>,
     /// Nothing of it may be shown.
     pub no_log: bool,
-    /// What a resume does where it was cut off.
-    pub on_interrupt: crate::playbook::OnInterrupt,
     /// The most that this kind of task may ask for.
     pub disruption: Disruption,
+    pub terms: Terms,
+}
+
+impl Action {
+    pub const fn phase(&self) -> Phase {
+        self.id.phase
+    }
+}
+
+/// When and where an action is done, and what its end means.
+#[derive(Clone, Debug, Default)]
+pub struct Terms {
     /// Before it is done: how long to wait, in seconds, and how many tries are left, this one included.
     pub wait: Option<(u64, u32)>,
     /// The host that does it in place of the one it is done for.
     pub delegate: Option<String>,
     /// On how many hosts it may be done at once.
     pub throttle: Option<u32>,
-    /// Whether the play goes on where the host cannot be reached for it.
-    pub forgives_loss: bool,
     /// It goes on by itself on the node (`async`).
     pub job: Option<Job>,
-    /// What it gives stays with the host: it is registered, or an item of a loop, or facts.
+    /// What a resume does if the run was cut off in it.
+    pub on_interrupt: OnInterrupt,
+    /// The play goes on if the host cannot be reached for it.
+    pub forgives_loss: bool,
+    /// Its result stays in the host's variables: it is registered, an item of a loop, or facts.
     pub keeps: bool,
 }
 

@@ -20,7 +20,7 @@ mod prepare;
 mod snapshots;
 mod var_files;
 
-pub use action::{Action, BlobNeed, FetchFile, Job, Mode, OpId, Phase, RunAs, Work};
+pub use action::{Action, BlobNeed, FetchFile, Job, Mode, OpId, Phase, RunAs, Terms, Work};
 pub use check_files::check_files;
 pub(crate) use cursor::for_all;
 pub use cursor::{Copied, Cursor, End, EndState, Fed, HostContext, HostVars, Position, Step};

@@ -518,7 +518,7 @@ impl Node {
     }
 
     fn operate(&mut self, action: &Action, op: &NodeOp) -> Fed {
-        let verifies = action.phase == Phase::Verify;
+        let verifies = action.phase() == Phase::Verify;
         if verifies && !self.verifying {
             self.forget();
         }

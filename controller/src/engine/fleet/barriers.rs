@@ -1,8 +1,8 @@
-//! Where the nodes of a wave meet: the barriers of the strategy `linear`, and the tasks that only the first of them runs.
+//! Barriers: where the hosts of a wave wait for each other in a play with the strategy `linear`.
 //!
-//! Owns who waits there and for what. Must not know the rollout. Invariant: a host that never answered holds nobody up at a
-//! barrier for longer than [`SILENCE`], at a task that is its own to run until its connection is given up, and one that is
-//! gone holds nobody up at all. One that is in line for the budget holds nobody up whose place it waits for.
+//! Owns who waits where, and which failures end all hosts. Must not know the rollout. Invariant: a host that never answered
+//! delays a barrier for [`SILENCE`] at most, a host that is gone does not delay it at all. A host that waits for a place in
+//! the budget does not delay the host that occupies the place.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -12,24 +12,18 @@ use std::{
 
 use tokio::time::Instant;
 
-use crate::{
-    engine::node::message::{LatchValue, ToNode},
-    interpreter::Position,
-};
+use crate::interpreter::Position;
 
 /// How long a barrier waits at most for hosts that have not answered at all.
 const SILENCE: Duration = Duration::from_secs(3);
 
-/// Latches that a host took, each with what its task gave if that is known.
-pub(crate) type TakenLatches = Vec<(Arc<str>, Option<LatchValue>)>;
-
-/// What those hear who waited at a barrier.
+/// What a host is told that waited at a barrier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BarrierAnswer {
     Go,
-    /// The play, or the batch, is over for everybody.
+    /// The play, or the batch, is over for all hosts.
     End,
-    /// A failure elsewhere is everybody's.
+    /// Another host failed, and that ends all hosts.
     Halt,
 }
 
@@ -40,86 +34,71 @@ pub(crate) struct Waiter {
     /// The task behind the barrier.
     pub(crate) task: Arc<str>,
     pub(crate) at: Position,
-    /// It is out of service: it has to get to a safe point, whatever happens elsewhere.
+    /// It is out of service: it has to reach a safe point, whatever happens to other hosts.
     pub(crate) is_out: bool,
 }
 
 #[derive(Default)]
 pub(crate) struct Barriers {
-    /// The others go no further than to their next barrier.
+    /// The play is over: hosts go no further than to their next barrier.
     ended: bool,
-    /// The failures that are everybody's: each with the last place of those who have not heard of it, or to be heard of at any.
+    /// Failures that end all hosts. With a place, hosts behind it have been told by an earlier process.
     halts: Vec<Option<Position>>,
-    /// How many of them each host has been told of, or has to hear nothing of.
+    /// How many of the halts each host has been told of, or has caused.
     told: HashMap<usize, usize>,
-    /// Those who hear of one as soon as they are in service again.
+    /// Hosts that are out of service. They are told of a halt as soon as they are back.
     deferred: HashSet<usize>,
-    /// Somebody's end is everybody's, and nobody has heard of it yet.
+    /// A host ended in a way that ends all hosts, and no host was told yet.
     halting: bool,
-    /// Those whose failure is everybody's: since the barrier opened last, each with the last place of those who have not
-    /// heard of it where others may have in an earlier process, and since the wave began.
+    /// Hosts that failed since the barrier opened last, in a way that ends all hosts; the place is as in `halts`.
     failed: HashMap<usize, Option<Position>>,
+    /// Hosts that failed in such a way since the wave began.
     raised: HashSet<usize>,
     at_barrier: BTreeMap<usize, Waiter>,
     /// When those who wait go on without hosts that never answered.
     opens_at: Option<Instant>,
-    latches: HashMap<Arc<str>, Latch>,
-}
-
-enum Latch {
-    /// Its host, the first of all, has not come yet.
-    Expected {
-        owner: usize,
-        waiting: Vec<usize>,
-    },
-    Running {
-        owner: usize,
-        waiting: Vec<usize>,
-    },
-    /// Its host is held, for this reason: whether it did it is for a person to find out.
-    Held(String),
-    Value(Box<LatchValue>),
 }
 
 impl Barriers {
-    /// A host waits for the others; for those who never answered so long at most.
+    /// A host waits for the others; for hosts that never answered `silence` at most.
     pub(crate) fn wait(&mut self, waiter: Waiter, silence: Duration) {
         self.at_barrier.insert(waiter.host, waiter);
         self.opens_at.get_or_insert_with(|| Instant::now() + silence.min(SILENCE));
     }
 
-    /// From here on whoever comes to a barrier goes no further.
+    /// The play ends at the next barrier.
     pub(crate) const fn end(&mut self) {
         self.ended = true;
     }
 
-    /// A host failed where any failure is everybody's, and goes on in its own rescue, if it has one.
+    /// A host failed in a way that ends all hosts. It goes on in its own rescue, if it has one.
     pub(crate) fn raise(&mut self, host: usize, again: Option<Position>) {
         self.failed.insert(host, again);
         self.raised.insert(host);
     }
 
-    /// Whoever is at the next barrier hears that a failure is everybody's.
+    /// All hosts are told to halt at the next barrier.
     pub(crate) const fn halt(&mut self) {
         self.halting = true;
     }
 
-    /// Whether the others hear of a failure at the next barrier.
+    /// Whether hosts are told to halt at the next barrier.
     pub(crate) const fn is_halting(&self) -> bool {
         self.halting
     }
 
-    /// The end of a host whose failure the others have heard of is no news.
+    /// A host ended. `before`: whether a halt was due before that. It causes no second halt if its failure was told when it
+    /// happened.
     pub(crate) fn no_news(&mut self, of: usize, before: bool) {
         if self.raised.contains(&of) {
             self.halting = before;
         }
     }
 
-    /// What a host is told that may go on; not of its `own` failure.
+    /// What a host is told that may go on. It is not told of its `own` failure.
     fn word(&mut self, waiter: &Waiter, own: bool) -> BarrierAnswer {
         let told = self.told.insert(waiter.host, self.halts.len()).unwrap_or_default();
-        // Why by place: in a resumed run one that is behind it has heard.
+        // Why by place: in a resumed run a host that is behind it was told by the earlier process.
         let news =
             self.halts.iter().skip(told).any(|until| until.as_ref().is_none_or(|until| waiter.at <= *until));
         let due = self.deferred.remove(&waiter.host) || news;
@@ -135,20 +114,25 @@ impl Barriers {
         }
     }
 
-    /// When hosts that never answered are not waited for any more.
+    /// When hosts that never answered are waited for no longer.
     pub(crate) const fn opens_at(&self) -> Option<Instant> {
         self.opens_at
     }
 
-    /// Once that moment is there: who is still missing has answered, and is waited for.
+    /// That moment has come. Hosts that are still missing have answered, and are waited for.
     pub(crate) fn waited(&mut self) {
         self.opens_at = None;
     }
 
-    /// Those who may go on, now that everybody at work is there. A host that has never answered is not waited for: it goes
-    /// on alone when it does.
+    /// Hosts that wait at a barrier.
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = usize> {
+        self.at_barrier.keys().copied()
+    }
+
+    /// The hosts that may go on, once all hosts at work are at the barrier. A host that has never answered is not waited
+    /// for: it goes on alone when it does.
     ///
-    /// `at_work` are those who may still come, each with whether it ever answered; `in_line` tells who of them waits for a
+    /// `at_work` are hosts that may still come, each with whether it ever answered; `in_line` tells which of them wait for a
     /// place in the budget.
     pub(crate) fn open(
         &mut self,
@@ -167,7 +151,7 @@ impl Barriers {
             return if full { self.make_place() } else { Vec::new() };
         }
         self.opens_at = None;
-        // Why not all: in a resumed run one may stand before a barrier that another one has behind it.
+        // Why not all: in a resumed run a host may be at a barrier that another host has passed.
         let counted: HashSet<usize> =
             at_work.map(|(host, _)| host).filter(|host| self.at_barrier.contains_key(host)).collect();
         let first =
@@ -176,10 +160,10 @@ impl Barriers {
             first.as_ref().is_none_or(|first| waiter.at <= *first) || !counted.contains(&waiter.host)
         };
         let going: Vec<Waiter> = self.at_barrier.extract_if(.., goes).map(|(_, waiter)| waiter).collect();
-        // Why all of them: one that waits further on is heard here too.
+        // Why all of them: the failure of a host that waits further on counts here too.
         let failed = std::mem::take(&mut self.failed);
         if !failed.is_empty() {
-            // Why: where one of them is new to all, all hear of it.
+            // Why: if one of them was told to no host yet, all hosts are told.
             let known: Option<Vec<Position>> = failed.values().cloned().collect();
             self.halts.push(known.and_then(|known| known.into_iter().max()));
             self.told.extend(failed.keys().map(|host| (*host, self.halts.len())));
@@ -192,7 +176,7 @@ impl Barriers {
         going.into_iter().map(hear).collect()
     }
 
-    /// Those who are out, when the others cannot come before one of them is back: the first of them goes on alone.
+    /// Hosts that are out of service, when all others wait for one of them to be back: the first of them goes on alone.
     fn make_place(&mut self) -> Vec<(Waiter, BarrierAnswer)> {
         let out = self.at_barrier.values().filter(|waiter| waiter.is_out);
         let Some(first) = out.map(|waiter| waiter.at.clone()).min() else { return Vec::new() };
@@ -205,152 +189,14 @@ impl Barriers {
         going.into_iter().map(hear).collect()
     }
 
-    /// Asks for a task that one host runs for all; nothing while another one runs it. Where hosts wait for each other,
-    /// `first` is the one that is to run it.
-    pub(crate) fn latch(&mut self, host: usize, key: Arc<str>, first: Option<usize>) -> Option<ToNode> {
-        match self.latches.get_mut(&key) {
-            None if first.is_some_and(|first| first < host) => {
-                let owner = first.unwrap_or(host);
-                self.latches.insert(key, Latch::Expected { owner, waiting: vec![host] });
-                None
-            }
-            Some(Latch::Expected { owner, waiting }) => {
-                if *owner != host {
-                    waiting.push(host);
-                    return None;
-                }
-                let waiting = std::mem::take(waiting);
-                self.latches.insert(key, Latch::Running { owner: host, waiting });
-                Some(ToNode::LatchYours)
-            }
-            None => {
-                self.latches.insert(key, Latch::Running { owner: host, waiting: Vec::new() });
-                Some(ToNode::LatchYours)
-            }
-            Some(Latch::Running { waiting, .. }) => {
-                waiting.push(host);
-                None
-            }
-            Some(Latch::Held(why)) => Some(ToNode::Deny(why.clone())),
-            Some(Latch::Value(value)) => Some(ToNode::LatchValue(value.clone())),
-        }
-    }
-
-    /// What its task gave, for those who wait for it.
-    pub(crate) fn result(&mut self, key: Arc<str>, result: Box<LatchValue>) -> Vec<usize> {
-        match self.latches.insert(key, Latch::Value(result)) {
-            Some(Latch::Running { waiting, .. }) => waiting,
-            _ => Vec::new(),
-        }
-    }
-
-    /// Latches whose first host waits elsewhere, or in line for the budget, and so does not come to them: the first of those
-    /// who did takes each.
-    pub(crate) fn overdue(&mut self, in_line: impl Fn(usize) -> bool) -> Vec<usize> {
-        let waits: Vec<usize> = self
-            .latches
-            .values()
-            .flat_map(|latch| match latch {
-                Latch::Expected { waiting, .. } | Latch::Running { waiting, .. } => waiting.clone(),
-                Latch::Held(_) | Latch::Value(_) => Vec::new(),
-            })
-            .chain(self.at_barrier.keys().copied())
-            .collect();
-        let mut heirs = Vec::new();
-        for latch in self.latches.values_mut() {
-            if let Latch::Expected { owner, waiting } = latch
-                && (waits.contains(owner) || in_line(*owner))
-                && let Some(heir) = first_of(waiting)
-            {
-                *latch = Latch::Running { owner: heir, waiting: std::mem::take(waiting) };
-                heirs.push(heir);
-            }
-        }
-        heirs
-    }
-
-    /// A latch whose owner is gone goes to the first of those who wait, or to whoever comes next; to nobody where the owner
-    /// is held, which is then said of it: what it began may go on.
-    pub(crate) fn pass_on(&mut self, gone: usize, held: Option<&str>) -> Vec<(usize, ToNode)> {
-        let mut answers = Vec::new();
-        for latch in self.latches.values_mut() {
-            if let Latch::Running { owner, waiting } = latch
-                && *owner == gone
-                && let Some(why) = held
-            {
-                answers.extend(waiting.drain(..).map(|host| (host, ToNode::Deny(why.to_owned()))));
-                *latch = Latch::Held(why.to_owned());
-            }
-        }
-        self.latches.retain(|_, latch| match latch {
-            Latch::Expected { owner, waiting } | Latch::Running { owner, waiting } if *owner == gone => {
-                let heir = first_of(waiting);
-                if let Some(heir) = heir {
-                    *latch = Latch::Running { owner: heir, waiting: std::mem::take(waiting) };
-                    answers.push((heir, ToNode::LatchYours));
-                }
-                heir.is_some()
-            }
-            _ => true,
-        });
-        answers
-    }
-
-    /// Takes up whose failures others have heard of.
+    /// Takes over which hosts failed in a way that ends all hosts, and the others know.
     pub(crate) fn restore_raised(&mut self, hosts: impl Iterator<Item = usize>) {
         self.raised.extend(hosts);
     }
 
-    /// Takes up that a failure is everybody's: these have heard of it.
+    /// Takes over that all hosts are to halt; `told` know.
     pub(crate) fn restore_halt(&mut self, told: impl Iterator<Item = usize>) {
         self.halts.push(None);
         self.told.extend(told.map(|host| (host, self.halts.len())));
-    }
-
-    /// Takes up what an earlier process of the run knew.
-    pub(crate) fn restore(&mut self, owner: usize, taken: TakenLatches) {
-        for (key, value) in taken {
-            match value {
-                Some(value) => _ = self.latches.insert(key, Latch::Value(Box::new(value))),
-                None => {
-                    let running = Latch::Running { owner, waiting: Vec::new() };
-                    self.latches.entry(key).or_insert(running);
-                }
-            }
-        }
-    }
-}
-
-/// Takes the first of the play's hosts from those who wait.
-fn first_of(waiting: &mut Vec<usize>) -> Option<usize> {
-    let at = waiting.iter().enumerate().min_by_key(|(_, host)| **host)?.0;
-    Some(waiting.swap_remove(at))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn told(answers: &[(usize, ToNode)]) -> Vec<(usize, &str)> {
-        let word = |answer: &ToNode| match answer {
-            ToNode::LatchYours => "yours",
-            ToNode::Deny(_) => "held",
-            _ => "something else",
-        };
-        let mut told: Vec<_> = answers.iter().map(|(host, answer)| (*host, word(answer))).collect();
-        told.sort_unstable();
-        told
-    }
-
-    #[test]
-    fn a_task_for_all_goes_to_another_host_but_where_its_own_is_held() {
-        let key = || Arc::from("tasks.1");
-        let mut barriers = Barriers::default();
-        assert!(matches!(barriers.latch(0, key(), Some(0)), Some(ToNode::LatchYours)));
-        assert!(barriers.latch(1, key(), Some(0)).is_none());
-        assert!(barriers.latch(2, key(), Some(0)).is_none());
-        assert_eq!(told(&barriers.pass_on(0, None)), [(1, "yours")], "it is gone and has done nothing");
-        assert_eq!(told(&barriers.pass_on(1, Some("it is held"))), [(2, "held")], "what it began may go on");
-        assert!(matches!(barriers.latch(3, key(), Some(3)), Some(ToNode::Deny(_))), "who comes later, too");
     }
 }

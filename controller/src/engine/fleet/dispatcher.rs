@@ -4,30 +4,27 @@ mod acting;
 mod barriers;
 
 use std::{
-    collections::{BTreeSet, HashMap, HashSet, VecDeque},
+    collections::{HashMap, HashSet, VecDeque},
     sync::Arc,
     time::Duration,
 };
 
-use tokio::{
-    sync::{Semaphore, mpsc, mpsc::error::TrySendError, watch},
-    task::JoinSet,
-    time::Instant,
-};
+use tokio::{sync::mpsc, task::JoinSet, time::Instant};
 
 use crate::{
     engine::{
         error::EngineError,
         fleet::{
-            barriers::{Barriers, TakenLatches, Waiter},
+            barriers::{Barriers, Waiter},
             context::PlayContext,
             ending::{Stop, told},
+            latches::{Latches, TakenLatches},
+            latecomers::Latecomers,
+            node_tasks::NodeTasks,
             waiting::{alarm, until},
         },
         host::HostState,
         node::{
-            dispatcher::DispatcherHandle,
-            driver::NodeDriver,
             early_end::EarlyEnd,
             message::{FromNode, Pace, ToNode},
             turn::Turn,
@@ -40,17 +37,10 @@ use crate::{
     rollout::{Action, End, Input, Lost, Rollout, StopReason},
 };
 
-/// Messages from nodes that may wait for the dispatcher.
-const INBOX: usize = 1024;
-/// Answers that may wait for a node: more than are ever given before one is taken.
-const ANSWERS: usize = 16;
 /// Seconds from a grant within which the act must start.
 const PERMIT_VALID_S: u64 = 300;
 
-/// What a host may take beyond a multiple of what the slowest of the others took: to connect, and to be read.
-const LATE: (Duration, Duration) = (Duration::from_millis(300), Duration::from_secs(2));
-
-/// How a stage of a play ended.
+/// How a play ended in this process.
 pub(crate) struct PlayOutcome {
     pub(crate) host_states: Vec<HostState>,
     pub(crate) stop: Option<Stop>,
@@ -81,69 +71,38 @@ pub(crate) struct ResumeChanges {
     pub(crate) news: Option<Input>,
 }
 
-struct Running {
-    answers: mpsc::Sender<ToNode>,
-    connected: bool,
-}
-
 pub(crate) struct Dispatcher<'a, 'b> {
     context: &'a mut PlayContext<'b>,
-    host_states: Vec<Option<HostState>>,
-    running: HashMap<usize, Running>,
-    tasks: JoinSet<(usize, HostState, Result<(), EarlyEnd>)>,
-    sender: mpsc::Sender<FromNode>,
+    nodes: NodeTasks,
     inbox: mpsc::Receiver<FromNode>,
-    forks: Arc<Semaphore>,
-    pace: watch::Sender<Pace>,
+    latecomers: Latecomers,
     barriers: Barriers,
-    /// Hosts of the play by name.
-    index: HashMap<String, usize>,
+    latches: Latches,
     rollout: Option<Rollout>,
     stop: Option<Stop>,
     finished: bool,
     /// When the rollout wants to be told that time passed.
     alarm: Option<jiff::Timestamp>,
-    /// Hosts that are looked at after the soak.
-    checked: HashSet<usize>,
     surveys: JoinSet<()>,
-    begun: Instant,
-    /// The longest that a host took to connect, and to be read.
-    slowest: (Duration, Duration),
-    /// Hosts that the play does not wait for: they are still being connected to or read.
-    late: BTreeSet<usize>,
-    /// Those of them whose turn has come.
-    due: BTreeSet<usize>,
-    /// Neighbours that the last survey found out of service, where that takes up something of the play's.
+    /// Neighbours that the last survey found out of service, if that takes up something of the play's budget.
     out_beside: Vec<usize>,
 }
 
 impl<'a, 'b> Dispatcher<'a, 'b> {
     pub(crate) fn new(context: &'a mut PlayContext<'b>, host_states: Vec<HostState>) -> Self {
-        let (sender, inbox) = mpsc::channel(INBOX);
-        let forks = Arc::new(Semaphore::new(context.forks));
-        let (pace, _) = watch::channel(Pace::Going);
-        let index = context.names.iter().cloned().zip(0..).collect();
+        let (nodes, inbox) = NodeTasks::new(&context.names, host_states, context.forks);
         Self {
             context,
-            host_states: host_states.into_iter().map(Some).collect(),
-            running: HashMap::new(),
-            tasks: JoinSet::new(),
-            sender,
+            nodes,
             inbox,
-            forks,
-            pace,
+            latecomers: Latecomers::new(),
             barriers: Barriers::default(),
-            index,
+            latches: Latches::default(),
             rollout: None,
             stop: None,
             finished: false,
             alarm: None,
-            checked: HashSet::new(),
             surveys: JoinSet::new(),
-            begun: Instant::now(),
-            slowest: (Duration::ZERO, Duration::ZERO),
-            late: BTreeSet::new(),
-            due: BTreeSet::new(),
             out_beside: Vec::new(),
         }
     }
@@ -157,7 +116,7 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
     }
 
     fn told(&self, reason: &StopReason) -> String {
-        told(reason, |host| self.host_states.get(host)?.as_ref())
+        told(reason, |host| self.nodes.state(host))
     }
 
     fn names(&self, hosts: &[usize]) -> String {
@@ -193,16 +152,15 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
         predict: bool,
         spare: usize,
     ) -> Result<(), EngineError> {
-        for host in 0..self.host_states.len() {
+        for host in 0..self.nodes.len() {
             self.spawn(host, Turn::Preflight { facts, predict });
         }
-        while !self.running.is_empty() {
+        while self.nodes.are_running() {
             let patience = self.patience(spare);
             tokio::select! {
                 turned = self.turn() => turned?,
                 () = until(patience) => {
-                    self.late = self.running.keys().copied().collect();
-                    let late: Vec<usize> = self.late.iter().copied().collect();
+                    let late = self.latecomers.set_late(self.nodes.running().map(|(host, _)| host));
                     let text = format!(
                         "goes on without {}, not read yet: {} when answered",
                         self.names(&late),
@@ -217,26 +175,23 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
 
     /// Until when hosts that are still being read are waited for; for ever while they are many.
     fn patience(&self, spare: usize) -> Option<Instant> {
-        let (running, (connect, read)) = (self.running.len(), self.slowest);
-        let queued = self.host_states.len() > self.context.forks;
-        if running >= spare || running * 10 > self.host_states.len() || queued || self.stop.is_some() {
+        let (running, all) = (self.nodes.running().count(), self.nodes.len());
+        let queued = all > self.context.forks;
+        if running >= spare || running * 10 > all || queued || self.stop.is_some() {
             return None;
         }
-        let silent = self.running.values().any(|running| !running.connected);
-        let reading = self.running.values().any(|running| running.connected);
-        // Why not longer: whoever is late joins later, and all others would wait for it.
-        let silence = if silent { connect * 5 / 4 + LATE.0 } else { Duration::ZERO };
-        let slowness = if reading { read * 2 + LATE.1 } else { Duration::ZERO };
-        Some(self.begun + silence.max(slowness))
+        let silent = self.nodes.running().any(|(_, connected)| !connected);
+        let reading = self.nodes.running().any(|(_, connected)| connected);
+        Some(self.latecomers.patience(silent, reading))
     }
 
     /// The hosts of the play, but those that are late.
     pub(crate) fn host_states(&self) -> impl Iterator<Item = Option<&HostState>> {
-        self.host_states.iter().map(Option::as_ref)
+        self.nodes.states()
     }
 
     pub(crate) fn host_states_mut(&mut self) -> impl Iterator<Item = &mut HostState> {
-        self.host_states.iter_mut().flatten()
+        self.nodes.states_mut()
     }
 
     pub(crate) fn context(&mut self) -> &mut PlayContext<'b> {
@@ -257,7 +212,7 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
     /// Goes on until the rollout is over and nobody is at work any more: who is late may still be read, and who is
     /// looked at after the soak may not have answered.
     async fn finish(mut self) -> Result<PlayOutcome, EngineError> {
-        while !(self.finished && self.running.is_empty()) && self.stop != Some(Stop::Aborted) {
+        while !(self.finished && !self.nodes.are_running()) && self.stop != Some(Stop::Aborted) {
             self.turn().await?;
         }
         Ok(self.stage())
@@ -274,16 +229,13 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
         let of_wave: HashSet<usize> =
             wave.map(|wave| rollout.wave(wave).iter().copied().collect()).unwrap_or_default();
         for (owner, taken) in latches.into_iter().filter(|(host, _)| of_wave.contains(host)) {
-            self.barriers.restore(owner, taken);
+            self.latches.restore(owner, taken);
         }
         let has_raised = |host_state: &HostState| {
             host_state.resumed.as_ref().is_some_and(|resumed| resumed.raised_at.is_some())
         };
-        let raised = self
-            .host_states
-            .iter()
-            .zip(0..)
-            .filter(|(host_state, _)| host_state.as_ref().is_some_and(has_raised));
+        let raised =
+            self.nodes.states().zip(0..).filter(|(host_state, _)| host_state.is_some_and(has_raised));
         self.barriers.restore_raised(raised.map(|(_, host)| host));
         self.rollout = Some(rollout);
         for host in again.returned {
@@ -299,21 +251,17 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
         if let Some(reason) = bound.cloned() {
             // Why: nor do hosts and later plays begin that had not.
             self.stop = Some(Stop::of(&reason, self.told(&reason)));
-            self.pace.send_replace(Pace::NoneNew);
+            self.nodes.set_pace(Pace::NoneNew);
             // Why: who was stopped hears of it once, also where the process that reached the bound did not live to say so.
             let heard = |host_state: &HostState| {
                 host_state.resumed.as_ref().is_some_and(|resumed| resumed.halted.is_some())
             };
-            let heard = self
-                .host_states
-                .iter()
-                .zip(0..)
-                .filter(|(host_state, _)| host_state.as_ref().is_some_and(heard));
+            let heard = self.nodes.states().zip(0..).filter(|(host_state, _)| host_state.is_some_and(heard));
             self.barriers.restore_halt(heard.map(|(_, host)| host));
         }
         if self.context.winds_up {
             self.stop = Some(Stop::Interrupted);
-            self.pace.send_replace(Pace::Stopping);
+            self.nodes.set_pace(Pace::Stopping);
         }
         // Why before: the step may start more.
         let in_flight = self.rollout.as_ref().map(Rollout::in_flight).unwrap_or_default();
@@ -334,16 +282,14 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
     /// Carries the play out, wave by wave.
     pub(crate) async fn carry_out(mut self, rollout: Rollout) -> Result<PlayOutcome, EngineError> {
         self.rollout = Some(rollout);
-        for host in 0..self.host_states.len() {
-            match self.host_states.get(host) {
-                Some(Some(host_state)) if host_state.custody.adopted => {
-                    self.input(Input::Adopted { host })?
-                }
-                Some(Some(host_state)) if host_state.is_absent() => {
+        for host in 0..self.nodes.len() {
+            match self.nodes.state(host) {
+                Some(host_state) if host_state.custody.adopted => self.input(Input::Adopted { host })?,
+                Some(host_state) if host_state.is_absent() => {
                     self.input(Input::OthersOut { host, out: true })?
                 }
-                None | Some(None) => self.input(Input::Late { host })?,
-                Some(Some(_)) => {}
+                None => self.input(Input::Late { host })?,
+                Some(_) => {}
             }
         }
         self.input(Input::Begin)?;
@@ -352,8 +298,7 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
 
     fn stage(self) -> PlayOutcome {
         let lost = self.rollout.as_ref().map_or(self.context.before.so_far.lost, Rollout::lost);
-        let host_states = self.host_states.into_iter().flatten().collect();
-        PlayOutcome::of(host_states, self.stop, lost, &self.context.snapshots)
+        PlayOutcome::of(self.nodes.into_states(), self.stop, lost, &self.context.snapshots)
     }
 
     /// Waits for the next thing to happen and deals with it.
@@ -372,7 +317,7 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
                 self.alarm = None;
                 self.input(Input::Tick)
             }
-            Some(ended) = self.tasks.join_next() => match ended {
+            Some(ended) = self.nodes.join_next() => match ended {
                 Ok((host, host_state, result)) => {
                     // Why: what the task sent before it ended comes before its end.
                     while let Ok(message) = self.inbox.try_recv() {
@@ -395,7 +340,7 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
         }
         if self.stop.is_none() {
             self.stop = Some(Stop::Interrupted);
-            self.pace.send_replace(Pace::Stopping);
+            self.nodes.set_pace(Pace::Stopping);
             let out = self.rollout.as_ref().map(Rollout::out).unwrap_or_default();
             let text = match out.is_empty() {
                 true => format!("{STOPPING}; press again to leave now"),
@@ -408,46 +353,21 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
             return Ok(());
         }
         self.stop = Some(Stop::Aborted);
-        self.tasks.abort_all();
-        self.running.clear();
+        self.nodes.abort();
         Ok(())
     }
 
     fn spawn(&mut self, host: usize, turn: Turn) {
-        let Some(mut host_state) = self.host_states.get_mut(host).and_then(Option::take) else { return };
-        if !host_state.is_alive() {
-            self.host_states[host] = Some(host_state);
-            return;
-        }
-        host_state.custody.serves &= turn == Turn::Gate;
-        let (answers, from_us) = mpsc::channel(ANSWERS);
-        let connected = host_state.link.is_some();
-        let dispatcher = DispatcherHandle {
-            host,
-            name: host_state.name.clone(),
-            out: self.sender.clone(),
-            answers: from_us,
-            pace: self.pace.subscribe(),
-            forks: Arc::clone(&self.forks),
-            place: None,
-        };
-        let driver = NodeDriver::new(Arc::clone(&self.context.settings), dispatcher, host_state);
-        if turn == Turn::Gate {
-            self.checked.insert(host);
-        }
-        let make = Arc::clone(&self.context.cursors);
-        self.running.insert(host, Running { answers, connected });
-        self.tasks.spawn(driver.take(turn, make));
+        self.nodes.spawn(host, turn, &self.context.settings, &self.context.cursors);
     }
 
     fn message(&mut self, message: FromNode) -> Result<(), EngineError> {
         match message {
             FromNode::Record(entry) => {
                 if let Entry::Event(What::Connected { host, ms, .. }) = &entry
-                    && let Some(running) = self.index.get(host).and_then(|host| self.running.get_mut(host))
+                    && self.nodes.connected(host)
                 {
-                    running.connected = true;
-                    self.slowest.0 = self.slowest.0.max(Duration::from_millis(*ms));
+                    self.latecomers.note_connect(Duration::from_millis(*ms));
                 }
                 self.emit(entry)
             }
@@ -492,16 +412,7 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
     }
 
     fn answer(&self, host: usize, answer: ToNode) -> Result<(), EngineError> {
-        let Some(running) = self.running.get(&host) else { return Ok(()) };
-        match running.answers.try_send(answer) {
-            // Why no error where it is closed: a task that ended meanwhile needs no answer.
-            Ok(()) | Err(TrySendError::Closed(_)) => Ok(()),
-            // Why an error: a node whose answer is lost would wait for it for ever.
-            Err(TrySendError::Full(_)) => Err(EngineError::Internal(format!(
-                "{} has not taken its last {ANSWERS} answers",
-                self.name(host)
-            ))),
-        }
+        self.nodes.answer(host, answer)
     }
 
     fn ended(
@@ -510,36 +421,36 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
         mut host_state: HostState,
         result: Result<(), EarlyEnd>,
     ) -> Result<(), EngineError> {
-        self.running.remove(&host);
-        host_state.until = Some(std::time::Instant::now());
+        let checked = self.nodes.ended(host);
+        host_state.tally.until = Some(std::time::Instant::now());
         match result {
             Ok(()) => {}
             Err(EarlyEnd::Unreachable(why)) => {
-                host_state.counts.unreachable += 1;
+                host_state.tally.counts.unreachable += 1;
                 host_state.worsen(NodeState::Unreachable, Some(why));
             }
             Err(EarlyEnd::Held(why)) => host_state.worsen(NodeState::Held, Some(why)),
             Err(EarlyEnd::Failed(why)) => {
-                host_state.counts.failed += 1;
+                host_state.tally.counts.failed += 1;
                 host_state.worsen(NodeState::Failed, Some(why));
             }
             Err(EarlyEnd::Stopped) if host_state.is_alive() => {
                 // Why over what it had reached: a node that did not get to its end is not as declared.
                 host_state.verdict = NodeState::Skipped;
-                let began = host_state.counts != RecapCounts::default();
+                let began = host_state.tally.counts != RecapCounts::default();
                 let how_far = if began { "stopped before its end" } else { "stopped before it began" };
                 host_state.message = Some(how_far.to_owned());
             }
             Err(EarlyEnd::Stopped) => {}
         }
         let state = host_state.verdict;
-        if self.late.remove(&host) {
+        if self.latecomers.arrives(host) {
             return self.arrived(host, host_state);
         }
         if self.rollout.is_none() && host_state.is_alive() {
-            self.slowest.1 = self.slowest.1.max(self.begun.elapsed());
+            self.latecomers.note_read();
         }
-        if self.checked.remove(&host) {
+        if checked {
             let (ok, why) = (host_state.is_alive(), host_state.message.clone().unwrap_or_default());
             if !ok {
                 self.emit(What::NodeState {
@@ -548,7 +459,7 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
                     detail: host_state.message.clone(),
                 })?;
             }
-            self.host_states[host] = Some(host_state);
+            self.nodes.put(host, host_state);
             return self.input(Input::SoakChecked { host, ok, why });
         }
         // Why not after a preflight that went well: the node's own turn is still to come.
@@ -570,7 +481,7 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
         if !host_state.is_alive() {
             self.context.snapshots.lose(&host_state.name);
         }
-        self.host_states[host] = Some(host_state);
+        self.nodes.put(host, host_state);
         if self.rollout.is_some() {
             if fatal {
                 self.input(Input::Fatal)?;
@@ -591,7 +502,7 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
         }
         let held = format!("{} is held at a task that it does for all hosts (`run_once`)", self.name(host));
         let held = (state == NodeState::Held).then_some(held.as_str());
-        for (waiting, answer) in self.barriers.pass_on(host, held) {
+        for (waiting, answer) in self.latches.pass_on(host, held) {
             self.answer(waiting, answer)?;
         }
         self.open_barrier()
@@ -601,12 +512,12 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
     fn arrived(&mut self, host: usize, host_state: HostState) -> Result<(), EngineError> {
         let (state, detail, answers) =
             (host_state.verdict, host_state.message.clone(), host_state.is_alive());
-        self.host_states[host] = Some(host_state);
+        self.nodes.put(host, host_state);
         if !answers {
             self.emit(What::NodeState { host: self.name(host), state, detail })?;
         }
         self.input(Input::OthersOut { host, out: !answers })?;
-        if self.due.remove(&host) {
+        if self.latecomers.take_due(host) {
             let mut inputs = VecDeque::new();
             self.act(Action::Start { host }, &mut inputs)?;
             for input in inputs {

@@ -79,7 +79,7 @@ impl Conversation {
             old.close().await;
         }
         let begin = tokio::time::Instant::now();
-        self.host.since.get_or_insert_with(|| begin.into_std());
+        self.host.tally.since.get_or_insert_with(|| begin.into_std());
         match self.reach().await {
             Ok(link) => {
                 let ms = u64::try_from(begin.elapsed().as_millis()).unwrap_or(u64::MAX);

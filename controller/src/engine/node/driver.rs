@@ -180,7 +180,7 @@ impl NodeDriver {
             let (state, message) = verdict::of_report(self.custody.node.settings.run.verb, &report);
             self.custody.node.host.worsen(state, message);
             if self.custody.node.settings.run.verb == Verb::Audit {
-                self.custody.node.host.judged.take(&report);
+                self.custody.node.host.tally.judged.take(&report);
             }
             if self.left.reported > 0 {
                 self.left.reported -= 1;
@@ -204,21 +204,23 @@ impl NodeDriver {
                     let stopping = *self.custody.node.dispatcher.pace.borrow() == Pace::Stopping;
                     if !self.custody.node.host.custody.out_of_service
                         && stopping
-                        && action.phase == Phase::Declared
+                        && action.phase() == Phase::Declared
                     {
                         return Err(EarlyEnd::Stopped);
                     }
                     let fed = match self.perform(&action, silent, &mut seen).await {
                         // Why not one that is out of service: nobody may leave it behind.
                         Err(EarlyEnd::Unreachable(reason))
-                            if action.forgives_loss && !self.custody.node.is_out() =>
+                            if action.terms.forgives_loss && !self.custody.node.is_out() =>
                         {
                             Fed::Unreachable { reason }
                         }
                         done => done?,
                     };
                     let mut fed = match fed {
-                        Fed::Outcome(outcome) if (action.keeps || outcome.facts.is_some()) && !silent => {
+                        Fed::Outcome(outcome)
+                            if (action.terms.keeps || outcome.facts.is_some()) && !silent =>
+                        {
                             Fed::Outcome(Box::new(self.custody.node.settings.run.results_budget.within(
                                 *outcome,
                                 &action.id,
@@ -329,18 +331,18 @@ impl NodeDriver {
         if !silent {
             // Why not a job: asked for again, it is found and never begun twice.
             if self.left.ask_spool
-                && action.job.is_none()
+                && action.terms.job.is_none()
                 && let Some(fed) = self.spooled(action).await?
             {
                 return Ok(fed);
             }
-            if let Some((seconds, left)) = action.wait {
+            if let Some((seconds, left)) = action.terms.wait {
                 self.before_retry(Duration::from_secs(seconds), left).await?;
             }
             self.announce(action).await?;
         }
         // Why not what may disturb: the budget bounds that, and who waits for the budget must keep nobody from ending.
-        let throttle = action.throttle.filter(|_| !silent && action.disruption == Disruption::Live);
+        let throttle = action.terms.throttle.filter(|_| !silent && action.disruption == Disruption::Live);
         let _turn = match throttle {
             Some(most) => {
                 drop(self.custody.node.dispatcher.place.take());
@@ -352,7 +354,7 @@ impl NodeDriver {
         };
         match &action.work {
             Work::Node { op, blobs } => {
-                let fed = match action.job {
+                let fed = match action.terms.job {
                     Some(job) => self.custody.node.job(action, op, job).await?,
                     None => self.operate(action, op, blobs).await?,
                 };
@@ -433,13 +435,13 @@ impl NodeDriver {
         };
         let is_command = tasks::find(action.kind).is_some_and(|kind| kind.class == Class::Command);
         if action.mode == Mode::Apply
-            && (is_command || action.job.is_some() || self.custody.node.host.custody.out_of_service)
+            && (is_command || action.terms.job.is_some() || self.custody.node.host.custody.out_of_service)
         {
             self.custody.node.dispatcher.durable(started).await?;
         } else {
             self.custody.node.dispatcher.emit(started).await;
         }
-        if action.phase == Phase::Verify && self.custody.node.host.custody.out_of_service {
+        if action.phase() == Phase::Verify && self.custody.node.host.custody.out_of_service {
             self.custody.node.dispatcher.state(NodeState::Verifying, None).await;
         }
         Ok(())
@@ -475,19 +477,19 @@ impl NodeDriver {
         blobs: &[BlobNeed],
         timeout_s: u64,
     ) -> Result<Fed, EarlyEnd> {
-        if let Some(host) = &action.delegate {
+        if let Some(host) = &action.terms.delegate {
             return Ok(match self.custody.node.on_another(action, host, op, blobs, timeout_s).await {
                 Ok(outcome) => Fed::Outcome(Box::new(outcome)),
                 Err(reason) => Fed::Unreachable { reason },
             });
         }
-        if action.mode == Mode::Apply && action.phase != Phase::Verify {
+        if action.mode == Mode::Apply && action.phase() != Phase::Verify {
             let most = tasks::find(action.kind).map_or(Disruption::Live, |kind| kind.disruption);
             if let Err(held) = self.custody.still_allowed(most).await {
                 return Ok(held);
             }
         }
-        let verifies = action.phase == Phase::Verify;
+        let verifies = action.phase() == Phase::Verify;
         if verifies && !self.verifying {
             // Why: an earlier proof of this session reads as what it assumed, and the node may differ by now.
             self.custody.node.request(Request::ForgetPredictions).await?;

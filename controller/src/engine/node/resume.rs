@@ -89,7 +89,7 @@ impl NodeDriver {
             return Ok(None);
         }
         let op_id = action.id.to_string();
-        let link = match &action.delegate {
+        let link = match &action.terms.delegate {
             Some(host) => {
                 let r#become = action.run_as != RunAs::Login;
                 let link = self
@@ -138,7 +138,7 @@ impl NodeDriver {
                     "interrupted in task `{}` ({}:{}): it began, and how far it got is not known",
                     action.task, action.position.file, action.position.line
                 );
-                return Ok(match action.on_interrupt {
+                return Ok(match action.terms.on_interrupt {
                     OnInterrupt::Rerun => None,
                     OnInterrupt::Fail => Some(Fed::Refused { reason: what }),
                     OnInterrupt::Hold => {

@@ -518,7 +518,7 @@ impl PlayHistory {
             reports.extend(reported);
         }
         for report in &reports {
-            slot.counts.count(report);
+            slot.tally.counts.count(report);
             let (state, message) = verdict::of_report(Verb::Run, report);
             slot.worsen(state, message);
         }

@@ -52,8 +52,11 @@ impl Engine {
 
     /// Puts hosts in the order of the inventory.
     pub(crate) fn as_in_inventory(&self, names: &mut [String]) {
-        let groups =
-            self.contexts_of(PlayIndex::default()).values().find_map(|context| context.magic.get("groups"));
+        let groups = self
+            .plays
+            .contexts_of(PlayIndex::default())
+            .values()
+            .find_map(|context| context.magic.get("groups"));
         let all =
             groups.and_then(Value::as_map).and_then(|groups| groups.get("all")).and_then(Value::as_list);
         let places: HashMap<&str, usize> =

@@ -2,14 +2,14 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
-    sync::{Arc, LazyLock},
+    sync::Arc,
 };
 
-use gpufleet_protocol::{Disruption, RunEpoch, message::Mode};
+use gpufleet_protocol::{Disruption, message::Mode};
 use tokio::sync::mpsc;
 
 use crate::{
-    drain::{Marker, Runner, Scheduler, Target},
+    drain::{Runner, Target},
     engine::{
         error::EngineError,
         fleet::{
@@ -27,81 +27,41 @@ use crate::{
             conversation::{delegates::Delegates, ways::Ways},
             hooks::Hooks,
             results_budget::ResultsBudget,
-            settings::{Overrules, PlaySettings, RunSettings},
+            settings::{PlaySettings, RunSettings},
             throttle::Throttles,
             turn::MakeCursor,
         },
         ports::{
-            confirm::{Confirm, Forecast, Refusal, Stepper},
+            confirm::{Confirm, Forecast, Refusal},
             link::{Connector, Purpose},
         },
         replay::{
-            durations::{self, DurationHistory},
+            durations,
             history::{PlayHistory, RunHistory},
         },
-        run::{drain_preview, peers, policy},
+        run::{
+            drain_preview,
+            options::{Options, PlayInputs},
+            peers, policy,
+        },
     },
     event::{DrainStep, Level, NodeState, PlayStarted, RunStarted, Verb, WaveShape, What},
     index::PlayIndex,
-    interpreter::{Cursor, Files, HostContext, HostSnapshots, for_all},
+    interpreter::{Cursor, Files, HostSnapshots, for_all},
     journal::Replayed,
-    playbook::{Order, Overrides, Play, Program, Strategy, TagFilter},
+    playbook::{Order, Play, Program, Strategy},
     report::fold_names,
     rollout::{Amount, Batch, Lost, SoFar, WaveHost, plan_waves},
     template::Value,
 };
 
-/// What a run does and how.
-#[derive(Clone)]
-pub struct Options {
-    pub verb: Verb,
-    /// Nodes worked on at once.
-    pub forks: usize,
-    /// Wins over the plays' `max_unavailable`.
-    pub max_unavailable: Option<Amount>,
-    /// What the command line says over the plays' policies.
-    pub overrides: Overrides,
-    pub task_timeout_s: u64,
-    /// `--become`: for plays that do not say.
-    pub default_become: bool,
-    pub tags: Arc<TagFilter>,
-    /// This run, with its epoch in milliseconds since 1970: a newer run fences an older one.
-    pub holder: RunEpoch,
-    /// Goes on with what another process began.
-    pub resumed: bool,
-    pub overrules: Overrules,
-    /// The boot of the machine that gpufleet itself runs on: a node in the same one is never disturbed.
-    pub own_boot: Option<String>,
-    /// Only leads what is under way to a safe point, and begins nothing (`gpufleet abort`).
-    pub winds_up: bool,
-    /// Whether tasks see that differences are wanted (`ansible_diff_mode`).
-    pub diff: bool,
-    /// Whether a reading runs commands that say `check_mode: false`, as a person asked for (`run --check`).
-    pub runs_commands: bool,
-    /// Asked before each task, where a person wants that.
-    pub stepper: Option<Arc<dyn Stepper>>,
-    /// Nodes that a run whose journal is lost left drained, with its markers: theirs is this run's now.
-    pub adopted: HashMap<String, Marker>,
-}
-
 /// A run that is ready to begin.
 pub struct Engine {
     pub program: Arc<Program>,
-    /// Hosts of each play, in order, after patterns and limits.
-    pub play_hosts: Vec<Vec<String>>,
-    /// Hosts of each play that limits leave out: their outages count where the scheduler tells of them.
-    pub neighbours: Vec<Vec<String>>,
-    /// For each play what the inventory says of each host; without an entry, as for the first one.
-    pub contexts: Vec<Arc<HashMap<String, Arc<HostContext>>>>,
-    /// For each play by which of the connector's ways it logs in; without an entry, by the first one.
-    pub logins: Vec<u16>,
+    pub plays: PlayInputs,
     pub files: Arc<dyn Files>,
     pub connector: Arc<dyn Connector>,
     pub confirm: Arc<dyn Confirm>,
-    /// Who drains the nodes of each play; none where nobody has to.
-    pub schedulers: Vec<Option<Arc<Scheduler>>>,
-    /// What earlier journals show of each play; plays beyond its end are not known.
-    pub learned: Vec<DurationHistory>,
     /// Runs hooks on this machine.
     pub runner: Arc<dyn Runner>,
     pub options: Options,
@@ -161,7 +121,7 @@ impl Engine {
         let mut stop = None;
         let mut lost = Lost::default();
         let mut over = false;
-        for index in (0..self.play_hosts.len()).map(PlayIndex::from) {
+        for index in (0..self.plays.hosts.len()).map(PlayIndex::from) {
             // Why not one that did not get to its waves: it was planned from what had been read by then.
             let begun = past.play(index).filter(PlayHistory::has_begun);
             // Why only then: whom a play that began has out of service is brought back, whatever became of earlier ones.
@@ -178,7 +138,7 @@ impl Engine {
             let hosts = match &begun {
                 // Why not the play's: an order that is shuffled is another one now.
                 Some(begun) => begun.shape.hosts.clone(),
-                None => self.play_hosts.get(index.place()).cloned().unwrap_or_default(),
+                None => self.plays.hosts_of(index).to_vec(),
             };
             let mut taken: Vec<HostState> =
                 hosts.iter().filter_map(|host| host_states.remove(host)).collect();
@@ -212,7 +172,7 @@ impl Engine {
                 self.tell_who_is_still_drained(index, &stage.host_states, recorder).await?;
             }
             if self.options.verb == Verb::Plan
-                && let Some(scheduler) = self.scheduler(index)
+                && let Some(scheduler) = self.plays.scheduler_of(index)
             {
                 let disturbed = forecast(stage.host_states.iter(), stage.host_states.len()).disturbed;
                 let names = disturbed.into_iter().map(|(name, _)| name).collect();
@@ -245,10 +205,10 @@ impl Engine {
             verb: self.options.verb,
             holder: self.options.holder.clone(),
             resumed: self.options.resumed,
-            task_timeout_s: self.options.task_timeout_s,
+            task_timeout_s: self.options.tasks.timeout_s,
             overrules: self.options.overrules,
             own_boot: self.options.own_boot.clone(),
-            stepper: self.options.stepper.clone(),
+            stepper: self.options.tasks.stepper.clone(),
             connector: Arc::clone(&self.connector),
             ways,
             delegates: Arc::clone(&self.delegates),
@@ -263,7 +223,7 @@ impl Engine {
         host_states: &[HostState],
         recorder: &mut Recorder,
     ) -> Result<(), EngineError> {
-        let Some(scheduler) = self.scheduler(play).filter(|scheduler| scheduler.surveys) else {
+        let Some(scheduler) = self.plays.scheduler_of(play).filter(|scheduler| scheduler.surveys) else {
             return Ok(());
         };
         let looked_at = host_states.iter().filter(|host_state| host_state.is_alive() && !host_state.is_out());
@@ -299,7 +259,7 @@ impl Engine {
 
     /// Gives the schedulers' locks back: nothing of this run is at work any more.
     async fn unlock(&self, earlier: bool, recorder: &mut Recorder) -> Result<(), EngineError> {
-        for scheduler in self.schedulers.iter().flatten() {
+        for scheduler in self.plays.schedulers.iter().flatten() {
             if let Err(error) = scheduler.unlock(&self.options.holder.run, earlier).await {
                 let text = format!(
                     "the lock at {} could not be given back: {error}; `gpufleet locks` shows it",
@@ -344,7 +304,7 @@ impl Engine {
         shape: &PlayStarted,
         domains: &Domains<'_>,
     ) -> Neighbours {
-        let names = self.neighbours.get(index.place()).map(Vec::as_slice).unwrap_or_default();
+        let names = self.plays.neighbours_of(index);
         Neighbours::of(names, play, shape, self.amount(play), domains)
     }
 
@@ -355,10 +315,10 @@ impl Engine {
         hosts: &[String],
         recorder: &mut Recorder,
     ) -> Result<Domains<'_>, EngineError> {
-        let beside = self.neighbours.get(index.place()).into_iter().flatten();
+        let beside = self.plays.neighbours_of(index);
         let hosts: Vec<String> = hosts.iter().chain(beside).cloned().collect();
-        let contexts = self.contexts_of(index);
-        domains(play, &hosts, contexts, self.scheduler(index).as_deref(), recorder).await
+        let contexts = self.plays.contexts_of(index);
+        domains(play, &hosts, contexts, self.plays.scheduler_of(index).as_deref(), recorder).await
     }
 
     /// `hostvars`, where anybody asks for it: what is known of every host as the play begins.
@@ -369,30 +329,21 @@ impl Engine {
         host_states: impl Iterator<Item = &'a HostState>,
         elsewhere: &'a HashMap<String, HostState>,
     ) -> Option<Value> {
-        let known = self.contexts_of(index).values().find_map(|context| context.magic.get("hostvars"))?;
+        let known =
+            self.plays.contexts_of(index).values().find_map(|context| context.magic.get("hostvars"))?;
         let mode = if self.options.verb.writes() { Mode::Apply } else { Mode::Predict };
-        let mut same = for_all(play, mode, &self.options.tags, &*self.files);
-        same.insert("ansible_diff_mode", Value::Bool(self.options.diff));
+        let mut same = for_all(play, mode, &self.options.tasks.tags, &*self.files);
+        same.insert("ansible_diff_mode", Value::Bool(self.options.tasks.diff));
         Some(peers::hostvars(known, &same, host_states.chain(elsewhere.values()), play.gather_facts))
     }
 
     fn amount(&self, play: &Play) -> Amount {
-        self.options.max_unavailable.unwrap_or(policy::amount(play.max_unavailable))
-    }
-
-    /// What a play knows of each host.
-    pub(crate) fn contexts_of(&self, play: PlayIndex) -> &Arc<HashMap<String, Arc<HostContext>>> {
-        static NOBODY: LazyLock<Arc<HashMap<String, Arc<HostContext>>>> = LazyLock::new(Arc::default);
-        self.contexts.get(play.place()).or_else(|| self.contexts.first()).unwrap_or(&NOBODY)
+        self.options.rollout.max_unavailable.unwrap_or(policy::amount(play.max_unavailable))
     }
 
     pub(crate) fn play_at(&self, index: PlayIndex) -> Result<&Play, EngineError> {
         let play = self.program.plays.get(index.place());
         play.map(Arc::as_ref).ok_or_else(|| EngineError::Internal(format!("no play {index}")))
-    }
-
-    pub(crate) fn scheduler(&self, play: PlayIndex) -> Option<Arc<Scheduler>> {
-        self.schedulers.get(play.place()).cloned().flatten()
     }
 
     async fn close(
@@ -472,8 +423,7 @@ impl Engine {
         let models = durations::models(
             dispatcher.host_states().flatten().filter_map(|host_state| host_state.facts.as_deref()),
         );
-        let unknown = DurationHistory::default();
-        let learned = (self.learned.get(index.place()).unwrap_or(&unknown), &models);
+        let history = self.plays.durations_of(index);
         let domains = self.domains(index, play, &names, dispatcher.context().recorder).await?;
         let shape = PlayStarted {
             play: index,
@@ -481,7 +431,13 @@ impl Engine {
             hosts: names.clone(),
             waves: shapes.collect(),
             max_unavailable: budget,
-            policy: Some(policy::policy(play, &self.options.overrides, &names, &domains, learned)),
+            policy: Some(policy::policy(
+                play,
+                &self.options.rollout.overrides,
+                &names,
+                &domains,
+                (&history, &models),
+            )),
             work: Some(durations::work_of(play)),
         };
         if disrupts
@@ -512,8 +468,9 @@ impl Engine {
         }
         dispatcher.context().neighbours = self.neighbours(index, play, &shape, &domains);
         self.adopt(&mut dispatcher)?;
-        let scheduler = self.scheduler(index);
-        let rollout = rollout(play, &shape, scheduler.as_deref(), &self.options.overrides, waves, so_far)?;
+        let scheduler = self.plays.scheduler_of(index);
+        let rollout =
+            rollout(play, &shape, scheduler.as_deref(), &self.options.rollout.overrides, waves, so_far)?;
         dispatcher.carry_out(rollout).await
     }
 
@@ -526,7 +483,7 @@ impl Engine {
         recorder: &'a mut Recorder,
         interrupts: &'a mut mpsc::Receiver<()>,
     ) -> PlayContext<'a> {
-        let r#become = self.options.default_become || play.may_escalate();
+        let r#become = self.options.tasks.default_become || play.may_escalate();
         let nobody_yet = HashMap::new();
         let hostvars = self.hostvars(index, play, std::iter::empty(), &nobody_yet);
         let (cursors, snapshots) = self.cursors(index, &names, &[], hostvars, &[]);
@@ -542,18 +499,18 @@ impl Engine {
                     .and_then(Value::as_str)
                     .is_some_and(|text| text.rsplit('.').next() == Some("local")),
                 guest: false,
-                commands: self.options.runs_commands,
-                login: self.logins.get(index.place()).copied().unwrap_or_default(),
+                commands: self.options.tasks.runs_commands,
+                login: self.plays.login_of(index),
             },
             gate: play.policy.checks(),
             hooks: Hooks::new(
                 play,
-                Arc::clone(self.contexts_of(index)),
+                Arc::clone(self.plays.contexts_of(index)),
                 Arc::clone(&self.runner),
                 self.options.holder.run.clone(),
                 Arc::clone(&self.confirm),
             ),
-            scheduler: self.scheduler(index),
+            scheduler: self.plays.scheduler_of(index),
             linear: play.strategy == Strategy::Linear,
             throttles: Throttles::default(),
         };
@@ -625,6 +582,7 @@ impl Engine {
         // Why not those in the inventory's order too: as in Ansible, a batch has the play's.
         let batches: Vec<Vec<Arc<str>>> = waves.iter().map(|wave| shared(&wave.hosts)).collect();
         let extra = self
+            .plays
             .contexts_of(play)
             .values()
             .next()
@@ -636,7 +594,7 @@ impl Engine {
         lost.iter().for_each(|host| snapshots.lose(host));
         let of_cursors = Arc::clone(&snapshots);
         let (program, files) = (Arc::clone(&self.program), Arc::clone(&self.files));
-        let (contexts, options) = (Arc::clone(self.contexts_of(play)), self.options.clone());
+        let (contexts, options) = (Arc::clone(self.plays.contexts_of(play)), self.options.tasks.clone());
         let peers = peers::of(&names, &batches, lost, hostvars);
         let make: MakeCursor = Arc::new(move |host_state: &HostState, mode: Mode, defer_to_reboot: bool| {
             let context = contexts.get(&host_state.name).cloned().unwrap_or_default();

@@ -3,6 +3,7 @@
 mod between;
 pub(super) mod drain_preview;
 pub(super) mod engine;
+pub(super) mod options;
 mod peers;
 mod policy;
 mod take_up;

@@ -53,15 +53,21 @@ impl Engine {
                 aside: shape.aside,
             })
             .collect();
-        let scheduler = self.scheduler(index);
+        let scheduler = self.plays.scheduler_of(index);
         // Why not as it is now: earlier plays were taken up again meanwhile, and the play began before that.
         // Of records without those numbers: as near as can be told now, without what later plays did.
         let so_far = begun.so_far.unwrap_or_else(|| SoFar {
             out_elsewhere: elsewhere.values().filter(|host_state| host_state.is_out()).count(),
             ..before.so_far
         });
-        let mut core =
-            rollout(play, &begun.shape, scheduler.as_deref(), &self.options.overrides, waves, so_far)?;
+        let mut core = rollout(
+            play,
+            &begun.shape,
+            scheduler.as_deref(),
+            &self.options.rollout.overrides,
+            waves,
+            so_far,
+        )?;
         let mut bound = None;
         for (place, now, input) in &begun.inputs {
             core.step(*now, input.clone())?;

@@ -49,7 +49,7 @@ pub(super) async fn run(world: &Arc<World>, overrules: Overrules, interrupt: Opt
     let mut recorder = Recorder::new(Journal::create(&dir).unwrap(), Vec::new(), jiff::Timestamp::now);
     let (press, mut interrupts) = mpsc::channel(1);
     let mut engine = engine(PLAYBOOK, world, &hosts, 1);
-    engine.options.max_unavailable = Some(Amount::Count(2));
+    engine.options.rollout.max_unavailable = Some(Amount::Count(2));
     engine.options.overrules = overrules;
     let keep = press.clone();
     if let Some(after) = interrupt {

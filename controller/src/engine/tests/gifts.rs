@@ -35,7 +35,7 @@ fn with_hostvars(world: &Arc<World>, hosts: &[String], epoch: u64) -> Engine {
     let mut engine = engine(GIFTS, world, hosts, epoch);
     let of_host = |host: &String| (Arc::from(host.as_str()), Value::map([("known", Value::Bool(true))]));
     let known = Value::map(hosts.iter().map(of_host));
-    let contexts = engine.contexts.iter_mut().flat_map(|of_play| Arc::make_mut(of_play).values_mut());
+    let contexts = engine.plays.contexts.iter_mut().flat_map(|of_play| Arc::make_mut(of_play).values_mut());
     for context in contexts {
         Arc::make_mut(&mut Arc::make_mut(context).magic).insert("hostvars", known.clone());
     }

@@ -28,7 +28,7 @@ fn run_in(world: &Arc<World>, hosts: &[String], playbook: &str) -> Vec<What> {
         let mut recorder = Recorder::new(Journal::create(&dir).unwrap(), Vec::new(), jiff::Timestamp::now);
         let (_press, mut interrupts) = mpsc::channel(1);
         let mut engine = engine(playbook, world, hosts, 1);
-        engine.options.max_unavailable = Some(Amount::Count(2));
+        engine.options.rollout.max_unavailable = Some(Amount::Count(2));
         let result = engine.run(started(hosts), &mut recorder, &mut interrupts).await.unwrap();
         recorder.finish().unwrap();
         assert_eq!((result.stop, result.out_of_service), (None, Vec::new()));

@@ -404,9 +404,9 @@ async fn events_of(verb: Verb, learned: Vec<DurationHistory>, window: Option<&st
     let mut recorder = Recorder::new(Journal::create(&dir).unwrap(), Vec::new(), Timestamp::now);
     let (_keep, mut interrupts) = mpsc::channel(1);
     let mut engine = engine(PLAYBOOK, &world, &hosts, 1);
-    engine.learned = learned;
+    engine.plays.durations = learned;
     engine.options.verb = verb;
-    engine.options.overrides =
+    engine.options.rollout.overrides =
         Overrides { window: window.map(|text| Window::parse(text).unwrap()), ..Overrides::default() };
     let result = engine.run(started(&hosts), &mut recorder, &mut interrupts).await.unwrap();
     assert_eq!(result.stop, None);

@@ -35,7 +35,8 @@ use self::{
     world::{Switches, Wires, World},
 };
 use super::{
-    Confirm, Engine, Forecast, Options, Recorder, Refusal, ResultsBudget, RunHistory, RunResult, Stop,
+    Confirm, Engine, Forecast, Options, PlayInputs, Recorder, Refusal, ResultsBudget, RolloutOptions,
+    RunHistory, RunResult, Stop, TaskOptions,
 };
 use crate::{
     event::{DrainStep, EVENT_VERSION, Event, RunStarted, Verb, What},
@@ -127,34 +128,37 @@ fn engine(playbook: &str, world: &Arc<World>, hosts: &[String], epoch: u64) -> E
     Engine {
         delegates: Arc::default(),
         results_budget: Arc::new(ResultsBudget::of(hosts.len())),
-        play_hosts: program.plays.iter().map(|_| hosts.to_vec()).collect(),
-        neighbours: vec![world::lock(&world.neighbours).clone(); program.plays.len()],
+        plays: PlayInputs {
+            hosts: program.plays.iter().map(|_| hosts.to_vec()).collect(),
+            neighbours: vec![world::lock(&world.neighbours).clone(); program.plays.len()],
+            contexts: vec![Arc::new(hosts.iter().map(context).collect())],
+            logins: Vec::new(),
+            schedulers: vec![world.drains.then(|| FakeScheduler::of(world, *world.notice.lock().unwrap()))],
+            durations: Vec::new(),
+        },
         program,
-        contexts: vec![Arc::new(hosts.iter().map(context).collect())],
-        logins: Vec::new(),
         files: Arc::new(CachedFiles::new(HashMap::<String, String>::new())),
         connector: Arc::new(Wires(Arc::clone(world))),
         confirm: Arc::new(Yes),
-        schedulers: vec![world.drains.then(|| FakeScheduler::of(world, *world.notice.lock().unwrap()))],
-        learned: Vec::new(),
         runner: Arc::new(Switches(Arc::clone(world))),
         options: Options {
-            stepper: None,
-            runs_commands: false,
-            diff: false,
             verb: Verb::Run,
             forks: 64,
-            max_unavailable: None,
-            task_timeout_s: 600,
-            default_become: false,
-            tags: Arc::new(TagFilter::default()),
+            rollout: RolloutOptions::default(),
+            tasks: TaskOptions {
+                timeout_s: 600,
+                default_become: false,
+                tags: Arc::new(TagFilter::default()),
+                diff: false,
+                runs_commands: false,
+                stepper: None,
+            },
             holder: RunEpoch { run: "RUN".to_owned(), epoch },
             resumed: epoch > 1,
+            winds_up: false,
             overrules: super::Overrules::default(),
             own_boot: world.own_boot.lock().unwrap().clone(),
-            winds_up: false,
             adopted: HashMap::new(),
-            overrides: crate::playbook::Overrides::default(),
         },
     }
 }

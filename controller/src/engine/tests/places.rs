@@ -51,7 +51,7 @@ fn a_budget_that_only_the_command_line_makes_smaller_is_kept() {
         let world = World::new(&hosts, false);
         let dir = RunDir::new(state.path(), &RunId::generate());
         let mut engine = engine(LINEAR, &world, &hosts, 1);
-        engine.options.max_unavailable = Some(Amount::Count(1));
+        engine.options.rollout.max_unavailable = Some(Amount::Count(1));
         assert_eq!(ends(engine, &world, &hosts, &dir).await.out_of_service, Vec::<String>::new());
         assert_eq!(*world::lock(&world.most_down), 1);
     });

@@ -58,7 +58,7 @@ impl Story {
         let killed = killed.then_some(("gpu002", (|machine| machine.down) as ComeSoFar));
         let with = |engine: &mut Engine| {
             let (first, second) = (["gpu001", "gpu005"], ["gpu002", "gpu003", "gpu004"]);
-            engine.play_hosts = vec![first.map(str::to_owned).to_vec(), second.map(str::to_owned).to_vec()];
+            engine.plays.hosts = vec![first.map(str::to_owned).to_vec(), second.map(str::to_owned).to_vec()];
             set(engine);
         };
         self.process_of(TWO, killed, with).await
@@ -139,7 +139,7 @@ fn a_host_that_returns_to_an_earlier_play_leaves_the_later_one_its_budget() {
     virtual_time(async {
         let mut story = Story::new();
         story.world.with("gpu001", |machine| machine.fault = Fault::NeverBack);
-        let two = |engine: &mut Engine| engine.options.max_unavailable = Some(Amount::Count(2));
+        let two = |engine: &mut Engine| engine.options.rollout.max_unavailable = Some(Amount::Count(2));
         assert!(story.process(true, two).await.is_none());
         story.world.with("gpu001", |machine| machine.mend());
         let result = story.process(false, two).await.unwrap();
@@ -155,7 +155,7 @@ fn nodes_that_a_later_play_has_out_take_up_the_budget_of_an_earlier_one() {
     virtual_time(async {
         let mut story = Story::new();
         story.world.with("gpu001", |machine| machine.works = true);
-        let one = |engine: &mut Engine| engine.options.max_unavailable = Some(Amount::Count(1));
+        let one = |engine: &mut Engine| engine.options.rollout.max_unavailable = Some(Amount::Count(1));
         assert!(story.process(true, one).await.is_none());
         story.world.with("gpu001", |machine| machine.works = false);
         let result = story.process(false, one).await.unwrap();
@@ -174,8 +174,8 @@ fn one_failure_more_in_an_earlier_play_stops_the_later_one() {
     virtual_time(async {
         let mut story = Story::new();
         let fails = |engine: &mut Engine| {
-            engine.options.overrides = Overrides { max_failures: Some(1), ..Overrides::default() };
-            engine.options.max_unavailable = Some(Amount::Count(3));
+            engine.options.rollout.overrides = Overrides { max_failures: Some(1), ..Overrides::default() };
+            engine.options.rollout.max_unavailable = Some(Amount::Count(3));
         };
         story.world.with("gpu001", |machine| machine.works = true);
         story.world.with("gpu003", |machine| machine.works = true);
@@ -200,8 +200,8 @@ fn a_stop_in_an_earlier_play_leaves_nobody_of_a_later_one_out() {
     virtual_time(async {
         let mut story = Story::new();
         let none = |engine: &mut Engine| {
-            engine.options.overrides = Overrides { max_failures: Some(0), ..Overrides::default() };
-            engine.play_hosts[1].truncate(2);
+            engine.options.rollout.overrides = Overrides { max_failures: Some(0), ..Overrides::default() };
+            engine.plays.hosts[1].truncate(2);
         };
         story.world.with("gpu001", |machine| machine.works = true);
         story.world.with("gpu003", |machine| machine.works = true);
@@ -293,7 +293,7 @@ fn what_a_lost_run_left_drained_is_adopted_once() {
         lock(&world.queue.held).insert("gpu001".to_owned(), Holder::Run(marker.clone()));
         let dir = RunDir::new(state.path(), &RunId::generate());
         let mut engine = engine(DRAINED_TWICE, &world, &hosts, 1);
-        engine.schedulers = vec![engine.schedulers[0].clone(); 2];
+        engine.plays.schedulers = vec![engine.plays.schedulers[0].clone(); 2];
         engine.options.adopted = [("gpu001".to_owned(), marker)].into();
         let (_keep, mut interrupts) = mpsc::channel(1);
         let result = process_with(engine, &world, &hosts, &dir, &mut interrupts).await.unwrap();

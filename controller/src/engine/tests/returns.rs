@@ -105,8 +105,8 @@ fn what_another_drain_rebooted_is_no_reason_to_work_beside_others() {
             lock(&other.queue.held).remove("gpu001");
         });
         let mut engine = engine(playbook, &world, &hosts, 1);
-        let scheduler = engine.schedulers[0].clone();
-        engine.schedulers.push(scheduler);
+        let scheduler = engine.plays.schedulers[0].clone();
+        engine.plays.schedulers.push(scheduler);
         let (_press, mut interrupts) = mpsc::channel(1);
         let result = process_with(engine, &world, &hosts, &dir, &mut interrupts).await.unwrap();
         world.with("gpu001", |machine| assert_eq!(machine.asked, 1, "the first play rebooted it"));

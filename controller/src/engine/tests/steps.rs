@@ -35,7 +35,7 @@ async fn stepped(
     person: &Arc<Person>,
 ) -> Option<RunResult> {
     let mut engine = engine(TWO, world, hosts, epoch);
-    engine.options.stepper = Some(Arc::clone(person) as Arc<dyn Stepper>);
+    engine.options.tasks.stepper = Some(Arc::clone(person) as Arc<dyn Stepper>);
     let (_keep, mut interrupts) = mpsc::channel(1);
     process_with(engine, world, hosts, dir, &mut interrupts).await
 }

@@ -8,15 +8,18 @@ use gpufleet_protocol::{Change, Disruption, FailureKind, NodeOp, OpOutcome, OpSt
 use serde_json::{Map, Value as Json, json};
 
 use super::judge::hide;
+use super::looping::item_layer;
 use super::state::{Failure, Frame, Pending, Purpose, Reach};
 use super::task::Raw;
-use super::{Copied, Cursor, DelegatedFacts, EndState, Fed};
+use super::titles::{item_label, title};
+use super::{Cursor, EndState, Fed};
 use crate::event::{TaskReport, TaskStatus as Status};
 use crate::interpreter::action::{Action, Mode, Work, position};
 use crate::interpreter::facts::fact_vars;
 use crate::interpreter::intervening::Intervener;
 use crate::interpreter::ledger::{Entry, Owner};
-use crate::template::{Dict, Value};
+use crate::interpreter::snapshots::DelegatedFacts;
+use crate::template::Dict;
 
 impl Cursor {
     /// Takes the answer to the last step; gives the reports that are done with it.
@@ -25,40 +28,35 @@ impl Cursor {
     pub fn feed(&mut self, fed: Fed) -> Vec<TaskReport> {
         crate::template::take_warnings();
         let reports = self.take(fed);
-        self.keep_warnings();
+        self.reports.keep_warnings();
         reports
     }
 
     fn take(&mut self, fed: Fed) -> Vec<TaskReport> {
         if let Fed::Latch(copied) = fed {
-            if let Some(key) = self.open_latch.take() {
-                match copied {
-                    Some(copied) => self.take_copy(copied),
-                    None => {
-                        self.decided_latch = Some(key);
-                        self.latched = Some(Copied::default());
-                        self.latch_settled = false;
-                    }
-                }
+            match copied {
+                Some(copied) if self.latch.lose() => self.take_copy(copied),
+                Some(_) => {}
+                None => self.latch.win(),
             }
-            return std::mem::take(&mut self.queue);
+            return self.reports.take();
         }
         if let Fed::Asked { run } = fed {
-            self.answered(run);
-            return std::mem::take(&mut self.queue);
+            self.frames.answered(run);
+            return self.reports.take();
         }
         if fed == Fed::Ended {
             self.end_here();
-            return std::mem::take(&mut self.queue);
+            return self.reports.take();
         }
         if fed == Fed::Halted {
             let message = "a failure on another host ended it".to_owned();
             let failure = Failure::of(String::new(), message);
             self.fail(Failure { reach: Reach::Elsewhere, ..failure });
-            return std::mem::take(&mut self.queue);
+            return self.reports.take();
         }
         if let Some(Pending { action, purpose }) = self.pending.take() {
-            let delegate = action.delegate.clone();
+            let delegate = action.terms.delegate.clone();
             match fed {
                 Fed::Unreachable { reason } => self.lost(&action, &purpose, reason),
                 Fed::Held { reason } => self.held(&action, reason),
@@ -86,11 +84,11 @@ impl Cursor {
                 },
                 Fed::Latch(_) | Fed::Asked { .. } | Fed::Ended | Fed::Halted => {}
             }
-            for report in &mut self.queue {
+            for report in self.reports.iter_mut() {
                 report.delegated_to.clone_from(&delegate);
             }
         }
-        std::mem::take(&mut self.queue)
+        self.reports.take()
     }
 
     fn unexpected(&mut self, action: Action, purpose: Purpose) {
@@ -124,14 +122,14 @@ impl Cursor {
             }
             // Why: a command that only the run does may bring it.
             OpStatus::Failed { kind: FailureKind::Missing, message }
-                if self.mode == Mode::Predict && self.commands_ahead =>
+                if self.setup.mode == Mode::Predict && self.gaps.has_skipped_commands() =>
             {
                 (Status::Possible, Some(message))
             }
             OpStatus::Failed { message, .. } => (Status::Failed, Some(message)),
         };
-        if self.mode == Mode::Apply && status == Status::Changed {
-            self.touched = true;
+        if self.setup.mode == Mode::Apply && status == Status::Changed {
+            self.passes.touch();
         }
         Raw {
             status: Some(status),
@@ -167,16 +165,15 @@ impl Cursor {
         {
             let found = fact_vars(facts);
             let chosen = chosen_facts(&found, &request.filter);
-            let for_another =
-                matches!(self.frames.last(), Some(Frame::Task(active)) if active.task.delegate_facts);
-            let host = action.delegate.as_deref().filter(|_| for_another);
+            let for_another = self.frames.task().is_some_and(|active| active.task.delegate_facts);
+            let host = action.terms.delegate.as_deref().filter(|_| for_another);
             let given = DelegatedFacts { facts: found, set: Dict::default() };
-            if !self.give(host, &given) {
-                self.read_facts(given.facts);
+            if !self.others.give(host, &given) {
+                self.variables.read_facts(given.facts);
             }
             outcome.data.insert("ansible_facts".to_owned(), Json::Object(chosen));
         }
-        if let Some(Frame::Task(active)) = self.frames.last()
+        if let Some(active) = self.frames.task()
             && let Some(period) = active.task.timeout_s
         {
             ran_into(period, action.kind, &mut outcome);
@@ -186,8 +183,8 @@ impl Cursor {
         let command = tasks::find(action.kind).is_some_and(|kind| kind.class == Class::Command);
         let told = outcome.status.clone();
         let raw = if command && outcome.status == OpStatus::Possible {
-            self.commands_ahead = true;
-            self.not_run()
+            self.gaps.skip_command();
+            self.setup.not_run()
         } else {
             self.raw_of(outcome)
         };
@@ -195,14 +192,14 @@ impl Cursor {
         let mut place = None;
         // Why not one that another host did for this one, or that was only predicted: nothing of it is on this node.
         // Nor one that nobody waits for: when it is done is not known.
-        let waited = action.job.is_none_or(|job| job.poll_s > 0);
-        let here = action.delegate.is_none() && action.mode == self.mode && waited;
+        let waited = action.terms.job.is_none_or(|job| job.poll_s > 0);
+        let here = action.terms.delegate.is_none() && action.mode == self.setup.mode && waited;
         if let (true, Some(owner), Work::Node { mut op, blobs }) = (lasting && here, owner, action.work) {
             // Why: only the node knows whether a file was put there, or into a folder of that name.
             if let (NodeOp::PutFile(put), Some(dest)) = (&mut *op, placed) {
                 put.dest = dest;
             }
-            place = self.ledger.declare(Entry {
+            place = self.passes.declare(Entry {
                 owners: vec![owner],
                 op: *op,
                 blobs,
@@ -223,34 +220,32 @@ impl Cursor {
 
     /// Notes what an operation may have done to what earlier tasks declared.
     pub(super) fn intervene(&mut self, action: &Action, status: &OpStatus) {
-        let Work::Node { op, .. } = &action.work else { return };
         // Why a failure too: what failed may have done a part of it.
         let acted = match status {
             OpStatus::Changed => true,
             OpStatus::Failed { kind, .. } => *kind != FailureKind::Refused,
             _ => false,
         };
-        if acted && action.mode == Mode::Apply && action.delegate.is_none() {
-            let unwatched = action.job.is_some_and(|job| job.poll_s == 0);
-            self.ledger.intervened(op, &Intervener::of(action), unwatched);
+        if acted && action.mode == Mode::Apply && action.terms.delegate.is_none() {
+            self.passes.intervened(action);
         }
     }
 
     /// The task and item on top.
     fn owner(&self) -> Option<Owner> {
-        let Some(Frame::Task(active)) = self.frames.last() else { return None };
+        let Some(active) = self.frames.task() else { return None };
         let task = Arc::clone(&active.task);
         let layer = match (&task.looped, active.items.as_ref().and_then(|items| items.get(active.next))) {
             (Some(looped), Some(value)) => {
-                Some((Self::item_layer(looped, active.next, value, active.items.as_deref()), value))
+                Some((item_layer(looped, active.next, value, active.items.as_deref()), value))
             }
             _ => None,
         };
         let scope = self.scope(&task, layer.as_ref().map(|(layer, _)| Arc::clone(layer)));
         let item = layer.map(|(_, value)| {
-            (u32::try_from(active.next).unwrap_or(u32::MAX), Self::item_label(&task, value, &scope))
+            (u32::try_from(active.next).unwrap_or(u32::MAX), item_label(&task, value, &scope))
         });
-        let title = self.title(&task, &scope);
+        let title = title(&task, &scope);
         Some(Owner { task, title, item })
     }
 
@@ -264,7 +259,9 @@ impl Cursor {
             self.item_done(raw);
             return;
         }
-        self.touched |= self.mode == Mode::Apply;
+        if self.setup.mode == Mode::Apply {
+            self.passes.touch();
+        }
         let mut change = Change::new("node", Some("running".to_owned()), "rebooted", Disruption::Reboot);
         if let Work::Reboot { reasons, .. } = &action.work
             && !reasons.is_empty()
@@ -276,34 +273,6 @@ impl Cursor {
         self.activate(Disruption::Reboot, None);
     }
 
-    /// Takes facts over; as in Ansible, what tasks made facts of stays in `ansible_facts`.
-    fn read_facts(&mut self, fresh: Dict) {
-        let before = std::mem::replace(&mut self.vars.facts, Arc::new(fresh));
-        let Some(Value::Map(before)) = before.get("ansible_facts") else { return };
-        let now = match self.vars.facts.get("ansible_facts") {
-            Some(Value::Map(now)) => Arc::clone(now),
-            _ => Arc::default(),
-        };
-        let left = before.iter().filter(|(name, _)| !now.contains(name));
-        self.add_facts(left.map(|(name, value)| (Arc::clone(name), value.clone())).collect());
-    }
-
-    /// Puts these into `ansible_facts`.
-    pub(super) fn add_facts(&mut self, fresh: Vec<(Arc<str>, Value)>) {
-        if fresh.is_empty() {
-            return;
-        }
-        let facts = Arc::make_mut(&mut self.vars.facts);
-        let mut all = match facts.get("ansible_facts") {
-            Some(Value::Map(all)) => (**all).clone(),
-            _ => Dict::default(),
-        };
-        for (name, value) in fresh {
-            all.insert(name, value);
-        }
-        facts.insert("ansible_facts", Value::Map(Arc::new(all)));
-    }
-
     fn facts(&mut self, action: &Action, outcome: OpOutcome) {
         let facts = outcome.facts.clone();
         let warnings = outcome.warnings.clone();
@@ -312,7 +281,7 @@ impl Cursor {
         report.message = raw.message;
         report.warnings = warnings;
         if let Some(facts) = &facts {
-            self.read_facts(fact_vars(facts));
+            self.variables.read_facts(fact_vars(facts));
             report.status = Status::Ok;
         } else if report.status != Status::Failed {
             report.status = Status::Failed;
@@ -320,16 +289,16 @@ impl Cursor {
         }
         let failed = report.status == Status::Failed;
         let message = report.message.clone().unwrap_or_default();
-        self.queue.push(report);
+        self.reports.push(report);
         if failed {
-            let reach = if self.play.any_errors_fatal { Reach::Raised } else { Reach::Here };
+            let reach = if self.setup.play.any_errors_fatal { Reach::Raised } else { Reach::Here };
             self.fail(Failure { reach, ..Failure::of(action.task.clone(), message) });
         }
     }
 
     /// Reports of a ledger entry, each under its own task.
     fn entry_reports(&mut self, action: &Action, entry: usize, outcome: &OpOutcome) -> Vec<TaskReport> {
-        let Some(owners) = self.ledger.entries.get(entry).map(|entry| entry.owners.clone()) else {
+        let Some(owners) = self.passes.ledger().entries.get(entry).map(|entry| entry.owners.clone()) else {
             return Vec::new();
         };
         let mut reports = Vec::new();
@@ -362,7 +331,7 @@ impl Cursor {
         let activated = members.filter_map(|member| member.activated).chain(outcome.activated).max();
         let awaiting =
             outcome.members.iter().flat_map(|m| m.awaiting.iter()).chain(&outcome.awaiting).cloned();
-        if let Some(known) = self.ledger.entries.get_mut(entry) {
+        if let Some(known) = self.passes.ledger_mut().entries.get_mut(entry) {
             known.awaiting = awaiting.collect();
             if !reports.iter().any(|report| matches!(report.status, Status::Failed | Status::Unknown)) {
                 // Why: it holds anew, so what others did before is over.
@@ -376,13 +345,13 @@ impl Cursor {
         });
         for mut report in reports {
             if report.status == Status::Unknown {
-                self.unknown.push(format!("{}: {}", report.task, report.message.clone().unwrap_or_default()));
+                self.ending.note_unknown(&report.task, report.message.as_deref().unwrap_or_default());
             }
             if !matches!(report.status, Status::Ok | Status::Skipped) {
                 // Why: a failure here is counted once, with its task, although the task itself was reported before.
                 report.item = report.item.filter(|_| report.status != Status::Failed);
-                report.rescued = report.status == Status::Failed && self.will_rescue();
-                self.queue.push(report);
+                report.rescued = report.status == Status::Failed && self.frames.will_rescue();
+                self.reports.push(report);
             }
         }
         if let Some(failure) = failure {
@@ -394,12 +363,13 @@ impl Cursor {
     }
 
     fn verified(&mut self, action: &Action, entry: usize, outcome: OpOutcome) {
-        let touched = self.touched;
+        let touched = self.passes.is_touched();
         let reports = self.entry_reports(action, entry, &outcome);
         // Why: a verification changes nothing, whatever the plan says.
-        self.touched = touched;
-        let others = Intervener::named(&self.ledger.interveners(entry));
-        let notes = self.ledger.entries.get(entry).map(|entry| entry.notes.clone()).unwrap_or_default();
+        self.passes.set_touched(touched);
+        let others = Intervener::named(&self.passes.ledger().interveners(entry));
+        let notes =
+            self.passes.ledger().entries.get(entry).map(|entry| entry.notes.clone()).unwrap_or_default();
         let (mut failure, mut overruled, mut unseen) = (None, Vec::new(), false);
         for (owner, mut report) in reports.into_iter().enumerate() {
             let blind = part_of(&outcome, owner).is_some_and(is_blind);
@@ -419,12 +389,8 @@ impl Cursor {
                 .collect();
             match report.status {
                 Status::Unknown => {
-                    self.unknown.push(format!(
-                        "{}: {}",
-                        report.task,
-                        report.message.clone().unwrap_or_default()
-                    ));
-                    self.queue.push(report);
+                    self.ending.note_unknown(&report.task, report.message.as_deref().unwrap_or_default());
+                    self.reports.push(report);
                     continue;
                 }
                 Status::Failed | Status::Changed | Status::Ok
@@ -446,7 +412,7 @@ impl Cursor {
                     (report.item, report.message) = (None, None);
                     report.changes.clear();
                     overruled.push(owner);
-                    self.queue.push(report);
+                    self.reports.push(report);
                     continue;
                 }
                 Status::Failed => {}
@@ -462,12 +428,12 @@ impl Cursor {
             report.changes.clear();
             let message = report.message.clone().unwrap_or_default();
             failure.get_or_insert_with(|| Failure::of(report.task.clone(), message));
-            self.queue.push(report);
+            self.reports.push(report);
         }
         if !overruled.is_empty() {
-            self.ledger.overrule(entry, &overruled);
+            self.passes.ledger_mut().overrule(entry, &overruled);
         }
-        if let Some(entry) = self.ledger.entries.get_mut(entry).filter(|_| !unseen) {
+        if let Some(entry) = self.passes.ledger_mut().entries.get_mut(entry).filter(|_| !unseen) {
             // Why: they have been looked at, and what differs later was somebody else's doing.
             entry.after.clear();
         }
@@ -478,9 +444,9 @@ impl Cursor {
 
     /// The node does not answer.
     fn lost(&mut self, action: &Action, purpose: &Purpose, reason: String) {
-        let ignored = match (purpose, self.frames.last()) {
+        let ignored = match (purpose, self.frames.top()) {
             (Purpose::Task | Purpose::Reboot, Some(Frame::Task(active))) => active.task.ignore_unreachable,
-            (Purpose::Facts, _) => self.play.ignore_unreachable,
+            (Purpose::Facts, _) => self.setup.play.ignore_unreachable,
             (Purpose::Group, Some(Frame::Group(group))) => {
                 group.tasks.iter().all(|task| task.ignore_unreachable)
             }
@@ -489,8 +455,8 @@ impl Cursor {
         if !ignored {
             let mut report = blank(action, Status::Unreachable);
             report.message = Some(reason.clone());
-            self.queue.push(report);
-            self.end = Some(EndState::Unreachable { reason });
+            self.reports.push(report);
+            self.ending.set(EndState::Unreachable { reason });
             return;
         }
         match purpose {
@@ -498,7 +464,7 @@ impl Cursor {
                 let mut report = blank(action, Status::Unreachable);
                 report.ignored = true;
                 report.message = Some(reason);
-                self.queue.push(report);
+                self.reports.push(report);
             }
             Purpose::Group => self.finish_group(None, None, Some(&reason)),
             _ => self.item_done(Raw::because(Status::Unreachable, reason)),
@@ -508,8 +474,8 @@ impl Cursor {
     fn held(&mut self, action: &Action, reason: String) {
         let mut report = blank(action, Status::Held);
         report.message = Some(reason.clone());
-        self.queue.push(report);
-        self.end = Some(EndState::Held { reason });
+        self.reports.push(report);
+        self.ending.set(EndState::Held { reason });
     }
 }
 

@@ -6,37 +6,31 @@ use gpufleet_protocol::op::{GpuGroup, GpuMember};
 use gpufleet_protocol::{NodeOp, OpOutcome, OpStatus};
 
 use super::Cursor;
-use super::state::{ActiveGroup, Frame, Member, MemberState, Pending, Purpose};
-use super::task::{Items, LOOP_UNKNOWN, Raw};
+use super::judge::ignores_errors;
+use super::looping::{LOOP_UNKNOWN, LoopItems, item_layer};
+use super::state::{ActiveGroup, Frame, ItemState, MemberItem, Pending, Purpose};
+use super::task::Raw;
+use super::titles::{item_label, title};
 use crate::event::TaskStatus as Status;
-use crate::interpreter::action::{Action, Mode, Phase, RunAs, Work, position};
+use crate::interpreter::action::{Action, Mode, Phase, RunAs, Terms, Work, position};
 use crate::interpreter::ledger::{Entry, Owner};
 use crate::interpreter::prepare::{Deed, Prepared};
-use crate::playbook::Task;
 
 impl Cursor {
-    pub(super) fn push_group(&mut self, tasks: Arc<[Arc<Task>]>) {
-        self.frames.push(Frame::Group(Box::new(ActiveGroup {
-            tasks,
-            slots: Vec::new(),
-            started: false,
-            asked: false,
-        })));
-    }
-
     /// Evaluates every member at entry and sends those that act.
     pub(super) fn group_step(&mut self) {
-        let Some(Frame::Group(group)) = self.frames.last() else { return };
+        let Some(group) = self.frames.group() else { return };
         if group.started {
             // Why: nothing was sent, or its result was taken already.
             self.finish_group(None, None, None);
             return;
         }
         let tasks = Arc::clone(&group.tasks);
-        if self.mode == Mode::Apply && self.settles(|op| matches!(op, NodeOp::GpuGroup(_))) {
+        if self.setup.mode == Mode::Apply && self.passes.settle_before(|op| matches!(op, NodeOp::GpuGroup(_)))
+        {
             return;
         }
-        let mut slots = Vec::new();
+        let mut evaluated = Vec::new();
         let mut members = Vec::new();
         let mut terms: Option<(RunAs, Vec<(String, String)>)> = None;
         for (member, task) in tasks.iter().enumerate() {
@@ -47,26 +41,26 @@ impl Cursor {
             }
             let mut all = Vec::new();
             let (values, early) = match items {
-                Items::None => (vec![None], None),
-                Items::These(values) => {
+                LoopItems::None => (vec![None], None),
+                LoopItems::These(values) => {
                     all = values.clone();
                     (values.into_iter().map(Some).collect(), None)
                 }
-                Items::Skip(reason) => (vec![None], Some(MemberState::Skip(reason))),
-                Items::Possible => (vec![None], Some(self.open_slot(LOOP_UNKNOWN.to_owned()))),
-                Items::Fail(message) => (vec![None], Some(MemberState::Fail(message))),
+                LoopItems::Skip(reason) => (vec![None], Some(ItemState::Skip(reason))),
+                LoopItems::Possible => (vec![None], Some(self.left_open(LOOP_UNKNOWN.to_owned()))),
+                LoopItems::Fail(message) => (vec![None], Some(ItemState::Fail(message))),
             };
             let mut early = early;
             for (index, value) in values.into_iter().enumerate() {
                 let layer = match (&task.looped, &value) {
-                    (Some(looped), Some(value)) => Some(Self::item_layer(looped, index, value, Some(&all))),
+                    (Some(looped), Some(value)) => Some(item_layer(looped, index, value, Some(&all))),
                     _ => None,
                 };
                 let scope = self.scope(&task, layer.clone());
                 let prepared = match early.take() {
                     Some(state) => Err(state),
                     None => {
-                        let (prepared, secret) = self.surroundings(&task).prepare(&task, &scope);
+                        let (prepared, secret) = self.setup.surroundings(&task).prepare(&task, &scope);
                         if secret {
                             task = self.hidden(&task);
                         }
@@ -74,92 +68,88 @@ impl Cursor {
                     }
                 };
                 let item = value.as_ref().map(|value| {
-                    (u32::try_from(index).unwrap_or(u32::MAX), Self::item_label(&task, value, &scope))
+                    (u32::try_from(index).unwrap_or(u32::MAX), item_label(&task, value, &scope))
                 });
-                let owner = Owner { task: Arc::clone(&task), title: self.title(&task, &scope), item };
+                let owner = Owner { task: Arc::clone(&task), title: title(&task, &scope), item };
                 let state = prepared.map_or_else(
                     |state| state,
                     |prepared| match prepared {
-                        Prepared::Skip(reason) => MemberState::Skip(reason),
-                        Prepared::Unmet(_) => MemberState::Skip("the condition does not hold".to_owned()),
-                        Prepared::Possible(reason) => self.open_slot(reason),
-                        Prepared::Fail(message) => MemberState::Fail(message),
+                        Prepared::Skip(reason) => ItemState::Skip(reason),
+                        Prepared::Unmet(_) => ItemState::Skip("the condition does not hold".to_owned()),
+                        Prepared::Possible(reason) => self.left_open(reason),
+                        Prepared::Fail(message) => ItemState::Fail(message),
                         Prepared::Do(ready) => match ready.deed {
                             Deed::Gpu(gpu) => {
                                 terms.get_or_insert((ready.run_as, ready.environment));
                                 members.push(GpuMember { task: gpu });
-                                MemberState::Sent(members.len() - 1)
+                                ItemState::Sent(members.len() - 1)
                             }
-                            _ => MemberState::Fail("not a GPU task".to_owned()),
+                            _ => ItemState::Fail("not a GPU task".to_owned()),
                         },
                     },
                 );
-                slots.push(Member { member, owner, layer, state });
+                evaluated.push(MemberItem { member, owner, layer, state });
             }
         }
         // Why: a member that cannot even be evaluated must not leave the GPUs in half of the declared state.
-        let broken = slots.iter().any(|slot| {
-            matches!(slot.state, MemberState::Fail(_))
-                && !Self::ignores_errors(&slot.owner.task, &self.scope(&slot.owner.task, None))
+        let broken = evaluated.iter().any(|one| {
+            matches!(one.state, ItemState::Fail(_))
+                && !ignores_errors(&one.owner.task, &self.scope(&one.owner.task, None))
         });
         if broken {
             members.clear();
         }
-        let sent: Vec<&Member> = slots
+        let sent: Vec<&MemberItem> = evaluated
             .iter()
-            .filter(|slot| !members.is_empty() && matches!(slot.state, MemberState::Sent(_)))
+            .filter(|one| !members.is_empty() && matches!(one.state, ItemState::Sent(_)))
             .collect();
         if let (Some(first), Some((run_as, environment))) = (sent.first(), terms) {
             let task = &first.owner.task;
             let action = Action {
-                id: self.op_id(&task.path, None, Phase::Declared, 0),
+                id: self.setup.op_id(&task.path, None, Phase::Declared, 0),
                 task: first.owner.title.clone(),
                 kind: task.kind.name,
                 position: position(&task.span),
-                mode: self.mode,
-                phase: Phase::Declared,
+                mode: self.setup.mode,
                 work: Work::Node {
                     op: Box::new(NodeOp::GpuGroup(GpuGroup {
                         members,
-                        defer_to_reboot: self.defer_to_reboot,
+                        defer_to_reboot: self.setup.switches.defer_to_reboot,
                     })),
                     blobs: Vec::new(),
                 },
-                timeout_s: sent.iter().filter_map(|slot| slot.owner.task.timeout_s).max(),
+                timeout_s: sent.iter().filter_map(|one| one.owner.task.timeout_s).max(),
                 run_as,
                 environment,
-                on_interrupt: crate::playbook::OnInterrupt::Hold,
-                no_log: sent.iter().any(|slot| slot.owner.task.no_log),
-                disruption: sent.iter().map(|slot| slot.owner.task.kind.disruption).max().unwrap_or_default(),
-                wait: None,
-                delegate: None,
-                throttle: None,
-                forgives_loss: tasks.iter().all(|task| task.ignore_unreachable),
-                job: None,
-                keeps: tasks.iter().any(|task| task.register.is_some()),
+                no_log: sent.iter().any(|one| one.owner.task.no_log),
+                disruption: sent.iter().map(|one| one.owner.task.kind.disruption).max().unwrap_or_default(),
+                terms: Terms {
+                    forgives_loss: tasks.iter().all(|task| task.ignore_unreachable),
+                    keeps: tasks.iter().any(|task| task.register.is_some()),
+                    ..Terms::default()
+                },
             };
             self.pending = Some(Pending { action, purpose: Purpose::Group });
         } else if broken {
-            for slot in &mut slots {
-                if matches!(slot.state, MemberState::Sent(_)) {
-                    slot.state = MemberState::Skip(
-                        "another task of the same GPU group cannot be evaluated".to_owned(),
-                    );
+            for one in &mut evaluated {
+                if matches!(one.state, ItemState::Sent(_)) {
+                    one.state =
+                        ItemState::Skip("another task of the same GPU group cannot be evaluated".to_owned());
                 }
             }
         }
-        if let Some(Frame::Group(group)) = self.frames.last_mut() {
-            group.slots = slots;
+        if let Some(group) = self.frames.group_mut() {
+            group.items = evaluated;
             group.started = true;
         }
     }
 
-    fn open_slot(&self, reason: String) -> MemberState {
-        let raw = self.undecided(reason);
+    fn left_open(&self, reason: String) -> ItemState {
+        let raw = self.setup.undecided(reason);
         let message = raw.message.unwrap_or_default();
         match raw.status {
-            Some(Status::Possible) => MemberState::Possible(message),
-            _ => MemberState::Fail(message),
+            Some(Status::Possible) => ItemState::Possible(message),
+            _ => ItemState::Fail(message),
         }
     }
 
@@ -171,7 +161,7 @@ impl Cursor {
         lost: Option<&str>,
     ) {
         let Some(Frame::Group(group)) = self.frames.pop() else { return };
-        let ActiveGroup { tasks, slots, .. } = *group;
+        let ActiveGroup { tasks, items: evaluated, .. } = *group;
         let mut parts: Vec<Option<OpOutcome>> = Vec::new();
         let activated = outcome.as_ref().and_then(|outcome| {
             let members = outcome.members.iter().filter_map(|member| member.activated);
@@ -197,13 +187,13 @@ impl Cursor {
         let mut looped = vec![false; tasks.len()];
         // Why: an operation that failed as a whole has no results of members; one task bears it, the others were not done.
         let mut bearer = parts.is_empty();
-        for slot in slots {
-            let raw = match slot.state {
-                MemberState::Skip(reason) => Raw::because(Status::Skipped, reason),
-                MemberState::Possible(reason) => Raw::because(Status::Possible, reason),
-                MemberState::Fail(message) => Raw::because(Status::Failed, message),
-                MemberState::Sent(_) if let Some(reason) = lost => Raw::because(Status::Unreachable, reason),
-                MemberState::Sent(index) => match (parts.get_mut(index).and_then(Option::take), &whole) {
+        for one in evaluated {
+            let raw = match one.state {
+                ItemState::Skip(reason) => Raw::because(Status::Skipped, reason),
+                ItemState::Possible(reason) => Raw::because(Status::Possible, reason),
+                ItemState::Fail(message) => Raw::because(Status::Failed, message),
+                ItemState::Sent(_) if let Some(reason) = lost => Raw::because(Status::Unreachable, reason),
+                ItemState::Sent(index) => match (parts.get_mut(index).and_then(Option::take), &whole) {
                     (Some(part), _) => {
                         let lasting = matches!(part.status, OpStatus::Ok | OpStatus::Changed);
                         if lasting
@@ -212,7 +202,7 @@ impl Cursor {
                             && let Some(member) = group.members.get(index)
                         {
                             kept.push(member.clone());
-                            owners.push(slot.owner.clone());
+                            owners.push(one.owner.clone());
                             awaiting.extend(part.awaiting.iter().cloned());
                         }
                         self.raw_of(part)
@@ -224,19 +214,19 @@ impl Cursor {
                     _ => Raw::because(Status::Skipped, "not done: the GPU group failed"),
                 },
             };
-            let task = &slot.owner.task;
-            let scope = self.scope(task, slot.layer.clone());
-            let mut end = self.judge(task, &scope, 0, slot.owner.item.clone(), raw);
-            if let Some(layer) = &slot.layer {
+            let task = &one.owner.task;
+            let scope = self.scope(task, one.layer.clone());
+            let mut end = self.judge(task, &scope, 0, one.owner.item.clone(), raw);
+            if let Some(layer) = &one.layer {
                 end.tell_item(layer);
             }
             if end.report.item.is_some() {
-                self.queue.push(end.report.clone());
+                self.reports.push(end.report.clone());
             }
-            if let Some(flag) = looped.get_mut(slot.member) {
-                *flag |= slot.layer.is_some();
+            if let Some(flag) = looped.get_mut(one.member) {
+                *flag |= one.layer.is_some();
             }
-            if let Some(list) = ends.get_mut(slot.member) {
+            if let Some(list) = ends.get_mut(one.member) {
                 list.push(end);
             }
         }
@@ -247,7 +237,7 @@ impl Cursor {
         }
         let mut place = None;
         if let (false, Some(action)) = (kept.is_empty(), action) {
-            place = self.ledger.declare(Entry {
+            place = self.passes.declare(Entry {
                 owners,
                 op: NodeOp::GpuGroup(GpuGroup { members: kept, defer_to_reboot: false }),
                 blobs: Vec::new(),

@@ -7,6 +7,8 @@ use serde_json::{Map, Value as Json};
 
 use super::state::{Failure, Frame, ItemEnd, Reach};
 use super::task::Raw;
+use super::titles::title;
+use super::variables::with_result;
 use super::{Copied, Cursor};
 use crate::event::{TaskReport, TaskStatus as Status};
 use crate::interpreter::action::{Mode, Phase, position};
@@ -25,17 +27,17 @@ impl Cursor {
     ) -> ItemEnd {
         // Why without the item: as in Ansible, a loop is one task with one name; its items are named beside it.
         let title = match item {
-            Some(_) => self.title(task, &self.scope(task, None)),
-            None => self.title(task, scope),
+            Some(_) => title(task, &self.scope(task, None)),
+            None => title(task, scope),
         };
         let mut status = raw.status.unwrap_or(Status::Failed);
         let mut message = raw.message;
         let mut result = result_of(status, message.as_deref(), &raw.data);
         let judged = !matches!(status, Status::Skipped | Status::Unreachable | Status::Held);
         if judged {
-            let scope = self.with_result(task, scope, &result);
-            let failed = self.verdict(task.failed_when.as_deref(), &scope, "failed_when");
-            let changed = self.verdict(task.changed_when.as_deref(), &scope, "changed_when");
+            let scope = with_result(task, scope, &result);
+            let failed = verdict(task.failed_when.as_deref(), &scope, "failed_when");
+            let changed = verdict(task.changed_when.as_deref(), &scope, "changed_when");
             // Why: as in Ansible, what failed may have changed something too.
             let did_change = match &changed {
                 Ok(Some(Truth::True)) => true,
@@ -88,8 +90,8 @@ impl Cursor {
             message = message.map(|message| with_output(message, &raw.data));
         }
         let failed = status == Status::Failed;
-        let ignored = failed && Self::ignores_errors(task, scope)
-            || status == Status::Unreachable && task.ignore_unreachable;
+        let ignored =
+            failed && ignores_errors(task, scope) || status == Status::Unreachable && task.ignore_unreachable;
         let text = message.clone().unwrap_or_else(|| "failed".to_owned());
         let failure = (failed && !ignored).then(|| Failure {
             task: title.clone(),
@@ -101,13 +103,13 @@ impl Cursor {
         let index = item.as_ref().map(|(index, _)| *index);
         let mut report = TaskReport {
             ignored,
-            rescued: failure.is_some() && self.will_rescue(),
+            rescued: failure.is_some() && self.frames.will_rescue(),
             message,
             changes: raw.changes,
             awaiting: raw.awaiting,
             blockers: raw.blockers,
             item: item.map(|(_, label)| label),
-            warnings: raw.warnings.into_iter().chain(self.warnings_of_templates()).collect(),
+            warnings: raw.warnings.into_iter().chain(self.reports.take_warnings()).collect(),
             data: raw.data,
             ..self.report(task, title, index, round, status)
         };
@@ -116,28 +118,13 @@ impl Cursor {
         }
         if status == Status::Unknown {
             let reason = report.message.as_deref().unwrap_or("not readable");
-            self.unknown.push(format!("{}: {reason}", report.task));
+            self.ending.note_unknown(&report.task, reason);
         }
         let notify = match status {
             Status::Changed | Status::Ok | Status::Possible => handlers_of(task, scope),
             _ => Ok(Vec::new()),
         };
         ItemEnd { report, result, failure, notify }
-    }
-
-    /// What templates warned of by now.
-    fn warnings_of_templates(&mut self) -> Vec<String> {
-        self.keep_warnings();
-        std::mem::take(&mut self.warned)
-    }
-
-    /// Takes over what templates of this thread warn of: the next step may be on another one.
-    pub(super) fn keep_warnings(&mut self) {
-        for warning in template::take_warnings() {
-            if !self.warned.contains(&warning) {
-                self.warned.push(warning);
-            }
-        }
     }
 
     /// A report that says which task it is of, and how that ended.
@@ -149,23 +136,11 @@ impl Cursor {
         round: u32,
         status: Status,
     ) -> TaskReport {
-        let id = self.op_id(&task.path, index, Phase::Declared, round);
+        let id = self.setup.op_id(&task.path, index, Phase::Declared, round);
         TaskReport::new(id, title, task.kind.name, position(&task.span), status)
     }
 
-    pub(super) fn verdict(
-        &self,
-        conditions: Option<&[Condition]>,
-        scope: &Arc<Scope>,
-        key: &str,
-    ) -> Result<Option<Truth>, String> {
-        let Some(conditions) = conditions else { return Ok(None) };
-        Condition::all(conditions, scope)
-            .map(Some)
-            .map_err(|(condition, error)| format!("`{key}: {}`: {error}", condition.text))
-    }
-
-    /// Ends a task: registers, notifies, reports. Gives the failure that is nobody's yet.
+    /// Ends a task: registers, notifies, reports. Gives the failure that nothing has taken care of yet.
     pub(super) fn settle(
         &mut self,
         task: &Arc<Task>,
@@ -185,29 +160,28 @@ impl Cursor {
             (true, _) => self.sum_up(task, round, ends),
         };
         let scope = self.scope(task, None);
-        if self.sealed.contains(&task.path) {
+        if self.variables.is_sealed(task) {
             end.result = end.result.sealed();
         }
         if let Some(name) = &task.register {
-            if let Some(latched) = self.latched.as_mut().filter(|_| task.run_once) {
-                latched.note(name, &end.result);
-            }
+            self.latch.note(task, name, &end.result);
             // Why a job's too: the result of the run has an id that a prediction does not know.
             // Why not of a command that a check has run: all of its result is known.
-            let ran = matches!(self.mode_of(task, &scope), Ok(Mode::Apply));
+            let ran = matches!(self.setup.mode_of(task, &scope), Ok(Mode::Apply));
             if !ran
-                && self.mode == Mode::Predict
+                && self.setup.mode == Mode::Predict
                 && (end.report.status == Status::Changed || task.job.is_some())
             {
-                self.foretold.insert(Arc::clone(name));
+                self.gaps.leave_open(name);
             }
-            Arc::make_mut(&mut self.vars.set).insert(Arc::clone(name), end.result.clone());
+            self.variables.set(Arc::clone(name), end.result.clone());
         }
         let possible = end.report.status == Status::Possible;
         if end.report.status == Status::Changed || possible {
+            let flushing = self.frames.is_flushing();
             // Why all of them: as in Ansible, one item that changed something notifies what any item names.
             let notified = named.into_iter().try_for_each(|(names, perhaps)| match names {
-                Ok(names) => self.notify(&names, possible || perhaps, &scope),
+                Ok(names) => self.handlers.notify(&names, possible || perhaps, &scope, flushing),
                 Err(message) => Err(message),
             });
             if let Err(message) = notified {
@@ -215,16 +189,13 @@ impl Cursor {
                 end.report.message = Some(message.clone());
                 let failure = Failure::of(end.report.task.clone(), message);
                 end.failure = Some(Failure { reach: Reach::of(task), by: Some(Arc::clone(task)), ..failure });
-                end.report.rescued = self.will_rescue();
+                end.report.rescued = self.frames.will_rescue();
             }
         }
-        if let Some(latched) = self.latched.as_mut().filter(|_| task.run_once) {
-            latched.failed |= end.failure.is_some();
-            self.latch_settled = true;
-        }
+        self.latch.settle(task, end.failure.is_some());
         // Why: each time that something was included has been told by itself.
         if !(looped && task.site.is_some() && end.report.status == Status::Ok) {
-            self.queue.push(end.report);
+            self.reports.push(end.report);
         }
         end.failure
     }
@@ -291,10 +262,10 @@ impl Cursor {
         }
         let mut report = TaskReport {
             ignored,
-            rescued: failure.is_some() && self.will_rescue(),
+            rescued: failure.is_some() && self.frames.will_rescue(),
             message,
             data,
-            ..self.report(task, self.title(task, &scope), None, round, status)
+            ..self.report(task, title(task, &scope), None, round, status)
         };
         if task.no_log {
             hide(&mut report);
@@ -305,20 +276,26 @@ impl Cursor {
     /// Another host ran the task: its variables come here too.
     pub(super) fn take_copy(&mut self, copied: Copied) {
         let Some(Frame::Task(active)) = self.frames.pop() else { return };
-        let set = Arc::make_mut(&mut self.vars.set);
-        for (name, value) in &copied.variables {
-            set.insert(name.as_str(), Value::literal(value));
-        }
-        for name in &copied.unknown {
-            set.insert(name.as_str(), Value::Unknown);
-        }
+        self.variables.take_copied(&copied);
         if copied.failed {
             let scope = self.scope(&active.task, None);
-            let task = self.title(&active.task, &scope);
+            let task = title(&active.task, &scope);
             let failure = Failure::of(task, "it failed on the host that ran it for all".to_owned());
             self.fail(Failure { reach: Reach::Copied, ..failure });
         }
     }
+}
+
+/// What `failed_when` or `changed_when` says; none without one.
+fn verdict(conditions: Option<&[Condition]>, scope: &Arc<Scope>, key: &str) -> Result<Option<Truth>, String> {
+    let Some(conditions) = conditions else { return Ok(None) };
+    Condition::all(conditions, scope)
+        .map(Some)
+        .map_err(|(condition, error)| format!("`{key}: {}`: {error}", condition.text))
+}
+
+pub(super) fn ignores_errors(task: &Task, scope: &Arc<Scope>) -> bool {
+    matches!(task.ignore_errors.holds(scope), Ok(Truth::True))
 }
 
 /// The handlers that a task names, for the item whose variables are in `scope`.

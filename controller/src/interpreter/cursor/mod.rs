@@ -1,17 +1,28 @@
 //! The cursor: one host's place in one play.
 
+mod ending;
 mod feed;
+mod frames;
 mod gpu;
+mod handlers;
 mod job;
 mod judge;
+mod latch;
 mod looping;
+mod next;
+mod passes;
 mod position;
+mod prediction_gaps;
+mod reports;
 mod retry;
-mod scope;
+mod setup;
 mod state;
 mod steer;
+mod synchronisation;
 mod task;
-mod walk;
+mod titles;
+mod unwind;
+mod variables;
 
 use std::sync::Arc;
 
@@ -19,16 +30,27 @@ use gpufleet_protocol::{Disruption, OpOutcome};
 use serde::{Deserialize, Serialize};
 
 use super::action::{Action, Mode};
-use super::files::{FileKind, Files};
-use super::prepare;
-use super::snapshots::{DelegatedFacts, HostSnapshots, Taken};
+use super::files::Files;
+use super::snapshots::HostSnapshots;
 use crate::event::TaskReport;
 use crate::index::PlayIndex;
-use crate::playbook::{Play, Program, Role, SectionName, TagFilter, Task};
-use crate::template::{self, Dict, Value};
+use crate::playbook::{Play, Program, SectionName, TagFilter, Task};
+use crate::template::{Dict, Scope, Value};
 
+pub use latch::Copied;
 pub use position::Position;
-use state::{Frame, Pending, PlayStage};
+
+use ending::Ending;
+use frames::Frames;
+use handlers::Handlers;
+use latch::Latch;
+use passes::LedgerPasses;
+use prediction_gaps::PredictionGaps;
+use reports::Reports;
+use setup::{Setup, Switches};
+use state::Pending;
+use synchronisation::Synchronisation;
+use variables::Variables;
 
 /// What is known of a host before its first task.
 #[derive(Clone, Debug, Default)]
@@ -67,7 +89,7 @@ pub enum Step {
     Report(Vec<TaskReport>),
     /// A linear play: go on when no other live host of the batch is before it any more.
     Barrier { task: Arc<str>, at: Position },
-    /// A task that runs on one host: feed [`Fed::Latch`].
+    /// A task that runs on one host for all (`run_once`): feed [`Fed::Latch`].
     Latch { key: Arc<str> },
     /// `--step`: a person says whether this task runs; feed [`Fed::Asked`].
     Ask {
@@ -152,117 +174,26 @@ pub enum Fed {
     },
     /// What was asked is done and has no result (waiting, reconnecting).
     Done,
-    /// To a barrier: another host ended the play or the batch for everybody.
+    /// To a barrier: another host ended the play or the batch for all hosts.
     Ended,
-    /// To a barrier: another host failed where any failure is everybody's.
+    /// To a barrier: another host failed, in a play or block that ends for all hosts on any failure (`any_errors_fatal`).
     Halted,
-}
-
-/// The result of a `run_once` task, for the other hosts of the batch.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Copied {
-    /// Variables that it set, as JSON.
-    pub variables: serde_json::Map<String, serde_json::Value>,
-    /// Variables that it set in a prediction, and whose values only the run will tell.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub unknown: Vec<String>,
-    pub failed: bool,
-}
-
-impl Copied {
-    fn note(&mut self, name: &str, value: &Value) {
-        if value.has_unknown() {
-            self.unknown.push(name.to_owned());
-        } else {
-            self.variables.insert(name.to_owned(), value.to_marked_json());
-        }
-    }
 }
 
 /// One host's place in one play. Deterministic: replaying the same feeds leads to the same place.
 pub struct Cursor {
-    program: Arc<Program>,
-    play: Arc<Play>,
-    index: PlayIndex,
-    host: Arc<HostContext>,
-    /// What holds where nothing else says anything.
-    floor: Arc<Dict>,
-    mode: Mode,
-    tags: Arc<TagFilter>,
-    files: Arc<dyn Files>,
-    vars: HostVars,
-    /// Tasks that a secret went into on this host: what they find out and set is secret too.
-    sealed: std::collections::HashSet<Arc<str>>,
-    /// Variables that the run sets: check mode, names of the play.
-    run_vars: Arc<Dict>,
-    /// What the run knows of the other hosts of the play.
-    peers: Arc<Dict>,
-    /// Where hosts tell each other their variables.
-    snapshots: Option<Arc<HostSnapshots>>,
-    /// Files of variables whose names hang on the host's.
-    late_vars: Arc<Dict>,
-    /// What is wrong with them.
-    late_error: Option<String>,
-    /// Those of the play, then those of roles that were included.
-    handlers: Vec<Arc<Task>>,
-    /// Roles whose variables all tasks see: the play's, then those that were included so.
-    roles: Vec<Arc<Role>>,
-    defer_to_reboot: bool,
-    /// A person is asked before each task.
-    stepping: bool,
-    /// A prediction runs commands that say `check_mode: false`.
-    runs_commands: bool,
-    stage: PlayStage,
-    frames: Vec<Frame>,
+    setup: Setup,
+    variables: Variables,
+    frames: Frames,
+    handlers: Handlers,
+    others: Synchronisation,
+    latch: Latch,
+    passes: LedgerPasses,
+    gaps: PredictionGaps,
+    reports: Reports,
+    ending: Ending,
+    /// What was asked for and not answered.
     pending: Option<Pending>,
-    queue: Vec<TaskReport>,
-    /// Names of handlers that were notified, until handlers run.
-    waiting: Vec<(String, bool)>,
-    notified: Vec<state::Notification>,
-    /// Roles that ran, with what they were given.
-    roles_run: std::collections::HashSet<Arc<str>>,
-    flushes: u32,
-    ledger: super::ledger::Ledger,
-    /// Ledger entries to plan again before anything else.
-    reassert: std::collections::VecDeque<usize>,
-    activations: u32,
-    /// Ledger entries still to be verified.
-    verify: std::collections::VecDeque<usize>,
-    verifications: u32,
-    /// Entries that later tasks may have changed, to be looked at before a reboot mixes that with what it takes.
-    unsettled: std::collections::VecDeque<usize>,
-    /// A prediction met a command that only the run will carry out.
-    commands_ahead: bool,
-    /// Results of tasks that a prediction says would change something: only the run will tell all of them.
-    foretold: std::collections::HashSet<Arc<str>>,
-    /// Something was applied since the last verification.
-    touched: bool,
-    passed_barrier: Option<Arc<str>>,
-    /// Where the barrier is that it passed last.
-    passed: Position,
-    /// What of others' gifts is among its variables.
-    taken: Taken,
-    open_latch: Option<Arc<str>>,
-    /// The latch that this host won, until its task begins.
-    decided_latch: Option<Arc<str>>,
-    latched: Option<Copied>,
-    /// Whether the task whose result `latched` gathers has ended.
-    latch_settled: bool,
-    unknown: Vec<String>,
-    /// What templates warned of since a task's end was told.
-    warned: Vec<String>,
-    failed: Option<state::Failure>,
-    fatal: bool,
-    /// A failure here is everybody's, and nobody has asked yet.
-    raised: Option<Position>,
-    /// The barrier at which the others hear of it.
-    owed_barrier: Option<(Arc<str>, Position)>,
-    end_play: bool,
-    end_batch: bool,
-    cleared_errors: bool,
-    /// The play ends for this host after the section it is in.
-    ending: bool,
-    end: Option<EndState>,
 }
 
 impl Cursor {
@@ -278,207 +209,77 @@ impl Cursor {
     ) -> Option<Self> {
         let index = play;
         let play = Arc::clone(program.plays.get(index.place())?);
-        let mut run_vars = for_all(&play, mode, &tags, &*files);
-        run_vars.insert("ansible_play_name", Value::str(&play.name));
-        run_vars.insert("ansible_verbosity", Value::Int(host.verbosity.into()));
-        run_vars.insert("inventory_hostname", Value::str(&host.host));
-        let roles_of_play = |keep: fn(&Role) -> bool| {
-            let names = play.roles.iter().filter(|role| keep(role)).map(|role| Value::str(&role.name));
-            Value::list(names.collect())
-        };
-        run_vars.insert("ansible_play_role_names", roles_of_play(|role| !role.is_dependency()));
-        run_vars.insert("role_names", roles_of_play(|role| !role.is_dependency()));
-        run_vars.insert("ansible_dependent_role_names", roles_of_play(Role::is_dependency));
-        run_vars.insert("ansible_role_names", roles_of_play(|_| true));
-        // Why: as in Ansible, facts that were not read are no mistake to look for.
-        let mut floor: Dict =
-            [("ansible_facts", Value::Map(Arc::default())), ("ansible_host", Value::str(&host.host))]
-                .into_iter()
-                .collect();
-        floor.extend(&host.reached);
-        for (name, said) in [("ansible_connection", &play.connection), ("ansible_user", &play.remote_user)] {
-            if let Some(said) = said {
-                floor.insert(name, said.clone());
-            }
-        }
-        let (handlers, roles) = (play.handlers.clone(), play.roles.clone());
-        let mut cursor = Self {
-            floor: Arc::new(floor),
-            program: Arc::clone(program),
-            play,
-            index,
-            host,
-            mode,
-            tags,
-            files,
-            vars,
-            sealed: std::collections::HashSet::new(),
-            run_vars: Arc::new(run_vars),
-            peers: Arc::default(),
-            snapshots: None,
-            late_vars: Arc::default(),
-            late_error: None,
-            handlers,
-            roles,
-            defer_to_reboot: false,
-            stepping: false,
-            runs_commands: false,
-            stage: PlayStage::Facts,
-            frames: Vec::new(),
+        let (program, switches) = (Arc::clone(program), Switches::default());
+        let setup = Setup { program, play, index, host, mode, tags, files, switches };
+        Some(Self {
+            variables: Variables::new(&setup, vars),
+            frames: Frames::new(),
+            handlers: Handlers::new(setup.play.handlers.clone()),
+            others: Synchronisation::new(Arc::clone(&setup.host.host)),
+            latch: Latch::default(),
+            passes: LedgerPasses::default(),
+            gaps: PredictionGaps::default(),
+            reports: Reports::default(),
+            ending: Ending::default(),
             pending: None,
-            queue: Vec::new(),
-            waiting: Vec::new(),
-            notified: Vec::new(),
-            roles_run: std::collections::HashSet::new(),
-            flushes: 0,
-            ledger: super::ledger::Ledger::default(),
-            reassert: std::collections::VecDeque::new(),
-            activations: 0,
-            verify: std::collections::VecDeque::new(),
-            verifications: 0,
-            unsettled: std::collections::VecDeque::new(),
-            commands_ahead: false,
-            foretold: std::collections::HashSet::new(),
-            touched: false,
-            passed_barrier: None,
-            passed: Position::default(),
-            taken: Taken::new(),
-            open_latch: None,
-            decided_latch: None,
-            latched: None,
-            latch_settled: false,
-            unknown: Vec::new(),
-            warned: Vec::new(),
-            failed: None,
-            fatal: false,
-            raised: None,
-            owed_barrier: None,
-            end_play: false,
-            end_batch: false,
-            cleared_errors: false,
-            ending: false,
-            end: None,
-        };
-        cursor.read_late_files();
-        Some(cursor)
+            setup,
+        })
     }
 
     /// What templates know of the other hosts: `hostvars`, the hosts of the play and of the batch.
     pub fn set_peers(&mut self, peers: Arc<Dict>, snapshots: Option<Arc<HostSnapshots>>) {
-        self.peers = peers;
-        self.snapshots = snapshots;
-    }
-
-    fn looks_at_others(&self, task: &Task) -> bool {
-        task.asks_for_others || self.play.vars_ask_for_others()
-    }
-
-    /// Takes over what others set for this host, and what they have told by now if a task asks for it.
-    fn look_at_others(&mut self, task: &Task) {
-        let Some(snapshots) = self.snapshots.clone() else { return };
-        if let Some(given) = snapshots.take(&self.host.host, &self.passed, &mut self.taken) {
-            Arc::make_mut(&mut self.vars.facts).extend(&given.facts);
-            Arc::make_mut(&mut self.vars.set).extend(&given.set);
-        }
-        if self.looks_at_others(task) {
-            let others = snapshots.at(&self.passed, &self.host.host);
-            Arc::make_mut(&mut self.peers).extend(&others);
-        }
-    }
-
-    /// Sets variables of another host (`delegate_facts`); `false` where this host is meant.
-    fn give(&self, to: Option<&str>, given: &DelegatedFacts) -> bool {
-        match (to, &self.snapshots) {
-            (Some(host), Some(snapshots)) => snapshots.give(&self.host.host, &self.passed, host, given),
-            (Some(_), None) => {}
-            (None, _) => return false,
-        }
-        true
-    }
-
-    /// Entries of `vars_files` with templates: of each the first file that is there.
-    fn read_late_files(&mut self) {
-        let mut merged = Dict::default();
-        for late in &Arc::clone(&self.play).late_files {
-            let scope = self.base_scope();
-            let (mut found, mut tried) = (None, Vec::new());
-            for name in &late.names {
-                let name = match template::resolve(name, &scope) {
-                    Ok(name) => name.to_text(),
-                    Err(error) => {
-                        tried.push(error.to_string());
-                        continue;
-                    }
-                };
-                let search = [self.play.directory.clone()];
-                match self.files.read(FileKind::Vars, &search, &name) {
-                    Ok(file) => {
-                        found = Some(file);
-                        break;
-                    }
-                    Err(why) => tried.push(why),
-                }
-            }
-            let read = found.ok_or_else(|| tried.join("; ")).and_then(|file| prepare::variables(&file));
-            match read {
-                Ok(variables) => {
-                    for (name, value) in variables {
-                        merged.insert(name, value);
-                    }
-                    self.late_vars = Arc::new(merged.clone());
-                }
-                Err(why) => {
-                    let span = &late.span;
-                    self.late_error.get_or_insert(format!(
-                        "{}:{}: `vars_files`: {why}",
-                        span.file(),
-                        span.line
-                    ));
-                }
-            }
-        }
+        self.variables.set_peers(peers);
+        self.others.set_snapshots(snapshots);
     }
 
     /// Whether GPU groups leave their activation to a reboot that the play makes anyway.
     pub fn set_defer_to_reboot(&mut self, defer: bool) {
-        self.defer_to_reboot = defer;
+        self.setup.switches.defer_to_reboot = defer;
     }
 
     /// What `ansible_diff_mode` is.
     pub fn set_diff_mode(&mut self, diff: bool) {
-        Arc::make_mut(&mut self.run_vars).insert("ansible_diff_mode", Value::Bool(diff));
+        self.variables.set_diff_mode(diff);
     }
 
     /// Whether a prediction runs commands that say `check_mode: false`.
     pub fn set_runs_commands(&mut self, runs: bool) {
-        self.runs_commands = runs;
+        self.setup.switches.runs_commands = runs;
     }
 
     /// Whether a person is asked before each task (`--step`).
     pub fn set_stepping(&mut self, stepping: bool) {
-        self.stepping = stepping;
+        self.setup.switches.stepping = stepping;
     }
 
     /// What is written and waits for a reset or reboot.
     pub fn awaiting(&self) -> Vec<gpufleet_protocol::Awaiting> {
-        self.ledger.awaiting().cloned().collect()
+        self.passes.ledger().awaiting().cloned().collect()
     }
 
     /// Whether something failed here, since this was asked last, that is a failure of all other hosts too, whether or not
     /// a rescue takes care of it: up to where those are who may not have heard of it.
     pub fn raised(&mut self) -> Option<Position> {
-        self.raised.take()
+        self.others.take_raised()
     }
 
     /// After a `run_once` task ran here: its result for the other hosts.
     pub fn latch_result(&mut self) -> Option<Copied> {
-        // Why: a task that has several answers, or none yet, has no result to hand on.
-        std::mem::take(&mut self.latch_settled).then(|| self.latched.take()).flatten()
+        self.latch.take_result()
+    }
+
+    /// The variables that a task sees; `top` holds the loop's.
+    fn scope(&self, task: &Task, top: Option<Arc<Dict>>) -> Arc<Scope> {
+        self.variables.scope(&self.setup, task, top, self.frames.included_layers())
+    }
+
+    /// What is seen before any task.
+    fn base_scope(&self) -> Arc<Scope> {
+        self.variables.base_scope(&self.setup)
     }
 }
 
-/// A list of words; one word where there is none, unless that is empty.
-/// What is the same for all hosts of a play, and which `hostvars` has of each of them.
+/// Variables that are the same for all hosts of a play. `hostvars` has them for each of them.
 pub(crate) fn for_all(play: &Play, mode: Mode, tags: &TagFilter, files: &dyn Files) -> Dict {
     [
         ("ansible_check_mode", Value::Bool(mode == Mode::Predict)),
@@ -491,6 +292,7 @@ pub(crate) fn for_all(play: &Play, mode: Mode, tags: &TagFilter, files: &dyn Fil
     .collect()
 }
 
+/// A list of words; one word where there is none, unless that is empty.
 fn words(list: &[String], otherwise: &str) -> Value {
     let otherwise = Some(otherwise).filter(|word| list.is_empty() && !word.is_empty());
     Value::list(list.iter().map(String::as_str).chain(otherwise).map(Value::str).collect())

@@ -1,6 +1,6 @@
 //! Where a host stands in its play, in a form that can be compared with where others stand.
 
-use super::Cursor;
+use super::frames::Frames;
 use super::state::{BlockPart, Frame, PlayStage};
 
 /// A place in a play: what is written first is less, and what an include brought in lies between its task and the next one.
@@ -23,23 +23,17 @@ impl From<&[u32]> for Position {
     }
 }
 
-impl Cursor {
+impl Frames {
     /// Where it stands: before the next item of the list on top.
     pub(super) fn position(&self) -> Position {
-        Position(self.path(&self.frames))
+        Position(self.path(self.all()))
     }
 
     /// The end of the part of a block that a failure leaves now; that of the play where nothing takes care of it.
     pub(super) fn end_of_caught(&self) -> Position {
-        let catches = |frame: &Frame| match frame {
-            Frame::Block { block, part, .. } => match part {
-                BlockPart::Body => !block.rescue.is_empty() || !block.always.is_empty(),
-                BlockPart::Rescue => !block.always.is_empty(),
-                BlockPart::Always => false,
-            },
-            _ => false,
-        };
-        let Some(frames) = self.frames.iter().rposition(catches).and_then(|at| self.frames.get(..=at)) else {
+        let catches =
+            |frame: &Frame| matches!(frame, Frame::Block { block, part, .. } if part.catches(block));
+        let Some(frames) = self.all().iter().rposition(catches).and_then(|at| self.all().get(..=at)) else {
             return Position::end();
         };
         let mut path = self.path(frames);
@@ -49,8 +43,8 @@ impl Cursor {
 
     fn path(&self, frames: &[Frame]) -> Vec<u32> {
         let mut path = Vec::with_capacity(frames.len() + 1);
-        path.push(rank(self.stage));
-        if frames.is_empty() && matches!(self.stage, PlayStage::Tasks(_)) {
+        path.push(rank(self.stage()));
+        if frames.is_empty() && matches!(self.stage(), PlayStage::Tasks(_)) {
             // Why: all that is in the section lies before its end.
             path.push(u32::MAX);
         }
@@ -66,7 +60,7 @@ impl Cursor {
                     BlockPart::Rescue => 1,
                     BlockPart::Always => 2,
                 }),
-                Frame::Handlers { pass, last, .. } => path.extend([*pass, number(*last)]),
+                Frame::Handlers(flush) => path.extend([flush.pass, number(flush.last)]),
                 Frame::Include { turn, .. } => {
                     // Why: what other turns of the loop brought in waits below.
                     let waits = matches!(rest.peek(), Some(Frame::List { next: 0, .. }));

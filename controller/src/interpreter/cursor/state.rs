@@ -1,4 +1,4 @@
-//! Where a cursor stands.
+//! What a cursor is in the middle of: frames, failures, items, groups.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -36,13 +36,7 @@ pub(super) enum Frame {
         failure: Option<Failure>,
     },
     /// Handlers that were notified; each at most once.
-    Handlers {
-        done: BTreeSet<usize>,
-        /// The one that ran last.
-        last: usize,
-        /// How often it began anew at the first one.
-        pass: u32,
-    },
+    Handlers(Flush),
     Task(Box<Active>),
     /// Tasks of another file, with the loop's variables of the task that includes them; below their list.
     Include {
@@ -55,11 +49,32 @@ pub(super) enum Frame {
     Group(Box<ActiveGroup>),
 }
 
+/// A run of notified handlers.
+#[derive(Debug)]
+pub(super) struct Flush {
+    pub done: BTreeSet<usize>,
+    /// The one that ran last.
+    pub last: usize,
+    /// How often it began anew at the first one.
+    pub pass: u32,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BlockPart {
     Body,
     Rescue,
     Always,
+}
+
+impl BlockPart {
+    /// Whether a failure in it leads to another part of the block.
+    pub(super) fn catches(self, block: &Block) -> bool {
+        match self {
+            Self::Body => !block.rescue.is_empty() || !block.always.is_empty(),
+            Self::Rescue => !block.always.is_empty(),
+            Self::Always => false,
+        }
+    }
 }
 
 /// Why a host cannot go on as written.
@@ -80,19 +95,24 @@ impl Failure {
     }
 }
 
-/// Whose a failure is.
+/// Which hosts a failure ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reach {
     Here,
-    /// Everybody's, each by itself: a task that one host did for all.
+    /// Of all hosts, without a message: each copies the result of a task that one host did for all.
     Copied,
-    /// Everybody's: the others have to be told.
+    /// Of all hosts: the others have to be told.
     Raised,
-    /// Another host's.
+    /// Of another host.
     Elsewhere,
 }
 
 impl Reach {
+    /// Whether it is a failure of this host that ends all hosts.
+    pub(super) const fn ends_all(self) -> bool {
+        matches!(self, Self::Copied | Self::Raised)
+    }
+
     /// Of a task's own failure.
     pub(super) const fn of(task: &Task) -> Self {
         match task.any_errors_fatal {
@@ -102,14 +122,6 @@ impl Reach {
             true => Self::Raised,
         }
     }
-}
-
-/// A notified handler.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Notification {
-    pub handler: usize,
-    /// Only the run will tell whether it is notified.
-    pub possible: bool,
 }
 
 /// A task on the way, item by item.
@@ -131,13 +143,13 @@ pub(super) struct Active {
     pub retry: u32,
     /// Before the retry: how long to wait, in seconds, and how many tries are left.
     pub wait: Option<(u64, u32)>,
-    /// What its items brought in: all of it follows when the last of them is done.
-    pub included: Vec<Brought>,
+    /// What its items included. All of it follows when the last item is done.
+    pub included: Vec<Included>,
 }
 
-/// Tasks that an include brought in, with its loop's variables; whether they are a role's.
+/// Tasks of an include, with the loop's variables of the task that includes them.
 #[derive(Debug)]
-pub(super) struct Brought {
+pub(super) struct Included {
     pub layer: Option<Arc<Dict>>,
     pub role: bool,
     pub turn: usize,
@@ -168,24 +180,24 @@ impl ItemEnd {
 #[derive(Debug)]
 pub(super) struct ActiveGroup {
     pub tasks: Arc<[Arc<Task>]>,
-    pub slots: Vec<Member>,
+    pub items: Vec<MemberItem>,
     pub started: bool,
     /// A person wants it to run.
     pub asked: bool,
 }
 
-/// One item of one member.
+/// One item of the loop of one task of a GPU group; a task without a loop has one.
 #[derive(Debug)]
-pub(super) struct Member {
+pub(super) struct MemberItem {
     pub member: usize,
     pub owner: Owner,
     /// The loop's variables.
     pub layer: Option<Arc<Dict>>,
-    pub state: MemberState,
+    pub state: ItemState,
 }
 
 #[derive(Debug)]
-pub(super) enum MemberState {
+pub(super) enum ItemState {
     Skip(String),
     Possible(String),
     Fail(String),

@@ -109,7 +109,7 @@ fn a_reboot_says_why_and_is_followed_by_a_verification() {
         if let Work::Reboot { reasons, .. } = &action.work {
             asked_for.clone_from(reasons);
         }
-        (action.task == "line" && action.phase == Phase::Declared).then(|| fed(waits.clone()))
+        (action.task == "line" && action.phase() == Phase::Declared).then(|| fed(waits.clone()))
     });
     assert_eq!((asked_for, story.end.state.clone()), (vec!["the command line".to_owned()], EndState::Done));
     let boot = story.reports.iter().find(|report| report.task == "boot").expect("a report");
@@ -193,7 +193,7 @@ const GROUP: &str =
 #[test]
 fn a_group_that_fails_as_a_whole_is_borne_by_one() {
     let whole = |action: &Action, phase: Phase| {
-        (action.phase == phase && action.kind == "gpu_ecc")
+        (action.phase() == phase && action.kind == "gpu_ecc")
             .then(|| fed(OpOutcome::failed(FailureKind::Io, "no NVML")))
     };
     let text = play(GROUP);
@@ -223,7 +223,7 @@ fn a_group_that_fails_as_a_whole_is_borne_by_one() {
 fn a_verification_tells_what_it_cannot_read() {
     let text =
         play("    - {name: a, sysctl: {name: a, value: 1}}\n    - {name: b, sysctl: {name: b, value: 1}}\n");
-    let story = applied(&text, |action| match (action.phase, action.task.as_str()) {
+    let story = applied(&text, |action| match (action.phase(), action.task.as_str()) {
         (Phase::Declared, _) => Some(fed(outcome(OpStatus::Changed))),
         (_, "a") => Some(fed(outcome(OpStatus::Unknown { reason: "no answer".to_owned() }))),
         _ => None,
@@ -243,7 +243,7 @@ fn a_verification_tells_what_it_cannot_read() {
     end: Failed { task: "a", message: "unconverged: it would change again" }
     "#);
     // The state decides, not the word: a difference is one, whatever the status says.
-    let differs = applied(&text, |action| match action.phase {
+    let differs = applied(&text, |action| match action.phase() {
         Phase::Declared => Some(fed(outcome(OpStatus::Changed))),
         _ => {
             let mut answer = outcome(OpStatus::Ok);
@@ -260,7 +260,9 @@ fn what_is_asserted_again_may_be_unknown_or_fail_and_be_rescued() {
     let tasks = "    - {name: swap, sysctl: {name: a, value: '{{ item }}'}, loop: [1]}\n    - block:\n        - {name: boot, reboot: {when: always}}\n        - {name: never, command: a}\n      rescue:\n        - {name: saved, command: a}\n";
     let text = play(tasks);
     let answers = |status: OpStatus| {
-        applied(&text, move |action| (action.phase == Phase::Reassert).then(|| fed(outcome(status.clone()))))
+        applied(&text, move |action| {
+            (action.phase() == Phase::Reassert).then(|| fed(outcome(status.clone())))
+        })
     };
     let failed = OpStatus::Failed { kind: FailureKind::Io, message: "lost".to_owned() };
     insta::assert_snapshot!(answers(failed).lines(), @r#"
@@ -286,7 +288,7 @@ fn a_loop_that_cannot_go_on_tells_what_it_did() {
         "    - {name: swap, sysctl: {name: a, value: 1}}\n    - {name: boot, reboot: {when: always}, loop: [1, 2]}\n",
     );
     let story = applied(&text, |action| {
-        (action.phase == Phase::Reassert).then(|| fed(OpOutcome::failed(FailureKind::Io, "lost")))
+        (action.phase() == Phase::Reassert).then(|| fed(OpOutcome::failed(FailureKind::Io, "lost")))
     });
     insta::assert_snapshot!(story.lines(), @r#"
     swap: ok
@@ -355,7 +357,7 @@ fn resets(count: usize) -> (String, impl FnMut(&Action) -> Option<Fed>) {
         .collect();
     (play(&tasks), |action| {
         let mut answer = members(action, &OpStatus::Ok);
-        answer.activated = (action.phase == Phase::Declared).then_some(Disruption::GpuReset);
+        answer.activated = (action.phase() == Phase::Declared).then_some(Disruption::GpuReset);
         Some(fed(answer))
     })
 }
@@ -378,7 +380,7 @@ fn who_was_interrupted_by_a_reset_is_not_asserted_twice() {
         "    - {name: a, gpu_mig: {mode: enabled, gpus: [0]}}\n    - {debug: {}}\n    - {name: b, gpu_mig: {mode: enabled, gpus: [1]}}\n    - {debug: {}}\n    - {name: swap, sysctl: {name: a, value: 1}}\n    - {name: c, gpu_mig: {mode: enabled, gpus: [2]}}\n",
     );
     let story = applied(&text, |action| {
-        let resets = match action.phase {
+        let resets = match action.phase() {
             Phase::Declared => action.task == "c",
             Phase::Reassert => action.task == "a" && action.id.round == 0,
             Phase::Verify => false,
@@ -436,7 +438,7 @@ fn a_reset_of_a_member_that_failed_is_followed_by_a_rescue_alone_where_there_is_
 fn a_gpu_handler_waits_and_resets_like_a_group() {
     let text = "- hosts: all\n  tasks:\n    - {name: mig, gpu_mig: {mode: enabled}}\n    - {name: swap, sysctl: {name: a, value: 1}, notify: ecc}\n  handlers:\n    - {name: ecc, gpu_ecc: {mode: enabled}}\n";
     let answer = |whole: bool| {
-        move |action: &Action| match (action.task.as_str(), action.phase) {
+        move |action: &Action| match (action.task.as_str(), action.phase()) {
             ("swap", Phase::Declared) => Some(fed(outcome(OpStatus::Changed))),
             ("ecc", Phase::Declared) => {
                 let mut answer = members(action, &OpStatus::Changed);
@@ -472,7 +474,7 @@ fn what_waits_for_a_reset_alone_is_over_with_it() {
     let left = |class: Disruption, cursor: &mut Cursor| {
         let story = run(cursor, |action| {
             let mut answer = members(action, &OpStatus::Ok);
-            match (action.task.as_str(), action.phase) {
+            match (action.task.as_str(), action.phase()) {
                 ("a", Phase::Declared) => {
                     answer.awaiting = [Disruption::GpuReset, Disruption::Reboot]
                         .map(|activation| Awaiting { activation, reason: activation.to_string() })
@@ -500,7 +502,7 @@ fn verdicts_on_failures() {
     let judged = |task: &str, status: OpStatus, changes: bool| {
         let text = play(&format!("    - {{name: t, {task}}}\n"));
         let story = applied(&text, |action| {
-            (action.phase == Phase::Declared).then(|| {
+            (action.phase() == Phase::Declared).then(|| {
                 let mut answer = outcome(status.clone());
                 if changes {
                     answer.changes.push(Change::new("a", None, "1", Disruption::Live));
@@ -629,7 +631,7 @@ fn handlers_are_found_by_their_rendered_name() {
 #[test]
 fn flushes_and_verifications_are_numbered() {
     let text = "- hosts: all\n  pre_tasks:\n    - {name: one, sysctl: {name: a, value: 1}, notify: h}\n    - meta: flush_handlers\n    - meta: flush_handlers\n  tasks:\n    - {name: two, sysctl: {name: b, value: 1}, notify: h}\n  handlers:\n    - {name: h, command: a}\n";
-    let story = applied(text, |action| match action.phase {
+    let story = applied(text, |action| match action.phase() {
         Phase::Declared => Some(fed(outcome(OpStatus::Changed))),
         _ => None,
     });

@@ -256,7 +256,7 @@ fn a_task_is_tried_until_it_holds() {
     let mut cursor = fresh();
     let mut waits = Vec::new();
     let story = run(&mut cursor, |action| {
-        waits.push(action.wait);
+        waits.push(action.terms.wait);
         let rc = if waits.len() < 2 { 1 } else { 0 };
         OpOutcomeSketch::Command(rc, "").fed(action)
     });
@@ -311,7 +311,7 @@ fn a_play_may_end_for_one_host_a_batch_or_all() {
         let text = format!(
             "- hosts: all\n  gather_facts: false\n  tasks:\n  - {{name: one, sysctl: {{name: a, value: 1}}, notify: h}}\n  - meta: {action}\n  - {{name: two, command: a}}\n  post_tasks:\n  - {{name: three, command: a}}\n  handlers:\n  - {{name: h, command: a}}\n"
         );
-        let story = run(&mut cursor(&text, json!({}), Mode::Apply), |action| match action.phase {
+        let story = run(&mut cursor(&text, json!({}), Mode::Apply), |action| match action.phase() {
             Phase::Declared => OpOutcomeSketch::Changed.fed(action),
             _ => OpOutcomeSketch::Ok.fed(action),
         });

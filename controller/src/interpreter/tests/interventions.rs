@@ -11,9 +11,9 @@ fn played(tasks: &str, differ: &[&str]) -> Story {
         if !matches!(action.work, Work::Node { .. }) {
             return OpOutcomeSketch::Ok.fed(action);
         }
-        let differs = action.phase == Phase::Declared || differ.contains(&action.task.as_str());
+        let differs = action.phase() == Phase::Declared || differ.contains(&action.task.as_str());
         let mut outcome = OpOutcome::new(if differs { OpStatus::Changed } else { OpStatus::Ok });
-        if differs && action.phase != Phase::Declared {
+        if differs && action.phase() != Phase::Declared {
             outcome.changes.push(Change::new("it", Some("there".to_owned()), "absent", Disruption::Live));
         }
         if let Work::Node { op, .. } = &action.work
@@ -24,7 +24,7 @@ fn played(tasks: &str, differ: &[&str]) -> Story {
                 .members
                 .iter()
                 .any(|member| matches!(member.task, gpufleet_protocol::op::GpuTask::GpuEcc(_)))
-                && action.phase == Phase::Declared
+                && action.phase() == Phase::Declared
             {
                 outcome.activated = Some(Disruption::GpuReset);
             }
@@ -115,7 +115,7 @@ fn what_waits_for_a_reboot_is_no_doing_of_a_command_before_it() {
     };
     let story = run(&mut cursor(text, json!({}), Mode::Apply), |action| match &action.work {
         Work::Node { op, .. } if matches!(**op, gpufleet_protocol::NodeOp::GpuGroup(_)) => {
-            Fed::Outcome(Box::new(group(action.phase, rebooted)))
+            Fed::Outcome(Box::new(group(action.phase(), rebooted)))
         }
         Work::Reboot { .. } => {
             rebooted = true;
@@ -189,7 +189,7 @@ fn what_could_not_be_read_again_is_a_failure_whatever_came_after_it() {
     let text = "- hosts: all\n  gather_facts: false\n  tasks:\n    - {name: ecc, gpu_ecc: {mode: enabled}}\n    - {name: up, command: uptime}\n";
     let ended = |kind: FailureKind| {
         run(&mut cursor(text, json!({}), Mode::Apply), |action| {
-            if action.phase == Phase::Verify {
+            if action.phase() == Phase::Verify {
                 return Fed::Outcome(Box::new(OpOutcome::failed(kind, "GPU 3 is lost")));
             }
             let mut outcome = OpOutcome::new(OpStatus::Changed);

@@ -21,14 +21,15 @@ const PLAY: &str = "
 fn answer(asked: &mut Vec<String>) -> impl FnMut(&Action) -> Fed {
     |action| {
         let Work::Node { op, .. } = &action.work else { return Fed::Done };
-        let job = action.job.map_or_else(|| "-".to_owned(), |job| format!("{}/{}", job.limit_s, job.poll_s));
+        let job =
+            action.terms.job.map_or_else(|| "-".to_owned(), |job| format!("{}/{}", job.limit_s, job.poll_s));
         let more = match &**op {
             NodeOp::JobStatus(ask) => format!(" {} {}", ask.jid, ask.forget),
             _ => String::new(),
         };
         asked.push(format!("{}: {job}{more}", action.task));
         let mut outcome = OpOutcome::new(OpStatus::Changed);
-        if action.job.is_some() {
+        if action.terms.job.is_some() {
             outcome.data.insert("ansible_job_id".to_owned(), json!(action.id.to_string()));
         }
         Fed::Outcome(Box::new(outcome))
@@ -80,7 +81,7 @@ fn no_time_is_too_long() {
     let text = "- hosts: all\n  gather_facts: false\n  tasks:\n    - {command: /bin/a, async: 9223372036854775807, poll: 9223372036854775807}\n";
     let mut limits = Vec::new();
     run(&mut cursor(text, json!({}), Mode::Apply), |action| {
-        limits.extend(action.job);
+        limits.extend(action.terms.job);
         Fed::Outcome(Box::new(OpOutcome::new(OpStatus::Changed)))
     });
     let longest = gpufleet_protocol::lenient::LONGEST_S;
@@ -104,7 +105,7 @@ fn a_timeout_bounds_only_what_is_waited_for() {
         );
         let mut jobs = Vec::new();
         run(&mut cursor(&text, json!({}), Mode::Apply), |action| {
-            jobs.push(action.job.map(|job| (job.limit_s, job.poll_s)));
+            jobs.push(action.terms.job.map(|job| (job.limit_s, job.poll_s)));
             Fed::Outcome(Box::new(OpOutcome::new(OpStatus::Changed)))
         });
         jobs.pop().flatten()

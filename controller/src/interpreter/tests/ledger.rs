@@ -11,7 +11,7 @@ fn declared(tasks: &str) -> Vec<NodeOp> {
     let text = format!("- hosts: all\n  tasks:\n{}", tasks.trim_start_matches('\n'));
     let mut ops = Vec::new();
     let story = run(&mut cursor(&text, json!({}), Mode::Apply), |action| {
-        if let (Work::Node { op, .. }, Phase::Verify) = (&action.work, action.phase) {
+        if let (Work::Node { op, .. }, Phase::Verify) = (&action.work, action.phase()) {
             ops.push((**op).clone());
             return OpOutcomeSketch::Ok.fed(action);
         }
@@ -344,7 +344,7 @@ fn owners_go_with_their_members() {
     let text = "- hosts: all\n  tasks:\n    - {name: ecc, gpu_ecc: {mode: enabled}}\n    - {name: power, gpu_power: {limit_watts: 5}}\n    - {name: mig, gpu_mig: {mode: enabled}}\n    - {name: between, sysctl: {name: a, value: 1}}\n    - {name: less, gpu_power: {limit_watts: 4}}\n";
     let mut verified = Vec::new();
     let story = run(&mut cursor(text, json!({}), Mode::Apply), |action| {
-        if action.phase == Phase::Verify {
+        if action.phase() == Phase::Verify {
             let Work::Node { op, .. } = &action.work else { panic!("{action:?}") };
             verified.push(words(op));
         }

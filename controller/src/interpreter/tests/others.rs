@@ -81,7 +81,7 @@ fn answer(action: &Action) -> Fed {
     if let Work::Node { op, .. } = &action.work
         && let NodeOp::Facts(_) = &**op
     {
-        let id = action.delegate.clone().unwrap_or_else(|| action.id.host.to_string());
+        let id = action.terms.delegate.clone().unwrap_or_else(|| action.id.host.to_string());
         let os = OsFacts { id, ..OsFacts::default() };
         outcome.facts = Some(Box::new(Facts { os, ..Facts::default() }));
     }

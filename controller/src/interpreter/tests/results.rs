@@ -33,7 +33,7 @@ fn reports_keep_all_that_a_node_said() {
         "    - {name: open, sysctl: {name: a, value: 1}, register: r}\n    - {name: hidden, sysctl: {name: a, value: 1}, no_log: true}\n    - {name: see, debug: {msg: '{{ r.told }}'}}\n",
     );
     let story = run(&mut cursor(&text, json!({}), Mode::Apply), |action| {
-        if action.phase != Phase::Declared {
+        if action.phase() != Phase::Declared {
             return Ok.fed(action);
         }
         let mut answer = with_data(OpStatus::Changed, json!({"told": "by the node"}));
@@ -175,8 +175,8 @@ fn only_what_is_done_here_and_now_is_verified_here() {
     );
     let mut terms = Vec::new();
     let story = run(&mut cursor(&text, json!({}), Mode::Apply), |action| {
-        if action.phase == Phase::Declared {
-            terms.push(format!("{} {:?} {:?}", action.task, action.mode, action.delegate));
+        if action.phase() == Phase::Declared {
+            terms.push(format!("{} {:?} {:?}", action.task, action.mode, action.terms.delegate));
             return Changed.fed(action);
         }
         Ok.fed(action)
@@ -261,7 +261,7 @@ fn members_of_a_group_may_be_hidden_and_looped() {
     let vars = json!({"limits": [{"g": 0, "w": 500}, {"g": 1, "w": 400}], "quiet": true});
     let mut hidden = Vec::new();
     let story = run(&mut cursor(&text, vars, Mode::Apply), |action| {
-        hidden.push((action.phase, action.no_log));
+        hidden.push((action.phase(), action.no_log));
         let Work::Node { op, .. } = &action.work else { panic!("{action:?}") };
         let gpufleet_protocol::NodeOp::GpuGroup(group) = &**op else { panic!("{action:?}") };
         let mut answer = OpOutcome::new(OpStatus::Ok);

@@ -18,7 +18,9 @@ fn tried(task: &str, mode: Mode, answers: &[OpOutcomeSketch]) -> String {
     let story = run(&mut cursor(&play(task), json!({}), mode), |action| {
         let answer = answers.get(count).or(answers.last()).expect("an answer");
         count += 1;
-        waits.push(action.wait.map_or_else(|| "-".to_owned(), |(delay, left)| format!("{delay}s/{left}")));
+        waits.push(
+            action.terms.wait.map_or_else(|| "-".to_owned(), |(delay, left)| format!("{delay}s/{left}")),
+        );
         answer.fed(action)
     });
     let said = story.reports.last().and_then(|report| report.message.clone()).unwrap_or_default();
@@ -104,7 +106,7 @@ fn a_loop_ends_where_its_condition_says() {
     let told = |condition: &str, mode: Mode| {
         let mut waits = Vec::new();
         let story = run(&mut cursor(&tasks(condition), json!({}), mode), |action| {
-            waits.push(action.wait);
+            waits.push(action.terms.wait);
             Command(0, if waits.len() == 2 { "stop" } else { "go" }).fed(action)
         });
         format!("{waits:?}\n{}", story.lines())
@@ -152,7 +154,7 @@ fn a_task_says_on_how_many_hosts_it_is_done_at_once() {
         let text = format!("- hosts: all\n  tasks:\n    - {{name: t, command: a, throttle: {value}}}\n");
         let mut seen = Vec::new();
         let story = run(&mut cursor(&text, json!({"two": 2}), Mode::Apply), |action| {
-            seen.push(action.throttle);
+            seen.push(action.terms.throttle);
             Changed.fed(action)
         });
         (seen.pop().flatten(), story.reports[0].message.clone().unwrap_or_default())
@@ -173,7 +175,7 @@ fn the_host_that_does_a_task_may_be_told_by_a_variable() {
         let vars = json!({"other": "n2", "nobody": "", "own": "n1"});
         let story = run(&mut cursor(&text, vars, mode), |action| {
             if action.task == "t" {
-                seen.push(action.delegate.clone());
+                seen.push(action.terms.delegate.clone());
             }
             Command(0, "n3").fed(action)
         });

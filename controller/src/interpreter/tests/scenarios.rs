@@ -147,7 +147,7 @@ fn a_group_is_one_operation_with_a_result_each() {
     let mut seen = Vec::new();
     let mut node = FakeNode::new();
     let story = run(&mut cursor(text, json!({}), Mode::Apply), |action| {
-        if let (Work::Node { op, .. }, Phase::Declared) = (&action.work, action.phase)
+        if let (Work::Node { op, .. }, Phase::Declared) = (&action.work, action.phase())
             && let NodeOp::GpuGroup(group) = &**op
         {
             seen.push(group.members.len());

@@ -11,6 +11,7 @@ use crate::{
             barriers::Barriers,
             dispatcher::{Dispatcher, PERMIT_VALID_S},
             ending::Stop,
+            latches::Latches,
         },
         node::{
             message::{FromNode, Pace, ToNode},
@@ -28,19 +29,20 @@ impl Dispatcher<'_, '_> {
                 let hosts = self.rollout.as_ref().map(|rollout| rollout.wave(wave)).unwrap_or_default();
                 let hosts = hosts.iter().map(|host| self.name(*host)).collect();
                 self.barriers = Barriers::default();
+                self.latches = Latches::default();
                 self.emit(What::WaveStarted { play: self.context.settings.play, wave, hosts })
             }
             Action::FinishWave { wave } => {
                 self.emit(What::WaveFinished { play: self.context.settings.play, wave })
             }
-            Action::Start { host } if self.late.contains(&host) => {
-                self.due.insert(host);
+            Action::Start { host } if self.latecomers.is_late(host) => {
+                self.latecomers.set_due(host);
                 Ok(())
             }
             Action::Start { host } => {
                 self.spawn(host, Turn::Apply);
                 // A host that dropped out before its wave came ends at once.
-                if let Some(Some(host_state)) = self.host_states.get(host) {
+                if let Some(host_state) = self.nodes.state(host) {
                     let end = match host_state.verdict {
                         NodeState::Unreachable => End::Unreachable,
                         NodeState::Held => End::Held,
@@ -84,7 +86,7 @@ impl Dispatcher<'_, '_> {
             }
             Action::Stop { reason } => {
                 if reason != StopReason::Interrupted {
-                    self.pace.send_replace(Pace::NoneNew);
+                    self.nodes.set_pace(Pace::NoneNew);
                     // Why: as in Ansible, hosts that wait for each other go no further than to the next task.
                     if !matches!(reason, StopReason::WindowClosed { .. }) {
                         self.barriers.halt();
@@ -112,7 +114,7 @@ impl Dispatcher<'_, '_> {
             Action::CheckSoak { hosts, .. } => {
                 for host in hosts {
                     self.spawn(host, Turn::Gate);
-                    if self.host_states.get(host).is_some_and(Option::is_some) {
+                    if self.nodes.state(host).is_some() {
                         inputs.push_back(Input::SoakChecked { host, ok: false, why: "lost".to_owned() });
                     }
                 }
@@ -124,7 +126,7 @@ impl Dispatcher<'_, '_> {
                 let Some(scheduler) = self.context.settings.scheduler.clone() else {
                     return Err(EngineError::Internal("a survey without a scheduler".to_owned()));
                 };
-                let (sender, names) = (self.sender.clone(), self.context.names.clone());
+                let (sender, names) = (self.nodes.sender(), self.context.names.clone());
                 let neighbours = self.context.neighbours.names.clone();
                 let run = self.context.settings.run.holder.run.clone();
                 self.surveys.spawn(async move {
@@ -139,7 +141,7 @@ impl Dispatcher<'_, '_> {
                 // Why: a play that a task ended early leaves its hosts to the next play.
                 let stopped = self.rollout.as_ref().is_some_and(|rollout| rollout.stopped().is_some());
                 for host in never_started.into_iter().filter(|_| stopped) {
-                    if let Some(Some(host_state)) = self.host_states.get_mut(host)
+                    if let Some(host_state) = self.nodes.state_mut(host)
                         && host_state.is_alive()
                     {
                         host_state.worsen(NodeState::Skipped, Some("not started".to_owned()));

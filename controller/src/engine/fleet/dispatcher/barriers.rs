@@ -1,13 +1,16 @@
-//! Where hosts of a play meet: what the dispatcher tells them, once the [`Barriers`](crate::engine::fleet::barriers) knows.
+//! The barriers of a play, as the dispatcher sees them: who is told what once [`Barriers`] and [`Latches`] know.
+//!
+//! [`Barriers`]: crate::engine::fleet::barriers
+//! [`Latches`]: crate::engine::fleet::latches
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use crate::{
     engine::{
         error::EngineError,
         fleet::{
             barriers::{BarrierAnswer, Waiter},
-            dispatcher::{Dispatcher, LATE},
+            dispatcher::Dispatcher,
         },
         node::message::{LatchValue, ToNode},
     },
@@ -18,21 +21,19 @@ use crate::{
 impl Dispatcher<'_, '_> {
     /// A host waits for the others.
     pub(crate) fn at_barrier(&mut self, waiter: Waiter) -> Result<(), EngineError> {
-        // Why without a bound of ours: as long as nobody connected, nothing is known of how long it takes.
-        let silence = match self.slowest.0 {
-            Duration::ZERO => Duration::MAX,
-            slowest => slowest * 3 + LATE.0,
-        };
-        self.barriers.wait(waiter, silence);
+        self.barriers.wait(waiter, self.latecomers.barrier_patience());
         self.open_barrier()
     }
 
-    /// A host asks for a task that one of them runs for all.
+    /// A host asks for a task that one host runs for all (`run_once`).
     pub(crate) fn at_latch(&mut self, host: usize, key: Arc<str>) -> Result<(), EngineError> {
-        // Why one that is still being connected to, too: which host it is must not hang on who is quick.
-        let there = self.running.keys().copied().filter(|host| !self.late.contains(host));
-        let first = if self.context.settings.linear { there.min() } else { None };
-        if let Some(answer) = self.barriers.latch(host, key, first) {
+        // Why also hosts that are still being connected to: which host runs it must not depend on who is quick.
+        let there = || self.nodes.running().map(|(host, _)| host);
+        let first = match self.context.settings.linear {
+            true => there().filter(|host| !self.latecomers.is_late(*host)).min(),
+            false => None,
+        };
+        if let Some(answer) = self.latches.ask(host, key, first) {
             self.answer(host, answer)?;
         }
         self.open_barrier()
@@ -40,27 +41,24 @@ impl Dispatcher<'_, '_> {
 
     /// Gives what that task gave to those who wait for it.
     pub(crate) fn hand_on(&mut self, key: Arc<str>, result: &LatchValue) -> Result<(), EngineError> {
-        for host in self.barriers.result(key, Box::new(result.clone())) {
+        for host in self.latches.result(key, Box::new(result.clone())) {
             self.answer(host, ToNode::LatchValue(Box::new(result.clone())))?;
         }
         Ok(())
     }
 
-    /// Lets those go on who have waited for everybody at work.
+    /// Lets hosts go on that have waited for all hosts at work.
     pub(crate) fn open_barrier(&mut self) -> Result<(), EngineError> {
-        let at_work = self.running.iter().map(|(host, running)| {
-            let answered = running.connected
-                || self
-                    .context
-                    .names
-                    .get(*host)
-                    .is_some_and(|name| self.context.settings.run.connector.has_answered(name));
-            (*host, answered)
+        let names = &self.context.names;
+        let connector = &self.context.settings.run.connector;
+        let at_work = self.nodes.running().map(|(host, connected)| {
+            let answered = connected || names.get(host).is_some_and(|name| connector.has_answered(name));
+            (host, answered)
         });
         let in_line = |host| self.rollout.as_ref().is_some_and(|rollout| rollout.waits_for_a_place(host));
-        let opened = self.barriers.open(at_work.filter(|(host, _)| !self.late.contains(host)), in_line);
+        let opened = self.barriers.open(at_work.filter(|(host, _)| !self.latecomers.is_late(*host)), in_line);
         for (waiter, _) in opened.iter().filter(|(_, word)| *word == BarrierAnswer::Halt) {
-            // Why here, and before anybody goes on: what one host does next must not be on disk without what it did to another.
+            // Why before any host goes on: what a host does next must not be on disk without what stopped the others.
             self.emit(Replayed::Fed {
                 host: self.name(waiter.host),
                 play: self.context.settings.play,
@@ -78,7 +76,7 @@ impl Dispatcher<'_, '_> {
             self.answer(waiter.host, word)?;
         }
         let in_line = |host| self.rollout.as_ref().is_some_and(|rollout| rollout.waits_for_a_place(host));
-        for heir in self.barriers.overdue(in_line) {
+        for heir in self.latches.overdue(self.barriers.waiting(), in_line) {
             self.answer(heir, ToNode::LatchYours)?;
         }
         Ok(())

@@ -34,7 +34,7 @@ const LONGEST: u64 = 30;
 impl Conversation {
     /// Begins a job, or finds it; waits for its end unless `poll` is 0.
     pub(crate) async fn job(&mut self, action: &Action, op: &NodeOp, job: Job) -> Result<Fed, EarlyEnd> {
-        if action.delegate.is_none() {
+        if action.terms.delegate.is_none() {
             // Why first: a node that cannot be reached at all is not one that got lost.
             self.link().await?;
         }
@@ -127,7 +127,7 @@ impl Conversation {
     async fn ask_job(&mut self, action: &Action, op: &NodeOp) -> Result<Result<OpOutcome, String>, EarlyEnd> {
         let wait_s = if let NodeOp::JobStatus(status) = op { status.wait_s } else { 0 };
         let timeout_s = wait_s + ASKING.as_secs();
-        if let Some(host) = &action.delegate {
+        if let Some(host) = &action.terms.delegate {
             return Ok(self.on_another(action, host, op, &[], timeout_s).await);
         }
         let link = match self.link().await {

@@ -1,0 +1,182 @@
+//! The ledger of what the play declared on the host, and the passes over it: asserted again after a reset or reboot,
+//! looked at before one, verified at the end of a section.
+
+use std::collections::VecDeque;
+
+use gpufleet_protocol::{Disruption, NodeOp, op::GpuTask};
+
+use super::setup::Setup;
+use super::state::{Pending, Purpose};
+use crate::interpreter::action::{Action, Mode, Phase, Terms, Work, position};
+use crate::interpreter::intervening::Intervener;
+use crate::interpreter::ledger::{Entry, Ledger};
+
+/// How many activations a play may see on one host before it fails.
+const MAX_ACTIVATIONS: u32 = 8;
+
+#[derive(Default)]
+pub(super) struct LedgerPasses {
+    ledger: Ledger,
+    /// Entries to plan again before anything else.
+    reassert: VecDeque<usize>,
+    /// Entries that later tasks may have changed. They are looked at before a reboot, which would hide who changed them.
+    unsettled: VecDeque<usize>,
+    /// Entries still to be verified.
+    verify: VecDeque<usize>,
+    activations: u32,
+    verifications: u32,
+    /// Something was applied since the last verification.
+    touched: bool,
+}
+
+impl LedgerPasses {
+    pub(super) const fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    pub(super) const fn ledger_mut(&mut self) -> &mut Ledger {
+        &mut self.ledger
+    }
+
+    /// Something was applied.
+    pub(super) const fn touch(&mut self) {
+        self.touched = true;
+    }
+
+    pub(super) const fn is_touched(&self) -> bool {
+        self.touched
+    }
+
+    pub(super) const fn set_touched(&mut self, touched: bool) {
+        self.touched = touched;
+    }
+
+    /// The entry that has to be sent again before the play goes on, and what for.
+    pub(super) fn next_due(&mut self) -> Option<(usize, Phase)> {
+        if let Some(entry) = self.reassert.pop_front() {
+            return Some((entry, Phase::Reassert));
+        }
+        Some((self.unsettled.pop_front()?, Phase::Verify))
+    }
+
+    /// The next entry of the verification at the end of a section.
+    pub(super) fn next_to_verify(&mut self) -> Option<usize> {
+        self.verify.pop_front()
+    }
+
+    /// A section is over: what it declared is verified if anything was applied.
+    pub(super) fn begin_verification(&mut self) {
+        if std::mem::take(&mut self.touched) {
+            self.verifications += 1;
+            self.verify = self.ledger.standing().map(|(index, _)| index).collect();
+        }
+    }
+
+    /// A task failed: nothing that was due is sent again.
+    pub(super) fn drop_due(&mut self) {
+        self.reassert.clear();
+        self.unsettled.clear();
+    }
+
+    /// The host failed: nothing is verified any more.
+    pub(super) fn drop_verification(&mut self) {
+        self.verify.clear();
+    }
+
+    /// Whether something of these kinds has to be looked at before the node reboots or its GPUs are reset: after it nobody
+    /// could tell what a command changed from what the reboot took. The task on top begins anew afterwards.
+    pub(super) fn settle_before(&mut self, kinds: impl Fn(&NodeOp) -> bool) -> bool {
+        let touched = self.ledger.touched().filter(|(_, entry)| kinds(&entry.op));
+        self.unsettled = touched.map(|(index, _)| index).collect();
+        self.verifications += u32::from(!self.unsettled.is_empty());
+        !self.unsettled.is_empty()
+    }
+
+    /// The GPUs were reset or the node rebooted: what that may have lost is planned again before anything else. `except` is
+    /// the entry that caused it.
+    ///
+    /// # Errors
+    /// Why the host has to be given up.
+    pub(super) fn activated(&mut self, class: Disruption, except: Option<usize>) -> Result<(), String> {
+        self.activations += 1;
+        self.ledger.activated(class);
+        if self.activations > MAX_ACTIVATIONS {
+            return Err(format!(
+                "the node was reset or rebooted {} times in this play and still needs more",
+                self.activations
+            ));
+        }
+        let mut lost_again = Vec::new();
+        for (index, entry) in self.ledger.standing() {
+            let lost = class == Disruption::Reboot || matches!(entry.op, NodeOp::GpuGroup(_));
+            if lost && Some(index) != except && !self.reassert.contains(&index) {
+                lost_again.push((!keeps_awake(&entry.op), index));
+            }
+        }
+        // Why persistence first: without it the driver forgets what is set.
+        lost_again.sort_by_key(|(late, _)| *late);
+        self.reassert.extend(lost_again.into_iter().map(|(_, index)| index));
+        Ok(())
+    }
+
+    /// Adds what a task declared; says where it stands, if it stands at all.
+    pub(super) fn declare(&mut self, entry: Entry) -> Option<usize> {
+        self.ledger.declare(entry)
+    }
+
+    /// Notes what an operation may have done to what earlier tasks declared.
+    pub(super) fn intervened(&mut self, action: &Action) {
+        let Work::Node { op, .. } = &action.work else { return };
+        let unwatched = action.terms.job.is_some_and(|job| job.poll_s == 0);
+        self.ledger.intervened(op, &Intervener::of(action), unwatched);
+    }
+
+    /// What is written and waits for an activation, each once.
+    pub(super) fn awaited(&self) -> Vec<String> {
+        let mut reasons: Vec<String> = Vec::new();
+        for awaiting in self.ledger.awaiting() {
+            if !reasons.contains(&awaiting.reason) {
+                reasons.push(awaiting.reason.clone());
+            }
+        }
+        reasons
+    }
+
+    /// The operation that sends an entry once more.
+    pub(super) fn again(&self, index: usize, phase: Phase, setup: &Setup) -> Option<Pending> {
+        let entry = self.ledger.entries.get(index)?;
+        let owner = entry.owners.first()?;
+        let (round, purpose, mode) = match phase {
+            Phase::Verify => (self.verifications.saturating_sub(1), Purpose::Verify(index), Mode::Predict),
+            _ => (self.activations.saturating_sub(1), Purpose::Reassert(index), setup.mode),
+        };
+        let mut op = entry.op.clone();
+        if let NodeOp::GpuGroup(group) = &mut op {
+            group.defer_to_reboot = false;
+        }
+        let item = owner.item.as_ref().map(|(index, _)| *index);
+        let disruption = entry.owners.iter().map(|owner| owner.task.kind.disruption).max();
+        let no_log = entry.owners.iter().any(|owner| owner.task.no_log);
+        let action = Action {
+            id: setup.op_id(&owner.task.path, item, phase, round),
+            task: owner.title.clone(),
+            kind: owner.task.kind.name,
+            position: position(&owner.task.span),
+            mode,
+            work: Work::Node { op: Box::new(op), blobs: entry.blobs.clone() },
+            timeout_s: entry.timeout_s,
+            run_as: entry.run_as.clone(),
+            environment: entry.environment.clone(),
+            no_log,
+            disruption: disruption.unwrap_or_default(),
+            terms: Terms::default(),
+        };
+        Some(Pending { action, purpose })
+    }
+}
+
+/// Whether an operation keeps the driver of GPUs in memory.
+fn keeps_awake(op: &NodeOp) -> bool {
+    let NodeOp::GpuGroup(group) = op else { return false };
+    group.members.iter().any(|member| matches!(member.task, GpuTask::GpuPersistence(_)))
+}
