@@ -1,4 +1,4 @@
-//! What is kept of a host between the plays of a run.
+//! What is carried of a host from play to play.
 
 use std::{collections::BTreeSet, sync::Arc, time::Instant};
 
@@ -29,7 +29,7 @@ pub(crate) struct HostState {
     pub(crate) play_wide: PlayWide,
     /// What the last prediction said.
     pub(crate) forecast: Option<Prediction>,
-    /// Where it stood when an earlier process of this run ended.
+    /// Where it was when an earlier process of this run ended.
     pub(crate) resumed: Option<Box<Resumed>>,
     pub(crate) results: HostResults,
     pub(crate) custody: CustodyRecord,
@@ -57,30 +57,30 @@ impl HostTally {
     }
 }
 
-/// What this run did to a host's service, and has to undo.
+/// What this run did to a host's service and has to undo.
 #[derive(Default)]
 pub(crate) struct CustodyRecord {
     pub(crate) rebooted: bool,
-    /// It was rebooted since its drain began: what that took may be missing on it.
+    /// It was rebooted since its drain began: what the reboot lost may be missing.
     pub(crate) rebooted_drained: bool,
-    /// Somebody gave it back while it was disturbed: it takes work, whatever the permit says.
+    /// It was given back by someone else while it was disturbed: it takes work, whatever the permit says.
     pub(crate) serves: bool,
-    /// What reboots of this run were for: none is made twice for the same.
+    /// The reasons of this run's reboots: no reason causes a second one.
     pub(crate) rebooted_for: BTreeSet<String>,
     /// This run has power cycled it: at most once.
     pub(crate) power_cycled: bool,
     pub(crate) out_of_service: bool,
-    /// What marks it at its scheduler while it may be drained for us.
+    /// The marker at its scheduler while it may be drained for us.
     pub(crate) drain: Option<Marker>,
-    /// What a run whose journal is lost left it drained with, until it is taken over.
+    /// The marker of a run whose journal is lost, until its drain is taken over.
     pub(crate) left_behind: Option<Marker>,
-    /// It was taken over from a run whose journal is lost: nobody knows what was done to it.
+    /// It was taken over from a run whose journal is lost: what was done to it is not known.
     pub(crate) adopted: bool,
     /// When its last reboot was asked for.
     pub(crate) rebooted_at: Option<jiff::Timestamp>,
 }
 
-/// What the tasks of a host ask for all hosts of the play.
+/// What tasks of a host do to all hosts of the play.
 #[derive(Default)]
 pub(crate) struct PlayWide {
     /// The play stops, or ends, for all hosts.
@@ -91,7 +91,7 @@ pub(crate) struct PlayWide {
     pub(crate) cleared_errors: bool,
 }
 
-/// How much of a host's results is kept, in bytes.
+/// How much memory a host's results take, in bytes.
 #[derive(Default)]
 pub(crate) struct HostResults {
     pub(crate) bytes: u64,
@@ -113,29 +113,29 @@ pub(crate) struct Prediction {
 pub(crate) struct PendingReboot {
     pub(crate) boot_id: String,
     pub(crate) deadline: Option<jiff::Timestamp>,
-    /// It is proven, and only its cursor does not know.
+    /// The reboot is proven, and only the cursor was not told.
     pub(crate) proven: bool,
 }
 
-/// Where a node stood when the run was cut off.
+/// Where a host was when the run was cut off.
 pub(crate) struct Resumed {
     pub(crate) cursor: Cursor,
     /// Reports whose events did not reach the journal.
     pub(crate) unreported: Vec<TaskReport>,
-    /// Reports to come that people have seen already.
+    /// How many of the next reports people have seen already.
     pub(crate) already: usize,
     pub(crate) reboot: Option<PendingReboot>,
     pub(crate) boot_id: Option<String>,
     /// What went wrong under the permit.
     pub(crate) unproven: Option<String>,
     pub(crate) latches: Vec<(Arc<str>, Option<Copied>)>,
-    /// It failed where any failure is everybody's, and the others may not have heard of it.
+    /// It failed in a way that ends all hosts, and others may not have been told.
     pub(crate) raised: Option<Position>,
-    /// The task that it came to where the journal has the answer of another one.
+    /// The replay failed: the cursor came to this task, and the journal has the answer to another one.
     pub(crate) astray: Option<String>,
-    /// Where in the journal it failed so last.
+    /// Where in the journal it last failed in such a way.
     pub(crate) raised_at: Option<usize>,
-    /// Where in the journal it last heard of such a failure elsewhere, or of a bound.
+    /// Where in the journal it was last told of such a failure of another host, or of a threshold.
     pub(crate) halted: Option<usize>,
 }
 
@@ -189,7 +189,7 @@ impl HostState {
         self.verdict == NodeState::Unreachable || self.is_out()
     }
 
-    /// Whether a resume has something to do for it once a person has done their part.
+    /// Whether a resume can go on with it once a person has done something.
     pub(crate) const fn waits_for_a_person(&self) -> bool {
         match self.verdict {
             NodeState::Held => true,
@@ -198,7 +198,7 @@ impl HostState {
         }
     }
 
-    /// What the division into waves asks of it.
+    /// What the division into waves needs to know of it.
     pub(crate) fn in_waves(&self, gone: bool) -> WaveHost {
         let gpus = self.facts.as_ref().map(|facts| facts.gpu.gpus.as_slice()).unwrap_or_default();
         WaveHost {
@@ -241,7 +241,7 @@ impl HostState {
         let cleared =
             host_states.iter_mut().fold(false, |any, host_state| any | host_state.play_wide.cleared_errors);
         for host_state in host_states {
-            // Why not one that did it: what it lost it lost behind it.
+            // Why not a host that did it: it failed after that.
             let before = !std::mem::take(&mut host_state.play_wide.cleared_errors);
             let gone = matches!(host_state.verdict, NodeState::Failed | NodeState::Unreachable);
             if cleared && before && gone && !host_state.is_out() {
@@ -251,7 +251,7 @@ impl HostState {
         }
     }
 
-    /// Takes a state over when it is worse than the one so far.
+    /// Takes over a state that is worse than the one so far.
     pub(crate) fn worsen(&mut self, state: NodeState, message: Option<String>) {
         if super::verdict::badness(state) >= super::verdict::badness(self.verdict) {
             let changed = state != self.verdict;
@@ -262,7 +262,7 @@ impl HostState {
         }
     }
 
-    /// Where it stands, and why: an audit that did not judge everything does not know whether all is as declared.
+    /// Its state and the reason. After an audit that could not judge everything, it is not known whether all is as declared.
     pub(crate) fn standing(&self) -> (NodeState, Option<String>) {
         match self.tally.judged.gap() {
             Some(gap) if self.verdict == NodeState::Compliant => (NodeState::Unknown, Some(gap)),

@@ -26,13 +26,13 @@ pub(crate) const fn badness(state: NodeState) -> u8 {
 pub(crate) enum UnderPermit {
     Untouched,
     Acted,
-    /// Nobody has proven since that the node is well.
+    /// Something went wrong, and the node was not proven to be well since.
     Damaged(String),
 }
 
 pub(crate) fn under_permit(outcome: &OpOutcome) -> UnderPermit {
     match &outcome.status {
-        // Why not: the helper refused before it touched anything.
+        // Why: the helper refused before it touched anything.
         OpStatus::Failed {
             kind: FailureKind::Busy | FailureKind::Refused | FailureKind::Invalid, ..
         }
@@ -50,13 +50,13 @@ pub(crate) fn of_report(verb: Verb, report: &TaskReport) -> (NodeState, Option<S
     let because = || Some(report.message.clone().unwrap_or_else(|| format!("task `{}`", report.task)));
     let forgiven = report.ignored || report.rescued;
     match report.status {
-        // Why a command's also in a check: one that it ran is no reading that failed. An audit runs none.
+        // Why also a command in a check: its failure is no reading that failed. An audit runs no commands.
         TaskStatus::Failed
             if forgiven && (verb.writes() || verb == Verb::Plan && is_command(&report.kind)) =>
         {
             (NodeState::Compliant, None)
         }
-        // Why: an audit that could not read something does not know it, whatever the playbook forgives.
+        // Why: what an audit could not read is unknown, even if the playbook ignores the failure.
         TaskStatus::Failed if forgiven => (NodeState::Unknown, because()),
         TaskStatus::Failed => (NodeState::Failed, because()),
         TaskStatus::Unreachable if report.ignored && verb.writes() => (NodeState::Compliant, None),
@@ -66,7 +66,7 @@ pub(crate) fn of_report(verb: Verb, report: &TaskReport) -> (NodeState, Option<S
         TaskStatus::Unknown => (NodeState::Unknown, because()),
         TaskStatus::Changed if verb.writes() => (NodeState::Done, None),
         TaskStatus::Changed => (NodeState::Drift, None),
-        // Why only declared state: nobody can say beforehand what a command does, and it declares nothing.
+        // Why only declared state: what a command does cannot be known beforehand, and it declares nothing.
         TaskStatus::Possible if !verb.writes() && is_declared(&report.kind) => {
             (NodeState::Unknown, Some(format!("task `{}` depends on the output of a command", report.task)))
         }
@@ -79,6 +79,6 @@ fn is_command(kind: &str) -> bool {
 }
 
 fn is_declared(kind: &str) -> bool {
-    // Why not: it declares nothing, it asks what became of a job.
+    // Why not this one: it declares nothing, it only looks at a job.
     kind != "async_status" && tasks::find(kind).is_some_and(|kind| kind.class == Class::Node)
 }

@@ -45,7 +45,7 @@ pub(super) fn check(spec: &ValidateArgumentSpec, scope: &Arc<Scope>) -> Result<D
 #[derive(Default)]
 struct Found {
     errors: Vec<String>,
-    /// Options that nobody asked for, with the path to them.
+    /// Options that the specification does not have, with the path to them.
     unsupported: BTreeSet<String>,
     /// Those that there are beside the last of them.
     supported: BTreeSet<String>,

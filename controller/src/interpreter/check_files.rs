@@ -22,7 +22,7 @@ pub fn check_files(program: &Program, files: &dyn Files) -> Diagnostics {
     let mut errors = Diagnostics::new();
     let local = |text: &str| matches!(text, "localhost" | "127.0.0.1" | "::1");
     for play in &program.plays {
-        // Why that connection too: what runs before may make the file.
+        // Why also such hosts: earlier tasks may make the file.
         let here = play.connection.is_some()
             || play.hosts.iter().any(|(hosts, _)| hosts.as_str().is_some_and(local));
         let delegated =
@@ -44,7 +44,7 @@ pub fn check_files(program: &Program, files: &dyn Files) -> Diagnostics {
                         check.template(&file.path, &file.bytes);
                     }
                 }
-                // Why only these: a folder, or a vault without its password, is told where it is used.
+                // Why only these: a folder, or a vault without its password, is reported when it is used.
                 Err(message) if message.starts_with("there is no file") => {
                     let (what, looked) = message.split_once("; ").unwrap_or((&message, ""));
                     let mut error = Diagnostic::error(what).at(&parameter.span);
@@ -134,7 +134,7 @@ impl Templates<'_> {
                         .at(&span(&source, text, wanted.range))
                         .note(looked),
                 ),
-                // Why: what cannot be read is told where it is used.
+                // Why: what cannot be read is reported when it is used.
                 Ok(Err(_)) | Err(_) => {}
             }
         }

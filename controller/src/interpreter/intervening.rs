@@ -1,7 +1,7 @@
 //! What later tasks of a play may have done to what an earlier one declared.
 //!
-//! A declared state that differs at the end is a failure, unless the play itself may have made the difference: a command, of which
-//! nobody knows what it touches, or a task of another kind that works at the same place. Pure; it errs towards failure.
+//! A declared state that differs at the end is a failure, unless the play itself may have made the difference: by a command,
+//! which may touch anything, or by a task of another kind that works at the same place. Pure; it errs towards failure.
 
 use gpufleet_protocol::NodeOp;
 use gpufleet_protocol::operation::{Reach, is_below};
@@ -44,7 +44,7 @@ impl Intervener {
 pub(super) fn may_touch(later: &NodeOp, earlier: &NodeOp) -> bool {
     match (later.operation().reach(), earlier.operation().reach()) {
         (Reach::Anything, _) => true,
-        // Why not of GPUs: what holds their state is not in packages, and their proof is worth most.
+        // Why not GPUs: packages do not hold their state, and their verification matters most.
         (Reach::Packages(_), Reach::Gpus | Reach::Packages(_)) | (Reach::Unit(_), Reach::Packages(_)) => {
             false
         }
@@ -68,7 +68,7 @@ fn is_of_gpus(unit: &str) -> bool {
     ["nvidia", "dcgm", "nvsm", "gpufleet-mps"].iter().any(|start| unit.starts_with(start))
 }
 
-/// The files and folders that an operation writes, as far as its words tell.
+/// The files and folders that an operation writes, as far as its parameters tell.
 fn places(reach: Reach<'_>) -> Vec<String> {
     let mut paths = match reach {
         Reach::File(claim) => vec![claim.path],

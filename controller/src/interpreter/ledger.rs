@@ -20,11 +20,11 @@ pub(super) struct Entry {
     pub environment: Vec<(String, String)>,
     pub timeout_s: Option<u64>,
     pub awaiting: Vec<Awaiting>,
-    /// What its changes were made with, such as why a value does not last: what differs, and the note.
+    /// Notes of its changes, such as why a value does not last, each with what was changed.
     pub notes: Vec<(String, String)>,
-    /// Tasks after it that may have changed what it declared, and nobody has looked since.
+    /// Later tasks that may have changed what it declared since it was last looked at.
     pub after: Vec<Intervener>,
-    /// A later task of the play did change it: it is not asserted any more.
+    /// A later task of the play changed it: it is not asserted any more.
     pub overruled: bool,
 }
 
@@ -38,12 +38,12 @@ pub(super) struct Owner {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ledger {
     pub entries: Vec<Entry>,
-    /// Jobs that nobody waits for: they may touch anything at any time.
+    /// Jobs that are not waited for: they may touch anything at any time.
     loose: Vec<Intervener>,
 }
 
 impl Ledger {
-    /// Takes in what was declared; what it replaces goes. Says where it stands, if it stands at all.
+    /// Adds what was declared, and removes what it replaces. Gives its index, if it is something that lasts.
     pub(super) fn declare(&mut self, mut entry: Entry) -> Option<usize> {
         if !entry.op.operation_mut().lasting() {
             return None;
@@ -54,7 +54,7 @@ impl Ledger {
         Some(self.entries.len() - 1)
     }
 
-    /// A task did something, which may be something to what others declared before it; `forever` where it goes on by itself.
+    /// A task may have changed what earlier ones declared. `forever`: it is a job that goes on by itself.
     pub(super) fn intervened(&mut self, later: &NodeOp, who: &Intervener, forever: bool) {
         if forever && !self.loose.contains(who) {
             self.loose.push(who.clone());
@@ -73,8 +73,8 @@ impl Ledger {
         entry.after.iter().chain(loose).collect()
     }
 
-    /// Entries that a later task may have changed, and nobody has looked since. Not those of which a part waits for an
-    /// activation: that part differs whoever did what, and they are asserted again behind it.
+    /// Entries that a later task may have changed since they were last looked at. Entries that wait for an activation are left
+    /// out: they differ in any case, and are asserted again after it.
     pub(super) fn touched(&self) -> impl Iterator<Item = (usize, &Entry)> {
         self.standing().filter(|(_, entry)| !entry.after.is_empty() && entry.awaiting.is_empty())
     }
@@ -83,7 +83,7 @@ impl Ledger {
     pub(super) fn overrule(&mut self, index: usize, owners: &[usize]) {
         let Some(entry) = self.entries.get_mut(index) else { return };
         match &mut entry.op {
-            // Why only these: what others of the group declared still stands, and a reset may take it.
+            // Why only these: what others of the group declared still stands, and a reset may lose it.
             NodeOp::GpuGroup(group)
                 if group.members.len() == entry.owners.len() && owners.len() < entry.owners.len() =>
             {
@@ -126,7 +126,7 @@ fn stands(entry: &mut Entry, newer: &Newer<'_>) -> bool {
     entry.op.operation_mut().yields(newer)
 }
 
-/// Whether a later task of a file makes it something else than what an earlier one declared.
+/// Whether a later task of a file replaces what an earlier one declared.
 fn is_overwritten(earlier: &NodeOp, later: &NodeOp) -> bool {
     let (Reach::File(old), Reach::File(new)) = (earlier.operation().reach(), later.operation().reach())
     else {
@@ -137,7 +137,7 @@ fn is_overwritten(earlier: &NodeOp, later: &NodeOp) -> bool {
     }
     old.path == new.path
         && match (old.part, new.part) {
-            // Why: a file that is edited is no longer the content that an earlier task gave it, and the other way around.
+            // Why: an edited file no longer has the content of an earlier task, and new content has no earlier edit.
             (Part::Content, part) | (part, Part::Content) if part.is_text() => true,
             // Why: what is replaced, and where a line is put, may be what the other one found or left out.
             (Part::Matches, part) | (part, Part::Matches) => part.is_text(),

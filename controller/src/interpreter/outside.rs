@@ -49,7 +49,7 @@ pub trait Machine: Send + Sync {
     }
 }
 
-/// Asks once for each key; whoever asks meanwhile waits for the answer.
+/// Asks once for each key; a second caller waits for the answer.
 struct Once<K, V>(Mutex<HashMap<K, Arc<OnceLock<V>>>>);
 
 impl<K, V> Default for Once<K, V> {

@@ -22,7 +22,7 @@ pub(super) enum Prepared {
     Skip(String),
     /// A condition does not hold: this one.
     Unmet(String),
-    /// It hangs on something that only the run will tell.
+    /// It depends on something that only the run will tell.
     Possible(String),
     Fail(String),
     Do(Box<Ready>),
@@ -300,7 +300,7 @@ impl Surroundings<'_> {
             };
             let value = match found {
                 Ok(value) => value,
-                // Why no failure: as in Ansible, to look at what is not there is no mistake.
+                // Why no failure: as in Ansible, `debug` may show an undefined variable.
                 Err(error) => match error.undefined_name() {
                     Some(path) => Value::from(nothing_there(source, path, scope)),
                     None => return Err(error.into()),
@@ -309,7 +309,7 @@ impl Surroundings<'_> {
             if value.has_unknown() {
                 return Err(unknown());
             }
-            // Why: as with Ansible, whoever looks at a variable sees that it is omitted.
+            // Why: as in Ansible, a variable that is omitted shows that when it is looked at.
             let value = if matches!(value, Value::Omit) { Value::str(template::OMITTED) } else { value };
             return Ok(told(format!("{source} = {}", shown(&value)), source, value.to_json()));
         }
@@ -319,7 +319,7 @@ impl Surroundings<'_> {
         };
         let message = match &debug.msg {
             Some(message) => Value::literal(message),
-            // Why: a template that gives nothing is a message too.
+            // Why: an empty message is a message.
             None if task.params.get("msg").is_some_and(gives_nothing) => Value::Null,
             None => Value::str("Hello world!"),
         };

@@ -1,8 +1,9 @@
-//! What hosts of a linear play tell each other: their variables as they were at the last barrier, and who still takes part.
+//! What hosts of a linear play know of each other: their variables as they were at the last barrier, and who takes part.
 //!
-//! Owns what each host had set whenever it came to a task, what tasks of others set for it, and who was lost. Must not know
-//! connections. Invariant: all hosts that pass a barrier see the same, and a run that is resumed sees what it saw before, once
-//! every host's past was told. That is why what is given has a [`Moment`]: barriers count the same on all hosts, clocks do not.
+//! Owns a snapshot of each host's variables for each task that it came to, what tasks of other hosts set for it, and which
+//! hosts were lost. Must not know connections. Invariant: all hosts that pass a barrier see the same, and a resumed run sees
+//! the same once the replay has recorded every host. That is why what is given has a [`Moment`]: barriers are the same on all
+//! hosts, clocks are not.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Bound;
@@ -15,7 +16,7 @@ use crate::template::{Dict, Value};
 /// Variables of the hosts of one play.
 #[derive(Default)]
 pub struct HostSnapshots {
-    /// What was known of every host as the play began; none where nobody asks for it.
+    /// What was known of every host as the play began; none if no task asks for it.
     base: Option<Arc<Dict>>,
     /// The hosts of the play.
     hosts: Vec<Arc<str>>,
@@ -26,13 +27,13 @@ pub struct HostSnapshots {
     has_gifts: AtomicBool,
 }
 
-/// Where a host came, and what it told there: not where nobody could ask for it.
+/// Where a host came, each with its snapshot; none where no task can ask for it.
 type Recorded = BTreeMap<Position, Option<Snapshot>>;
 
-/// What a host had when it came to a task.
+/// The variables of a host when it came to a task.
 struct Snapshot {
     vars: HostVars,
-    /// What of others' gifts is among it.
+    /// Which variables that others gave it are among them.
     taken: Taken,
 }
 
@@ -50,7 +51,7 @@ impl DelegatedFacts {
     }
 }
 
-/// When something was given: in which batch, behind which barrier, and by which of the play's hosts.
+/// When variables were given: in which batch, after which barrier, and by which of the play's hosts.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Moment {
     batch: usize,
@@ -58,10 +59,10 @@ pub(super) struct Moment {
     host: usize,
 }
 
-/// What a host took over of what others gave it; from then on it is its own, and a task of its own may set it again.
+/// What a host took over of what others gave it. From then on these are its own variables, which its tasks may set again.
 pub(super) type Taken = BTreeSet<Moment>;
 
-/// What was worked out last: it holds the variables of all hosts, so only one is kept.
+/// The last answer. Only one is kept, because it holds the variables of all hosts.
 struct LastAnswer {
     at: (usize, Position),
     dict: Dict,
@@ -103,7 +104,7 @@ impl HostSnapshots {
         state.lost.insert(Arc::from(host));
     }
 
-    /// What hosts were given by the tasks of others and have not taken over themselves.
+    /// What tasks of other hosts set for hosts, and these have not taken over.
     pub fn gifts(&self) -> HashMap<Arc<str>, DelegatedFacts> {
         let state = self.state();
         let left = state.given.iter().filter_map(|(host, given)| {
@@ -114,7 +115,7 @@ impl HostSnapshots {
         left.collect()
     }
 
-    /// A task of a host that has this barrier behind it sets variables of another one.
+    /// A task of a host that passed this barrier sets variables of another host.
     pub(super) fn give(&self, giver: &str, at: &Position, host: &str, given: &DelegatedFacts) {
         let place = self.hosts.iter().position(|name| **name == *giver).unwrap_or(usize::MAX);
         let moment = Moment { batch: self.batch_of(giver), at: at.clone(), host: place };
@@ -124,7 +125,7 @@ impl HostSnapshots {
         self.has_gifts.store(true, Ordering::Release);
     }
 
-    /// What a host that has just passed this barrier takes over: all that was given to it before that one.
+    /// What a host that has just passed this barrier takes over: all that was given to it before the barrier.
     pub(super) fn take(&self, host: &Arc<str>, at: &Position, taken: &mut Taken) -> Option<DelegatedFacts> {
         if !self.has_gifts.load(Ordering::Acquire) {
             return None;
@@ -139,12 +140,12 @@ impl HostSnapshots {
         Some(all)
     }
 
-    /// A host has come to a task; with what it has, where others may ask for it from here on.
+    /// A host has come to a task. `had` are its variables, if others may ask for them.
     pub(super) fn tell(&self, host: &Arc<str>, at: &Position, had: Option<(&HostVars, &Taken)>) {
         let mut state = self.state();
         let state = &mut *state;
         let told = state.told.entry(Arc::clone(host)).or_default();
-        // Why: in a resumed run another host may have looked at the others before this one came to it, or had passed it by.
+        // Why: in a resumed run another host may have asked before this one came here.
         let is_known = |seen: &Position| told.range(seen..at).next().is_some();
         state.seen.take_if(|seen| seen.at.1 <= *at && !is_known(&seen.at.1));
         told.insert(
@@ -153,14 +154,14 @@ impl HostSnapshots {
         );
     }
 
-    /// A host has come to the end of the play, with what it has: later batches may ask for it.
+    /// A host has come to the end of the play. Later batches may ask for its variables.
     pub(super) fn ended(&self, host: &Arc<str>, vars: &HostVars, taken: &Taken) {
         if self.base.is_some() && self.batches.len() > 1 {
             self.tell(host, &Position::end(), Some((vars, taken)));
         }
     }
 
-    /// `hostvars` and the lists of hosts for a task that nobody of a batch is before any more.
+    /// `hostvars` and the lists of hosts for a task that all hosts of the batch have come to.
     pub(super) fn at(&self, place: &Position, host: &str) -> Dict {
         let batch = self.batch_of(host);
         let at = (batch, place.clone());
@@ -170,7 +171,7 @@ impl HostSnapshots {
         }
         let mut dict = Dict::default();
         let mates: &[Arc<str>] = self.batches.get(batch).map_or(&self.hosts, Vec::as_slice);
-        // Why the task: a host that was lost behind it was there when the others came to it.
+        // Why by task: a host that was lost later was still there when the others came to this task.
         let came = |host: &Arc<str>| state.told.get(host).is_some_and(|told| told.contains_key(place));
         let there = |host: &&Arc<str>| !state.lost.contains(*host) || mates.contains(host) && came(host);
         let list = |hosts: &[Arc<str>]| Value::list(hosts.iter().filter(there).map(Value::str).collect());
@@ -191,7 +192,7 @@ impl HostSnapshots {
         for host in state.told.keys().chain(state.given.keys()) {
             let Some(Value::Map(known)) = base.get(host) else { continue };
             let mut own = (**known).clone();
-            // Why: a batch that went before has all of the play behind it.
+            // Why: an earlier batch has done all of the play.
             let end = Position::end();
             let until = if earlier.contains(host) { &end } else { &at.1 };
             let had = state.told.get(host).and_then(|told| had_at(told, until));
@@ -212,14 +213,14 @@ impl HostSnapshots {
     }
 }
 
-/// What a host had when others came to this place: where it is itself then, or what it told last before that.
+/// The snapshot of a host that others see at this place: the one where it is itself then, or the last one before that.
 fn had_at<'a>(told: &'a Recorded, place: &Position) -> Option<&'a Snapshot> {
     let stands = told.range(place..).next().map(|(stands, _)| stands);
     let until = stands.map_or(Bound::Unbounded, Bound::Included);
     told.range((Bound::Unbounded, until)).rev().find_map(|(_, had)| had.as_ref())
 }
 
-/// What is not taken of what was given before a moment: batch, and the barrier that was passed.
+/// What was given before a moment (batch, and the barrier that was passed) and is not taken over.
 fn open<'a>(
     given: &'a BTreeMap<Moment, DelegatedFacts>,
     taken: &'a Taken,

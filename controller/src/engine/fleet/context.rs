@@ -16,12 +16,12 @@ use crate::{
     rollout::SoFar,
 };
 
-/// How a run stands where a play begins or is taken up.
+/// What earlier plays left when a play begins or is taken up.
 pub(crate) struct EarlierPlays {
     pub(crate) so_far: SoFar,
     /// Nodes out of service that the play does not select.
     pub(crate) out_elsewhere: Vec<String>,
-    /// An earlier play stopped the run: what is under way is led to a safe point, and nothing else is done.
+    /// An earlier play stopped the run: what is under way is finished to a safe point, and nothing else is done.
     pub(crate) stopped: bool,
     pub(crate) settings: Arc<RunSettings>,
 }
@@ -37,7 +37,7 @@ pub(crate) struct PlayContext<'a> {
     pub(crate) approval: Approval,
     pub(crate) winds_up: bool,
     pub(crate) before: EarlierPlays,
-    /// Where its hosts tell each other what they have.
+    /// The variables that its hosts leave for each other.
     pub(crate) snapshots: Arc<HostSnapshots>,
     pub(crate) recorder: &'a mut Recorder,
     pub(crate) interrupts: &'a mut mpsc::Receiver<()>,

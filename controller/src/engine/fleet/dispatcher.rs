@@ -1,4 +1,4 @@
-//! The dispatcher of one play: owns the rollout, answers nodes, and is the only one who emits events.
+//! The dispatcher of one play. It owns the rollout, answers nodes, and alone emits events.
 
 mod acting;
 mod barriers;
@@ -45,7 +45,7 @@ pub(crate) struct PlayOutcome {
     pub(crate) host_states: Vec<HostState>,
     pub(crate) stop: Option<Stop>,
     pub(crate) lost: Lost,
-    /// What hosts were given by the tasks of others, and have not taken over.
+    /// What tasks of other hosts set for hosts, and these have not taken over.
     pub(crate) given: HashMap<Arc<str>, DelegatedFacts>,
 }
 
@@ -61,11 +61,11 @@ impl PlayOutcome {
     }
 }
 
-/// What is new where a play is taken up that an earlier process began.
+/// What changed since an earlier process left the play.
 pub(crate) struct ResumeChanges {
     /// Hosts that an earlier play had lost, and that are there now.
     pub(crate) returned: Vec<usize>,
-    /// Hosts that ended without anything having been decided.
+    /// Hosts that ended without a decision.
     pub(crate) reopened: Vec<usize>,
     /// What other plays left behind by now.
     pub(crate) news: Option<Input>,
@@ -173,7 +173,7 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
         Ok(())
     }
 
-    /// Until when hosts that are still being read are waited for; for ever while they are many.
+    /// Until when the play waits for hosts that are still being read; without end if they are many.
     fn patience(&self, spare: usize) -> Option<Instant> {
         let (running, all) = (self.nodes.running().count(), self.nodes.len());
         let queued = all > self.context.forks;
@@ -209,20 +209,20 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
         self.finish().await
     }
 
-    /// Goes on until the rollout is over and nobody is at work any more: who is late may still be read, and who is
-    /// looked at after the soak may not have answered.
+    /// Goes on until the rollout is over and no task runs: late hosts may still be read, and hosts that are looked at after
+    /// the soak may not have answered.
     async fn finish(mut self) -> Result<PlayOutcome, EngineError> {
-        while !(self.finished && !self.nodes.are_running()) && self.stop != Some(Stop::Aborted) {
+        while (self.nodes.are_running() || !self.finished) && self.stop != Some(Stop::Aborted) {
             self.turn().await?;
         }
-        Ok(self.stage())
+        Ok(self.outcome())
     }
 
     /// Goes on with a play whose rollout was led to where an earlier process left it.
     pub(crate) async fn carry_on(
         mut self,
         rollout: Rollout,
-        again: ResumeChanges,
+        changes: ResumeChanges,
         latches: Vec<(usize, TakenLatches)>,
     ) -> Result<PlayOutcome, EngineError> {
         let wave = rollout.current_wave();
@@ -238,21 +238,21 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
             self.nodes.states().zip(0..).filter(|(host_state, _)| host_state.is_some_and(has_raised));
         self.barriers.restore_raised(raised.map(|(_, host)| host));
         self.rollout = Some(rollout);
-        for host in again.returned {
+        for host in changes.returned {
             self.input(Input::Returned { host })?;
         }
-        for host in again.reopened {
+        for host in changes.reopened {
             self.input(Input::Reopen { host })?;
         }
-        // Why behind those: whoever takes part again is not lost any more.
-        again.news.map_or(Ok(()), |news| self.input(news))?;
-        // Why behind those: a canary that takes part again lifts its own stop.
+        // Why after those: a host that takes part again is not lost any more.
+        changes.news.map_or(Ok(()), |news| self.input(news))?;
+        // Why after those: a canary that takes part again lifts its own stop.
         let bound = self.rollout.as_ref().and_then(Rollout::stopped).filter(|reason| reason.is_lasting());
         if let Some(reason) = bound.cloned() {
-            // Why: nor do hosts and later plays begin that had not.
+            // Why: hosts and plays that had not begun do not begin now either.
             self.stop = Some(Stop::of(&reason, self.told(&reason)));
             self.nodes.set_pace(Pace::NoneNew);
-            // Why: who was stopped hears of it once, also where the process that reached the bound did not live to say so.
+            // Why: each host is told once, even if the process that reached the bound ended before it could tell.
             let heard = |host_state: &HostState| {
                 host_state.resumed.as_ref().is_some_and(|resumed| resumed.halted.is_some())
             };
@@ -263,7 +263,7 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
             self.stop = Some(Stop::Interrupted);
             self.nodes.set_pace(Pace::Stopping);
         }
-        // Why before: the step may start more.
+        // Why before the step: it may start more hosts.
         let in_flight = self.rollout.as_ref().map(Rollout::in_flight).unwrap_or_default();
         self.input(Input::Resume)?;
         for host in in_flight {
@@ -296,7 +296,7 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
         self.finish().await
     }
 
-    fn stage(self) -> PlayOutcome {
+    fn outcome(self) -> PlayOutcome {
         let lost = self.rollout.as_ref().map_or(self.context.before.so_far.lost, Rollout::lost);
         PlayOutcome::of(self.nodes.into_states(), self.stop, lost, &self.context.snapshots)
     }
@@ -333,7 +333,7 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
 
     fn interrupted(&mut self, by_person: bool) -> Result<(), EngineError> {
         if !by_person {
-            // The sender is gone: nobody will interrupt any more.
+            // The sender is gone: there will be no interrupt.
             let (_, never) = mpsc::channel(1);
             *self.context.interrupts = never;
             return Ok(());
@@ -435,7 +435,7 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
                 host_state.worsen(NodeState::Failed, Some(why));
             }
             Err(EarlyEnd::Stopped) if host_state.is_alive() => {
-                // Why over what it had reached: a node that did not get to its end is not as declared.
+                // Why whatever it had reached: a node that did not get to its end is not as declared.
                 host_state.verdict = NodeState::Skipped;
                 let began = host_state.tally.counts != RecapCounts::default();
                 let how_far = if began { "stopped before its end" } else { "stopped before it began" };
@@ -508,7 +508,7 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
         self.open_barrier()
     }
 
-    /// A host that nobody waited for has answered, or will not.
+    /// A late host has answered, or will not.
     fn arrived(&mut self, host: usize, host_state: HostState) -> Result<(), EngineError> {
         let (state, detail, answers) =
             (host_state.verdict, host_state.message.clone(), host_state.is_alive());
@@ -532,7 +532,7 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
         while let Some(input) = inputs.pop_front() {
             let Some(rollout) = &mut self.rollout else { return Ok(()) };
             let now = jiff::Timestamp::now();
-            // Why before: what follows from it must not be on disk without it.
+            // Why before the step: what follows from an input must not be on disk without it.
             let told = Replayed::Rollout { play: self.context.settings.play, now, input: input.clone() };
             self.context.recorder.emit(told)?;
             let actions = rollout.step(now, input)?;

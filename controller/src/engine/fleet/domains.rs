@@ -13,7 +13,7 @@ use crate::{
     template::{self, Scope},
 };
 
-/// The domain of hosts whose labels nobody told.
+/// The domain of hosts whose labels are not known.
 const UNKNOWN: &str = "unknown";
 
 pub(crate) enum Domains<'a> {

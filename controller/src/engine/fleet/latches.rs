@@ -71,8 +71,8 @@ impl Latches {
         }
     }
 
-    /// Latches whose first host waits elsewhere, or in line for the budget, and so does not come to them: the first of those
-    /// who did takes each.
+    /// Latches whose host cannot come to them, because it waits elsewhere or in line for the budget. Each goes to the first of
+    /// the hosts that wait for it.
     pub(crate) fn overdue(
         &mut self,
         at_barrier: impl Iterator<Item = usize>,
@@ -100,8 +100,8 @@ impl Latches {
         heirs
     }
 
-    /// A latch whose owner is gone goes to the first of those who wait, or to whoever comes next; to nobody where the owner
-    /// is held, which is then said of it: what it began may go on.
+    /// A host is gone. Its latch goes to the first of the hosts that wait for it, or to the next host that comes. If the host
+    /// is `held` (the reason), no host gets the latch, because what it began may still be running.
     pub(crate) fn pass_on(&mut self, gone: usize, held: Option<&str>) -> Vec<(usize, ToNode)> {
         let mut answers = Vec::new();
         for latch in self.latches.values_mut() {
@@ -127,7 +127,7 @@ impl Latches {
         answers
     }
 
-    /// Takes up what an earlier process of the run knew.
+    /// Takes over what an earlier process of the run knew.
     pub(crate) fn restore(&mut self, owner: usize, taken: TakenLatches) {
         for (key, value) in taken {
             match value {

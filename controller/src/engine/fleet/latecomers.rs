@@ -45,7 +45,7 @@ impl Latecomers {
     /// Until when the hosts that are still missing are waited for: `silent` if one of them is not connected yet, `reading`
     /// if one is being read.
     pub(crate) fn patience(&self, silent: bool, reading: bool) -> Instant {
-        // Why not longer: whoever is late joins later, and all others would wait for it.
+        // Why not longer: all other hosts would wait for a host that can as well join later.
         let silence = if silent { self.slowest_connect * 5 / 4 + CONNECT_GRACE } else { Duration::ZERO };
         let slowness = if reading { self.slowest_read * 2 + READ_GRACE } else { Duration::ZERO };
         self.begun + silence.max(slowness)
@@ -54,7 +54,7 @@ impl Latecomers {
     /// How long a barrier waits for hosts that have not answered at all.
     pub(crate) fn barrier_patience(&self) -> Duration {
         match self.slowest_connect {
-            // Why without a bound: as long as nobody connected, nothing is known of how long it takes.
+            // Why without a bound: until a host has connected, nothing is known of how long that takes.
             Duration::ZERO => Duration::MAX,
             slowest => slowest * 3 + CONNECT_GRACE,
         }

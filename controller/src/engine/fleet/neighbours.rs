@@ -1,5 +1,5 @@
-//! Nodes beside a play: hosts that `--limit` leaves out, and others of the scheduler in its failure domains. Nobody touches
-//! them, and their outages count.
+//! Nodes beside a play: hosts that `--limit` leaves out, and others of the scheduler in its failure domains. The play
+//! does not touch them, but their outages count.
 //!
 //! Pure. Invariant: a budget in percent is that of the hosts that take part; what the others may have out by the same
 //! share is theirs, and only what goes beyond it takes up the play's.

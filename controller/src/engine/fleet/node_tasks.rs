@@ -187,7 +187,7 @@ impl NodeTasks {
         match running.answers.try_send(answer) {
             // Why no error where it is closed: a task that ended meanwhile needs no answer.
             Ok(()) | Err(TrySendError::Closed(_)) => Ok(()),
-            // Why an error: a node whose answer is lost would wait for it for ever.
+            // Why an error: a node whose answer is lost would wait for it without end.
             Err(TrySendError::Full(_)) => {
                 let name =
                     self.index.iter().find(|(_, index)| **index == host).map(|(name, _)| name.as_str());

@@ -50,7 +50,7 @@ pub(crate) struct PermitUse {
     pub(crate) permit: Option<Permit>,
     /// Whether anything was done under the permit.
     pub(crate) acted: bool,
-    /// What went wrong under the permit: nobody has proven since that the node is well.
+    /// What went wrong under the permit, until the node is proven to be well.
     pub(crate) unproven: Option<String>,
 }
 
@@ -103,7 +103,7 @@ impl Conversation {
             .await;
     }
 
-    /// A reboot that this run did not ask for loses what it has done, and nobody knows what else.
+    /// A reboot that this run did not ask for loses what it has done, and possibly more.
     pub(crate) fn same_boot(&mut self, link: &dyn Link) -> Result<(), EarlyEnd> {
         let now = link.boot_id();
         match (&self.boot_id, &now) {

@@ -1,4 +1,4 @@
-//! A node's side of what it and the dispatcher say to each other, and its place among the nodes worked on at once.
+//! A node's connection to the dispatcher, and its place among the nodes that are worked on at once.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ pub(crate) struct DispatcherHandle {
     pub(crate) answers: mpsc::Receiver<ToNode>,
     pub(crate) pace: watch::Receiver<Pace>,
     pub(crate) forks: Arc<Semaphore>,
-    /// Its place among the nodes worked on at once; given up while it waits for a permit.
+    /// Its place among the nodes worked on at once. It is given up while the node waits.
     pub(crate) place: Option<OwnedSemaphorePermit>,
 }
 
@@ -42,7 +42,7 @@ impl DispatcherHandle {
     pub(crate) async fn durable(&self, what: What) -> Result<(), EarlyEnd> {
         let (done, written) = oneshot::channel();
         let _ = self.out.send(FromNode::Durable(what, done)).await;
-        // Why on a thread in tests: their virtual time leaps while the runtime has nothing to do, and would while it waits.
+        // Why on a thread in tests: virtual time advances whenever the runtime is idle, and would do so during this wait.
         #[cfg(test)]
         let written = async { tokio::task::spawn_blocking(|| written.blocking_recv()).await.unwrap() };
         match written.await {
@@ -59,7 +59,7 @@ impl DispatcherHandle {
     pub(crate) fn stops(&self) -> impl Future<Output = ()> + use<> {
         let mut pace = self.pace.clone();
         async move {
-            // Why for ever after an error: who leads the play is gone, and says nothing more.
+            // Why no end after an error: the dispatcher is gone and says nothing more.
             if pace.wait_for(|pace| *pace == Pace::Stopping).await.is_err() {
                 std::future::pending::<()>().await;
             }
@@ -72,9 +72,9 @@ impl DispatcherHandle {
         }
     }
 
-    /// Does what only waits without the node's place among those that are worked on at once: others may need it.
+    /// Waits without the node's place among those that are worked on at once: other nodes may need it.
     pub(crate) async fn aside<T>(&mut self, wait: impl Future<Output = T>) -> T {
-        // Why remembered: who waits for a permit has no place, and must not wait for one.
+        // Why remembered: a node that waits for a permit has no place, and must not wait for one.
         let had = self.place.take().is_some();
         let answer = wait.await;
         if had {
@@ -83,19 +83,19 @@ impl DispatcherHandle {
         answer
     }
 
-    /// Tells the others that a failure here is theirs too.
+    /// Tells the dispatcher of a failure that ends all hosts.
     pub(crate) async fn raise(&self, again: Option<Position>) {
         let _ = self.out.send(FromNode::Raised { host: self.host, again }).await;
     }
 
-    /// What the others did to this node, if anything.
+    /// Waits at a barrier. Says how the play ended here because of other hosts, if it did.
     pub(crate) async fn wait_for_others(
         &mut self,
         task: &Arc<str>,
         at: Position,
         is_out: bool,
     ) -> Result<Option<Fed>, EarlyEnd> {
-        // Why its place goes: those it waits for may need one.
+        // Why the place is given up: the hosts that it waits for may need one.
         drop(self.place.take());
         let task = Arc::clone(task);
         let _ = self.out.send(FromNode::Barrier { host: self.host, task, at, is_out }).await;

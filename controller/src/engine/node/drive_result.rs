@@ -1,4 +1,4 @@
-//! What driving a cursor through a play gave.
+//! The result of driving a cursor through a play.
 
 use gpufleet_protocol::Disruption;
 
@@ -8,7 +8,7 @@ use crate::{
     interpreter::End,
 };
 
-/// What driving a cursor gave.
+/// The result of driving a cursor.
 #[derive(Default)]
 pub(crate) struct DriveResult {
     pub(crate) reports: Vec<Vec<TaskReport>>,
@@ -23,7 +23,7 @@ impl DriveResult {
             return;
         }
         for change in &report.changes {
-            // Why not its disruption where it waits for a reboot: writing such a value disturbs nobody; the reboot
+            // Why not its disruption where it waits for a reboot: writing such a value disturbs nothing; the reboot
             // task asks for the permit itself.
             if report.awaiting.is_empty() || change.disruption < Disruption::Reboot {
                 self.prediction.class = self.prediction.class.max(change.disruption);

@@ -1,4 +1,4 @@
-//! One node's task: drives its cursor, talks to the node, and asks the dispatcher before it disturbs anything.
+//! The task of one node: it drives the node's cursor, talks to the node, and asks the dispatcher before it disturbs anything.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -31,9 +31,9 @@ use crate::{
 /// Drives one node's cursor through one play.
 pub(crate) struct NodeDriver {
     pub(crate) custody: Custody,
-    /// What commands gave that a reading ran: it may go through a play twice, and they run once.
+    /// Results of the commands that a reading ran. A reading may go through a play twice, but runs each command once.
     pub(crate) ran: HashMap<String, OpOutcome>,
-    /// Whether the last operation was one of a proof.
+    /// Whether the last operation was part of a verification.
     pub(crate) verifying: bool,
     pub(crate) left: Leftover,
 }
@@ -41,17 +41,17 @@ pub(crate) struct NodeDriver {
 /// What is left of an earlier process of this run.
 #[derive(Default)]
 pub(crate) struct Leftover {
-    /// Operations may have been carried out whose answers got lost: the node's spool is asked first.
+    /// Operations may have been carried out whose answers were lost: the node's spool is asked first.
     pub(crate) ask_spool: bool,
     /// Reports to come that people have seen already.
     pub(crate) reported: usize,
-    /// The task for all that this host was at.
+    /// The `run_once` task that this host was running.
     pub(crate) latch: Option<Arc<str>>,
 }
 
 impl NodeDriver {
     pub(crate) fn new(settings: Arc<PlaySettings>, dispatcher: DispatcherHandle, host: HostState) -> Self {
-        // Why every node: of one that had just begun even that may not have reached the journal.
+        // Why for every node: a node may have begun without that having reached the journal.
         let left = Leftover { ask_spool: settings.run.resumed, ..Leftover::default() };
         let permit = PermitUse { acted: host.custody.adopted, ..PermitUse::default() };
         let node =
@@ -117,7 +117,7 @@ impl NodeDriver {
     /// Drives a cursor to its end.
     pub(crate) async fn carry_on(&mut self, cursor: &mut Cursor) -> Result<(), EarlyEnd> {
         let mut seen = self.drive(cursor, false).await;
-        // Why those too: what a lost run did to them is over once the play holds, whether or not it had to act.
+        // Why adopted nodes too: what a lost run did to them is over once the play holds, whether or not it had to act.
         let adopted = self.custody.node.host.custody.adopted
             && matches!(&seen, Ok(DriveResult { end: Some(end), .. }) if end.state == EndState::Done);
         let marked = self.custody.node.host.custody.serves && self.custody.node.host.custody.drain.is_some();
@@ -125,7 +125,7 @@ impl NodeDriver {
             let released =
                 if marked { self.custody.take_marks_off().await } else { self.custody.release().await };
             match (&mut seen, released) {
-                // Why both: what happened first is the reason, and where the node is left has to be known.
+                // Why both: the first is the reason, and people have to know where the node is left.
                 (Err(cut), Err(stays)) => cut.and(stays),
                 (Ok(_), released) => released?,
                 (Err(_), Ok(())) => {}
@@ -209,7 +209,7 @@ impl NodeDriver {
                         return Err(EarlyEnd::Stopped);
                     }
                     let fed = match self.perform(&action, silent, &mut seen).await {
-                        // Why not one that is out of service: nobody may leave it behind.
+                        // Why not if it is out of service: it has to be given back.
                         Err(EarlyEnd::Unreachable(reason))
                             if action.terms.forgives_loss && !self.custody.node.is_out() =>
                         {
@@ -232,7 +232,7 @@ impl NodeDriver {
                     if !silent {
                         self.remember(action.id.to_string(), &fed, action.no_log).await;
                     }
-                    // Why here: from now on it is the host's, and counted there.
+                    // Why here: from now on the result belongs to the host, and is counted there.
                     if let Fed::Outcome(outcome) = &mut fed {
                         outcome.weight.room = None;
                     }
@@ -313,7 +313,7 @@ impl NodeDriver {
         }
     }
 
-    /// A person's word on a task; a run that stops does not wait for it, unless the node is out of service.
+    /// Asks a person whether a task runs. A run that stops does not wait for the answer, unless the node is out of service.
     async fn wanted_by(&self, stepper: &dyn Stepper, task: &str, title: &str) -> Result<bool, EarlyEnd> {
         let stays = self.custody.node.host.custody.out_of_service;
         tokio::select! {
@@ -329,7 +329,7 @@ impl NodeDriver {
         seen: &mut DriveResult,
     ) -> Result<Fed, EarlyEnd> {
         if !silent {
-            // Why not a job: asked for again, it is found and never begun twice.
+            // Why not for a job: if it is asked for again, it is found, and not begun twice.
             if self.left.ask_spool
                 && action.terms.job.is_none()
                 && let Some(fed) = self.spooled(action).await?
@@ -341,7 +341,8 @@ impl NodeDriver {
             }
             self.announce(action).await?;
         }
-        // Why not what may disturb: the budget bounds that, and who waits for the budget must keep nobody from ending.
+        // Why not for what may disturb: the budget bounds that, and a host that waits for the budget must not keep others
+        // from ending.
         let throttle = action.terms.throttle.filter(|_| !silent && action.disruption == Disruption::Live);
         let _turn = match throttle {
             Some(most) => {
@@ -363,7 +364,7 @@ impl NodeDriver {
                         seen.prediction.class = seen.prediction.class.max(class);
                         seen.reset |= class == Disruption::GpuReset;
                     }
-                    // Why not while it is out: what it had before is what it has to come back with.
+                    // Why not while it is out of service: it is compared with what it had before.
                     if let Some(facts) = &outcome.facts
                         && (self.custody.node.host.facts.is_none()
                             || !self.custody.node.host.custody.out_of_service)
@@ -463,7 +464,7 @@ impl NodeDriver {
         let stops = pace.wait_for(|pace| *pace == Pace::Stopping);
         tokio::select! {
             () = tokio::time::sleep(how_long) => {}
-            // Why not one that is out of service: it has to get to a safe point.
+            // Why not if it is out of service: it has to reach a safe point.
             Ok(_) = stops, if !self.custody.node.host.custody.out_of_service => return Err(EarlyEnd::Stopped),
         }
         self.custody.node.dispatcher.take_place().await;
@@ -491,7 +492,7 @@ impl NodeDriver {
         }
         let verifies = action.phase() == Phase::Verify;
         if verifies && !self.verifying {
-            // Why: an earlier proof of this session reads as what it assumed, and the node may differ by now.
+            // Why: the helper remembers what an earlier verification assumed, and the node may differ by now.
             self.custody.node.request(Request::ForgetPredictions).await?;
         }
         self.verifying = verifies;
@@ -500,7 +501,7 @@ impl NodeDriver {
             let request = self.custody.node.request_for(action, op, timeout_s);
             let (out, host) = (self.custody.node.dispatcher.out.clone(), self.custody.node.host.name.clone());
             let progress = Box::new(move |text: &str| {
-                // Why try: what a node is doing right now is not worth waiting for.
+                // Why without waiting: progress is not worth a delay.
                 let what = What::Progress { host: host.clone(), text: text.to_owned() };
                 let _ = out.try_send(FromNode::Record(what.into()));
             });
@@ -533,7 +534,7 @@ impl NodeDriver {
         }
     }
 
-    /// Has the node do it; what a reading runs is run once, however often the reading goes through the play.
+    /// Has the node do it. What a reading runs is run once, however often the reading goes through the play.
     pub(crate) async fn operate(
         &mut self,
         action: &Action,

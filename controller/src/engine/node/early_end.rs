@@ -1,9 +1,9 @@
-//! Why the work on a node ended before its end.
+//! Why the task of a node ended before its cursor did.
 
 /// Why a node's task ended before its cursor did.
 pub(crate) enum EarlyEnd {
     Unreachable(String),
-    /// For a person to decide; the node was left as it is.
+    /// A person has to decide; the node was left as it is.
     Held(String),
     Failed(String),
     /// The run stops.
@@ -21,7 +21,7 @@ impl EarlyEnd {
     /// Adds what went wrong after it.
     pub(crate) fn and(&mut self, mut then: Self) {
         match (self.reason(), then.reason()) {
-            // Why not twice: one cause may end both.
+            // Why not twice: both may have the same cause.
             (Some(first), Some(then)) if first.contains(then.as_str()) => {}
             (Some(first), Some(then)) => first.push_str(&format!("; {then}")),
             (None, Some(_)) => *self = then,

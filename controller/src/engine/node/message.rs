@@ -1,4 +1,4 @@
-//! What node tasks and the dispatcher say to each other.
+//! The messages between the tasks of nodes and the dispatcher.
 
 use std::sync::Arc;
 
@@ -35,10 +35,10 @@ pub(crate) enum FromNode {
         at: Position,
         is_out: bool,
     },
-    /// Failed where any failure is everybody's.
+    /// Failed in a way that ends all hosts (`any_errors_fatal`).
     Raised {
         host: usize,
-        /// Where an earlier process of the run may have told the others: those who are not behind it do not know.
+        /// If an earlier process of the run may have told the others: hosts that are not behind this place do not know.
         again: Option<Position>,
     },
     /// The first of a wave to ask runs a `run_once` task, the others get its result.
@@ -68,11 +68,11 @@ pub(crate) enum ToNode {
     Deny(String),
     /// The same, because the run was told to stop: a resume asks again.
     Stop(String),
-    /// Everybody is at the barrier.
+    /// All hosts are at the barrier.
     Go,
-    /// Somebody ended the play or the batch for everybody.
+    /// A host ended the play or the batch for all hosts.
     End,
-    /// Somebody failed where any failure is everybody's; the journal has it.
+    /// Another host failed in a way that ends all hosts; the journal has it.
     Halt,
     /// This node runs the `run_once` task.
     LatchYours,
@@ -85,6 +85,6 @@ pub(crate) enum Pace {
     Going,
     /// Nodes that have not begun do not begin; the others go on.
     NoneNew,
-    /// Nodes that disturb nobody stop after their task.
+    /// Nodes that are in service stop after their task.
     Stopping,
 }

@@ -22,9 +22,9 @@ impl NodeDriver {
     /// Waits; gives what Ansible's `pause` gives.
     ///
     /// # Errors
-    /// The run was told to stop meanwhile: whoever takes it up again is asked again, or waits again.
+    /// The run was told to stop meanwhile. A resume asks or waits again.
     pub(crate) async fn pause_play(&mut self, pause: &Pause) -> Result<Fed, EarlyEnd> {
-        // Why its place goes: nothing is done on the node meanwhile.
+        // Why the place is given up: nothing is done on the node meanwhile.
         drop(self.custody.node.dispatcher.place.take());
         let begun = tokio::time::Instant::now();
         let started = jiff::Zoned::now();
@@ -41,7 +41,7 @@ impl NodeDriver {
                 self.custody.node.settings.hooks.person.tell(&format!("{text}; Ctrl-C stops the run here"));
                 tokio::select! {
                     () = tokio::time::sleep(Duration::from_secs(seconds)) => {}
-                    // Why not one that is out of service: it has to get to a safe point.
+                    // Why not if it is out of service: it has to reach a safe point.
                     () = stops, if !self.custody.node.is_out() => return Err(EarlyEnd::Stopped),
                 }
             }

@@ -1,7 +1,7 @@
-//! How much memory what hosts keep of results may take: registered ones, items of loops, facts.
+//! How much memory the results that hosts keep may take: registered results, items of loops, facts.
 //!
-//! Owns the bounds of a host and of the run. Counts up only, but for the tries of `until`, of which the last one stays: what
-//! a later result takes the place of is counted still, so that a loop over loops has an end.
+//! Owns the bounds of a host and of the run. Results that are replaced stay counted, so that a loop over loops has an end.
+//! Only of the tries of `until` just the last one counts.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,16 +9,16 @@ use gpufleet_protocol::{FailureKind, OpOutcome};
 
 use crate::{engine::host::HostResults, interpreter::OpId};
 
-/// What the results of one host may take, in bytes.
+/// The bound of one host, in bytes.
 const OF_HOST: u64 = 24 << 20;
-/// What those of all hosts may take together: so much, and so much more for each of them, in bytes.
+/// The bound of all hosts together, in bytes: this, and [`MORE_A_HOST`] for each of them.
 const OF_RUN: u64 = 160 << 20;
 const MORE_A_HOST: u64 = 1 << 20;
-/// What is this small does not count, in bytes: a play may have any number of tasks. How many items a loop has may be the
-/// node's word, so theirs count.
+/// Results up to this size do not count, in bytes: a play may have any number of tasks. Items of loops always count, because
+/// a node may decide how many there are.
 const TRIFLE: u64 = 4 << 10;
 
-/// What all hosts of a run keep.
+/// The memory that results of a run take.
 #[derive(Debug)]
 pub struct ResultsBudget {
     bytes: AtomicU64,
@@ -26,12 +26,12 @@ pub struct ResultsBudget {
 }
 
 impl ResultsBudget {
-    /// For a run of so many hosts.
+    /// The budget of a run with so many hosts.
     pub fn of(hosts: usize) -> Self {
         Self { bytes: AtomicU64::new(0), most: OF_RUN + MORE_A_HOST * hosts as u64 }
     }
 
-    /// The outcome, or in its place why there is no room for it.
+    /// Counts an outcome, and gives it back; or an outcome that says that there is no room for it.
     pub(crate) fn within(&self, outcome: OpOutcome, id: &OpId, of_host: &mut HostResults) -> OpOutcome {
         let before = std::mem::take(&mut of_host.last);
         if id.retry > 0 {

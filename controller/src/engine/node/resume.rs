@@ -1,4 +1,4 @@
-//! A node's part in a run that an earlier process began: what is known, what got lost, and what must not happen twice.
+//! Takes up a node in a run that an earlier process began: what is known, what was lost, what must not happen twice.
 
 use gpufleet_protocol::{
     FailureKind, OpOutcome, OpStatus, Reply, Request,
@@ -42,7 +42,7 @@ impl NodeDriver {
             latches.into_iter().next_back().filter(|(_, gave)| gave.is_none()).map(|(key, _)| key);
         self.custody.node.reboot = reboot;
         self.custody.node.boot_id = boot_id;
-        // Why assumed: what was done under the permit may be what got lost.
+        // Why assumed: the record of what was done under the permit may be what was lost.
         self.custody.node.host.custody.out_of_service |= self.custody.node.host.custody.adopted;
         self.custody.node.permit.acted = self.custody.node.host.custody.out_of_service;
         self.custody.node.permit.unproven = unproven;
@@ -82,8 +82,8 @@ impl NodeDriver {
             .await;
     }
 
-    /// The answer to an operation that an earlier process of this run asked for and did not live to hear. A command
-    /// that was cut off is never run twice unless its task says so.
+    /// The answer to an operation that an earlier process of this run asked for and did not receive. A command that was cut
+    /// off is never run twice unless its task says so.
     pub(crate) async fn spooled(&mut self, action: &Action) -> Result<Option<Fed>, EarlyEnd> {
         if !matches!(action.work, Work::Node { .. }) {
             return Ok(None);
@@ -116,10 +116,10 @@ impl NodeDriver {
             Err(error) => return Err(self.custody.node.lost(error).await),
         };
         let is_command = tasks::find(action.kind).is_some_and(|kind| kind.class == Class::Command);
-        // Why the same: an operation that its helper broke off because the controller was gone has no result either.
+        // Why: an operation that the helper broke off because the controller was gone has no result.
         let spooled = match spooled {
             Spooled::Finished(outcome) if was_cancelled(&outcome) => Spooled::Started,
-            // Why: the end of its controller may be what it failed at, and planning again finds out.
+            // Why: it may have failed because its controller ended; planning it again finds out.
             Spooled::Finished(outcome)
                 if !is_command && !matches!(outcome.status, OpStatus::Ok | OpStatus::Changed) =>
             {
@@ -128,9 +128,9 @@ impl NodeDriver {
             other => other,
         };
         match spooled {
-            // Why: it is done in order, so nothing that follows can have begun.
+            // Why: operations are done in order, so no later one can have begun.
             Spooled::Nothing => self.left.ask_spool = false,
-            // Why: a declared state is planned again, so that half of it is found and mended.
+            // Why: a declared state is planned again, which completes one that was half made.
             Spooled::Started if !is_command => self.left.ask_spool = false,
             Spooled::Started => {
                 self.left.ask_spool = false;

@@ -63,7 +63,7 @@ pub(crate) struct PlaySettings {
 /// What a person said may go over a safety check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Overrules {
-    /// `--force`: a node that is busy, or of which nobody knows whether it is, is disturbed all the same.
+    /// `--force`: a node is disturbed even if it is busy, or if that is not known.
     pub force: bool,
     /// `--steal`: a lock of another run is taken over.
     pub steal: bool,

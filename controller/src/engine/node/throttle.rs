@@ -4,7 +4,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Who may be at a task that says `throttle`.
+/// Which hosts may do a task that says `throttle`.
 #[derive(Default)]
 pub(crate) struct Throttles {
     tasks: std::sync::Mutex<HashMap<Arc<str>, Arc<Semaphore>>>,

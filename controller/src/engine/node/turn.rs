@@ -1,4 +1,4 @@
-//! What a node's task is started for, and what it leaves to read behind.
+//! What a node's task is started for, and what it says at the scheduler when the node stays out.
 
 use std::sync::Arc;
 
@@ -41,7 +41,7 @@ impl NodeDriver {
         let mut result = match turn {
             Turn::Preflight { facts, predict } => self.preflight(&make, facts, predict).await,
             Turn::Gate => self.custody.after_soak().await,
-            // Why not those that are out: they have to get to a safe point.
+            // Why not nodes that are out of service: they have to reach a safe point.
             Turn::Apply if self.is_late() && !self.custody.node.is_out() => Err(EarlyEnd::Stopped),
             Turn::Apply => match self.custody.node.host.resumed.take() {
                 Some(resumed) => self.take_up(*resumed).await,
@@ -57,7 +57,7 @@ impl NodeDriver {
         (self.custody.node.dispatcher.host, self.custody.node.host, result)
     }
 
-    /// Whether the run does not go on to its first task here: who has begun in an earlier process begins nothing new.
+    /// Whether it is too late to begin: a node that began in an earlier process still goes on when no new node may begin.
     fn is_late(&self) -> bool {
         let last = if self.custody.node.host.resumed.is_some() { Pace::NoneNew } else { Pace::Going };
         *self.custody.node.dispatcher.pace.borrow() > last
@@ -86,12 +86,12 @@ impl NodeDriver {
             };
             self.predict(now, deferred).await?;
         }
-        // Why told: who waits for others looks idle, and people ask for whom.
+        // Why: a node that waits for others looks idle, and people ask what it waits for.
         self.custody.node.dispatcher.state(NodeState::Preflight, Some(READ.to_owned())).await;
         Ok(())
     }
 
-    /// What people at the scheduler read of a node that stays out.
+    /// What people read at the scheduler about a node that stays out.
     fn why_out(&self, result: &Result<(), EarlyEnd>) -> Option<String> {
         let host = &self.custody.node.host;
         let why = match result {
@@ -104,7 +104,7 @@ impl NodeDriver {
         Some(format!("stays out: {why}; `gpufleet report {run}` tells more"))
     }
 
-    /// The same end with what was left undone at the scheduler.
+    /// The end, with what was left undone at the scheduler.
     fn with_left(&mut self, result: Result<(), EarlyEnd>, left: &str) -> Result<(), EarlyEnd> {
         let with = |why: String| format!("{why}; {left}");
         match result {

@@ -1,4 +1,4 @@
-//! From one play to the next: what hosts were given, and whether there is a next one.
+//! From one play to the next: variables that tasks set for other hosts, and whether there is a next play.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -11,7 +11,7 @@ use crate::{
 };
 
 impl Engine {
-    /// Why nothing is done from this play on, if so. `over` tells that the play before it lost all of its hosts.
+    /// Why the run ends before this play, if it does. `over`: the play before it lost all of its hosts.
     ///
     /// Source: `PlaybookExecutor.run` of ansible-core 2.19.
     pub(crate) fn ends_before(
@@ -20,7 +20,7 @@ impl Engine {
         over: bool,
         host_states: &HashMap<String, HostState>,
     ) -> Option<String> {
-        // Why not an audit: it changes nothing, and is to tell of everything.
+        // Why not in an audit: it changes nothing, and should report everything.
         let play = play.place();
         let before = play.checked_sub(1).filter(|_| self.options.verb != Verb::Audit)?;
         let (before, now) = (self.program.plays.get(before)?, self.program.plays.get(play)?);

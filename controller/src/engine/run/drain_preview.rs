@@ -14,7 +14,7 @@ use crate::{
 
 /// Nodes whose drains are tried out at once.
 const AT_ONCE: usize = 8;
-/// After so many nodes in a row of which nothing could be learned nobody is asked any more.
+/// After so many nodes in a row without an answer, no further node is asked about.
 const FAILURES: usize = 3;
 /// How long it may take over all.
 const OVERALL: Duration = Duration::from_secs(300);

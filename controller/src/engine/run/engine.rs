@@ -94,19 +94,19 @@ impl Engine {
     pub async fn resume(
         self,
         started: RunStarted,
-        past: RunHistory,
+        run_history: RunHistory,
         who: String,
         recorder: &mut Recorder,
         interrupts: &mut mpsc::Receiver<()>,
     ) -> Result<RunResult, EngineError> {
         recorder.emit(What::RunResumed { epoch: self.options.holder.epoch, who })?;
-        self.go_on(started.hosts, past, recorder, interrupts).await
+        self.go_on(started.hosts, run_history, recorder, interrupts).await
     }
 
     async fn go_on(
         self,
         order: Vec<String>,
-        mut past: RunHistory,
+        mut run_history: RunHistory,
         recorder: &mut Recorder,
         interrupts: &mut mpsc::Receiver<()>,
     ) -> Result<RunResult, EngineError> {
@@ -114,18 +114,19 @@ impl Engine {
             order.iter().map(|name| (name.clone(), HostState::new(name.clone()))).collect();
         for host_state in host_states.values_mut() {
             host_state.custody.left_behind = self.options.adopted.get(&host_state.name).cloned();
-            past.restore(host_state);
+            run_history.restore(host_state);
         }
-        let ways = Ways::new(Arc::clone(&self.connector), &order, past.heard(), past.power_cycles());
+        let ways =
+            Ways::new(Arc::clone(&self.connector), &order, run_history.heard(), run_history.power_cycles());
         let settings = Arc::new(self.settings(ways));
         let mut stop = None;
         let mut lost = Lost::default();
         let mut over = false;
         for index in (0..self.plays.hosts.len()).map(PlayIndex::from) {
-            // Why not one that did not get to its waves: it was planned from what had been read by then.
-            let begun = past.play(index).filter(PlayHistory::has_begun);
-            // Why only then: whom a play that began has out of service is brought back, whatever became of earlier ones.
-            if begun.is_none() {
+            // Why not a play that did not get to its waves: it is planned anew from what is read now.
+            let play_history = run_history.play(index).filter(PlayHistory::has_begun);
+            // Why only then: nodes that a play has out of service are brought back, whatever became of earlier plays.
+            if play_history.is_none() {
                 if stop.is_some() || self.options.winds_up {
                     stop = stop.or(Some(Stop::Interrupted));
                     break;
@@ -135,9 +136,9 @@ impl Engine {
                     break;
                 }
             }
-            let hosts = match &begun {
-                // Why not the play's: an order that is shuffled is another one now.
-                Some(begun) => begun.shape.hosts.clone(),
+            let hosts = match &play_history {
+                // Why not the play's own: a shuffled order is a different one now.
+                Some(play_history) => play_history.shape.hosts.clone(),
                 None => self.plays.hosts_of(index).to_vec(),
             };
             let mut taken: Vec<HostState> =
@@ -145,11 +146,13 @@ impl Engine {
             for host_state in &mut taken {
                 host_state.forecast = None;
             }
-            let began =
-                |host_state: &HostState| begun.as_ref().is_some_and(|begun| begun.began(&host_state.name));
+            let began = |host_state: &HostState| {
+                play_history.as_ref().is_some_and(|play_history| play_history.began(&host_state.name))
+            };
             let all_there = taken.iter().all(|host_state| host_state.is_alive() || began(host_state));
-            let is_out =
-                |host_state: &HostState| host_state.is_out() || past.is_out_after(index, &host_state.name);
+            let is_out = |host_state: &HostState| {
+                host_state.is_out() || run_history.is_out_after(index, &host_state.name)
+            };
             let out_elsewhere: Vec<String> =
                 order.iter().filter(|host| host_states.get(*host).is_some_and(is_out)).cloned().collect();
             let before = EarlierPlays {
@@ -158,42 +161,51 @@ impl Engine {
                 stopped: stop.is_some() && !self.options.winds_up,
                 settings: Arc::clone(&settings),
             };
-            let stage = match begun {
-                Some(begun) => {
-                    self.take_up(index, begun, &past, taken, &host_states, before, recorder, interrupts)
-                        .await?
+            let outcome = match play_history {
+                Some(play_history) => {
+                    self.take_up(
+                        index,
+                        play_history,
+                        &run_history,
+                        taken,
+                        &host_states,
+                        before,
+                        recorder,
+                        interrupts,
+                    )
+                    .await?
                 }
                 None => self.play(index, taken, &host_states, before, recorder, interrupts).await?,
             };
-            lost = stage.lost;
-            // Why the first one: the others only follow from it.
-            stop = if stage.stop == Some(Stop::Aborted) { stage.stop } else { stop.or(stage.stop) };
+            lost = outcome.lost;
+            // Why the first one: later stops follow from it.
+            stop = if outcome.stop == Some(Stop::Aborted) { outcome.stop } else { stop.or(outcome.stop) };
             if stop.is_none() && self.options.verb.writes() {
-                self.tell_who_is_still_drained(index, &stage.host_states, recorder).await?;
+                self.tell_who_is_still_drained(index, &outcome.host_states, recorder).await?;
             }
             if self.options.verb == Verb::Plan
                 && let Some(scheduler) = self.plays.scheduler_of(index)
             {
-                let disturbed = forecast(stage.host_states.iter(), stage.host_states.len()).disturbed;
+                let disturbed = forecast(outcome.host_states.iter(), outcome.host_states.len()).disturbed;
                 let names = disturbed.into_iter().map(|(name, _)| name).collect();
                 drain_preview::tell_what_blocks(&scheduler, names, recorder).await?;
             }
             over = all_there
-                && !stage.host_states.is_empty()
-                && !stage.host_states.iter().any(HostState::is_alive);
+                && !outcome.host_states.is_empty()
+                && !outcome.host_states.iter().any(HostState::is_alive);
             host_states.extend(
-                stage.host_states.into_iter().map(|host_state| (host_state.name.clone(), host_state)),
+                outcome.host_states.into_iter().map(|host_state| (host_state.name.clone(), host_state)),
             );
-            self.hand_out(&stage.given, &mut host_states);
+            self.hand_out(&outcome.given, &mut host_states);
             if stop == Some(Stop::Aborted) {
                 for host_state in host_states.values_mut() {
-                    host_state.custody.out_of_service |= past.is_out_after(index, &host_state.name);
+                    host_state.custody.out_of_service |= run_history.is_out_after(index, &host_state.name);
                 }
                 break;
             }
         }
         if stop != Some(Stop::Aborted) {
-            self.unlock(past.has_drained(), recorder).await?;
+            self.unlock(run_history.has_drained(), recorder).await?;
         }
         let out_of_service = self.close(&order, &host_states, &stop, recorder).await?;
         let held = host_states.values().any(HostState::waits_for_a_person);
@@ -257,7 +269,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Gives the schedulers' locks back: nothing of this run is at work any more.
+    /// Gives the schedulers' locks back at the end of the run.
     async fn unlock(&self, earlier: bool, recorder: &mut Recorder) -> Result<(), EngineError> {
         for scheduler in self.plays.schedulers.iter().flatten() {
             if let Err(error) = scheduler.unlock(&self.options.holder.run, earlier).await {
@@ -271,12 +283,12 @@ impl Engine {
         Ok(())
     }
 
-    /// Takes over what a lost run left drained: from here on it is this run's to finish and to give back.
+    /// Takes over nodes that a lost run left drained. From here on this run finishes them and gives them back.
     fn adopt(&self, dispatcher: &mut Dispatcher<'_, '_>) -> Result<(), EngineError> {
         let Some(scheduler) = dispatcher.context().settings.scheduler.clone() else { return Ok(()) };
         let mut begun = Vec::new();
         for host_state in dispatcher.host_states_mut() {
-            // Why taken: what an earlier play gave back is nobody's any more.
+            // Why taken: a node that an earlier play gave back is not adopted again.
             let Some(marker) =
                 host_state.custody.left_behind.take().filter(|_| host_state.custody.drain.is_none())
             else {
@@ -321,7 +333,7 @@ impl Engine {
         domains(play, &hosts, contexts, self.plays.scheduler_of(index).as_deref(), recorder).await
     }
 
-    /// `hostvars`, where anybody asks for it: what is known of every host as the play begins.
+    /// `hostvars`, if the play asks for it: what is known of every host as the play begins.
     pub(crate) fn hostvars<'a>(
         &self,
         index: PlayIndex,
@@ -401,8 +413,8 @@ impl Engine {
         let gone: Vec<bool> = host_states.iter().map(|host_state| !host_state.is_alive()).collect();
         let mut dispatcher = Dispatcher::new(&mut context, host_states);
         if disrupts || canary || !writes {
-            // Why none in a reading: who is left out of it would look as if nothing were wrong.
-            // Nor where a person is asked: all that will be disturbed has to be in the question.
+            // Why none in a reading: a host that is left out would look as if nothing were wrong. Why none if a person is
+            // asked: the question has to name all that will be disturbed.
             let spare = if writes && self.confirm.is_blanket() { budget } else { 0 };
             dispatcher.preflight(canary || disrupts, disrupts || !writes, spare).await?;
         }
@@ -453,7 +465,7 @@ impl Engine {
             .collect();
         let (make, snapshots) = self.cursors(index, &names, &shape.waves, hostvars, &lost);
         dispatcher.context().cursors = make;
-        // Why not in a reading: it has been read, and what hosts were given on the way is the next play's too.
+        // Why not in a reading: it is over, and the next play needs what tasks set for other hosts in it.
         if writes {
             dispatcher.context().snapshots = snapshots;
         }
@@ -529,7 +541,7 @@ impl Engine {
         }
     }
 
-    /// Asks before anybody is disturbed; `None` is agreement.
+    /// Asks before any node is disturbed; `None` is agreement.
     async fn agree(
         &self,
         forecast: Forecast,
@@ -571,7 +583,7 @@ impl Engine {
         lost: &[String],
     ) -> (MakeCursor, Arc<HostSnapshots>) {
         let mut names = names.to_vec();
-        // Why: as in Ansible, lists of all hosts of a play do not follow its `order`.
+        // Why: as in Ansible, the lists of all hosts of a play do not follow its `order`.
         if self.program.plays.get(play.place()).is_some_and(|play| play.order != Order::Inventory) {
             self.as_in_inventory(&mut names);
         }
@@ -579,7 +591,7 @@ impl Engine {
             names.iter().map(|name| Arc::from(name.as_str())).collect()
         };
         let names = shared(&names);
-        // Why not those in the inventory's order too: as in Ansible, a batch has the play's.
+        // Why not the batches too: as in Ansible, they have the play's order.
         let batches: Vec<Vec<Arc<str>>> = waves.iter().map(|wave| shared(&wave.hosts)).collect();
         let extra = self
             .plays
@@ -588,7 +600,7 @@ impl Engine {
             .next()
             .map(|context| Arc::clone(&context.extra))
             .unwrap_or_default();
-        // Why only then: before, each host is read for itself.
+        // Why only with waves: before that, each host is read for itself.
         let known = hostvars.as_ref().filter(|_| !waves.is_empty()).and_then(Value::as_map).cloned();
         let snapshots = Arc::new(HostSnapshots::new(known, names.clone(), batches.clone(), extra));
         lost.iter().for_each(|host| snapshots.lose(host));

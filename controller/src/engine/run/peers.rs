@@ -10,7 +10,7 @@ use crate::{
     template::{Dict, Value},
 };
 
-/// The variables for each batch; those of hosts in none of them are the first.
+/// The variables of each batch, and those of hosts that are in no batch.
 pub(crate) struct Peers {
     all: Arc<Dict>,
     of_batches: Vec<Arc<Dict>>,
@@ -24,7 +24,7 @@ impl Peers {
     }
 }
 
-/// Who takes part in a play, and what is known of everybody.
+/// Which hosts take part in a play, and what is known of all hosts.
 ///
 /// `lost` are hosts that earlier plays lost.
 pub(crate) fn of(
@@ -61,7 +61,7 @@ pub(crate) fn of(
 
 /// `hostvars`: what the inventory says, what was read of the hosts, and what their tasks set in earlier plays.
 ///
-/// `same` is what the play tells all of them.
+/// `same` are the variables that all of them have from the play.
 pub(crate) fn hostvars<'a>(
     known: &Value,
     same: &Dict,

@@ -38,13 +38,13 @@ fn worst_case(
     play: &Play,
     policy: &playbook::Policy,
     class: Disruption,
-    learned: Option<&Figures>,
+    history: Option<&Figures>,
 ) -> Option<WorstCase> {
     if class == Disruption::Live {
         return None;
     }
     let part = |what, is_written: bool, seconds: u64| {
-        let figure = learned.filter(|_| !is_written).and_then(|figures| figures.of(what, seconds));
+        let figure = history.filter(|_| !is_written).and_then(|figures| figures.of(what, seconds));
         let (seconds, from) = match (figure, is_written) {
             (Some(figure), _) => figure,
             (None, true) => (seconds, DurationOrigin::Declared),
@@ -88,7 +88,7 @@ pub(crate) fn policy(
     overrides: &Overrides,
     hosts: &[String],
     known: &Domains<'_>,
-    (learned, models): (&DurationHistory, &Models),
+    (history, models): (&DurationHistory, &Models),
 ) -> PolicyShape {
     let policy = play.policy.overridden(overrides);
     let mut domains: Vec<DomainShape> = Vec::new();
@@ -125,7 +125,7 @@ pub(crate) fn policy(
         worst_case: classes
             .into_iter()
             .filter_map(|class| {
-                let figures = learned.figures(class, models).filter(|_| policy.window.is_some());
+                let figures = history.figures(class, models).filter(|_| policy.window.is_some());
                 worst_case(play, &policy, class, figures.as_ref())
             })
             .collect(),

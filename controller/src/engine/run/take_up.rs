@@ -1,4 +1,4 @@
-//! A play that an earlier process began: both its cores are led to where they were, and told what changed beside it.
+//! Takes up a play that an earlier process began: replays its cursors and its rollout, and tells them what changed since.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -26,13 +26,13 @@ use crate::{
 };
 
 impl Engine {
-    /// Leads both cores of a play to where an earlier process left them, and goes on.
+    /// Replays the cursors and the rollout of a play to where an earlier process left them, and goes on.
     #[expect(clippy::too_many_arguments, reason = "what a play works with, and what is known of it")]
     pub(crate) async fn take_up(
         &self,
         index: PlayIndex,
-        begun: PlayHistory,
-        past: &RunHistory,
+        play_history: PlayHistory,
+        run_history: &RunHistory,
         mut host_states: Vec<HostState>,
         elsewhere: &HashMap<String, HostState>,
         before: EarlierPlays,
@@ -40,9 +40,9 @@ impl Engine {
         interrupts: &mut mpsc::Receiver<()>,
     ) -> Result<PlayOutcome, EngineError> {
         let play = self.play_at(index)?;
-        let names = begun.shape.hosts.clone();
+        let names = play_history.shape.hosts.clone();
         let number: HashMap<&String, usize> = names.iter().zip(0..).collect();
-        let waves: Vec<Wave> = begun
+        let waves: Vec<Wave> = play_history
             .shape
             .waves
             .iter()
@@ -54,22 +54,22 @@ impl Engine {
             })
             .collect();
         let scheduler = self.plays.scheduler_of(index);
-        // Why not as it is now: earlier plays were taken up again meanwhile, and the play began before that.
-        // Of records without those numbers: as near as can be told now, without what later plays did.
-        let so_far = begun.so_far.unwrap_or_else(|| SoFar {
+        // Why not the present numbers: earlier plays were taken up again after this play had begun. Older journals do not have
+        // the numbers; then they are estimated.
+        let so_far = play_history.so_far.unwrap_or_else(|| SoFar {
             out_elsewhere: elsewhere.values().filter(|host_state| host_state.is_out()).count(),
             ..before.so_far
         });
         let mut core = rollout(
             play,
-            &begun.shape,
+            &play_history.shape,
             scheduler.as_deref(),
             &self.options.rollout.overrides,
             waves,
             so_far,
         )?;
         let mut bound = None;
-        for (place, now, input) in &begun.inputs {
+        for (place, now, input) in &play_history.inputs {
             core.step(*now, input.clone())?;
             bound = core.stopped().filter(|reason| reason.is_lasting()).and(bound.or(Some(*place)));
         }
@@ -80,16 +80,17 @@ impl Engine {
             .filter(|host_state| !host_state.is_alive())
             .map(|host_state| host_state.name.clone())
             .collect();
-        let (make, snapshots) = self.cursors(index, &names, &begun.shape.waves, hostvars, &lost);
+        let (make, snapshots) = self.cursors(index, &names, &play_history.shape.waves, hostvars, &lost);
         let ended_badly = |host_state: &&HostState| {
-            matches!(begun.end(&host_state.name), Some(NodeState::Failed | NodeState::Unreachable))
+            matches!(play_history.end(&host_state.name), Some(NodeState::Failed | NodeState::Unreachable))
         };
         host_states.iter().filter(ended_badly).for_each(|host_state| snapshots.lose(&host_state.name));
-        // Why before: what one host saw of another hangs on what that one did.
-        for batch in begun.batches(&host_states) {
-            let cursor =
-                |host_state: &HostState| make(host_state, Mode::Apply, begun.one_reboot(&host_state.name));
-            begun.rehearse(
+        // Why before: what one host saw of another depends on what that one did.
+        for batch in play_history.batches(&host_states) {
+            let cursor = |host_state: &HostState| {
+                make(host_state, Mode::Apply, play_history.one_reboot(&host_state.name))
+            };
+            play_history.rehearse(
                 batch
                     .into_iter()
                     .filter_map(|host_state| Some((cursor(host_state)?, host_state.name.as_str())))
@@ -100,26 +101,28 @@ impl Engine {
         let mut again = Vec::new();
         let mut latches = Vec::new();
         for (host, host_state) in host_states.iter_mut().enumerate() {
-            host_state.forecast = begun.prediction(&host_state.name);
-            let retried = begun.is_retried(&host_state.name) && !before.stopped;
-            if !begun.began(&host_state.name) {
-                // Why not those that wait for their wave: nobody has told the rollout of their end.
+            host_state.forecast = play_history.prediction(&host_state.name);
+            let retried = play_history.is_retried(&host_state.name) && !before.stopped;
+            if !play_history.began(&host_state.name) {
+                // Why not hosts that wait for their wave: the rollout does not know of their end.
                 if retried && core.has_ended(host) {
                     again.push(host);
                 } else {
-                    begun.settle(host_state);
+                    play_history.settle(host_state);
                 }
                 continue;
             }
-            let Some(cursor) = make(host_state, Mode::Apply, begun.one_reboot(&host_state.name)) else {
+            let Some(cursor) = make(host_state, Mode::Apply, play_history.one_reboot(&host_state.name))
+            else {
                 continue;
             };
-            let (resumed, end) = begun.replay(cursor, host_state, &past.host(&host_state.name), retried);
-            // Why: the others hear of such a failure when it happens, and not when its host is at its end.
+            let (resumed, end) =
+                play_history.replay(cursor, host_state, &run_history.host(&host_state.name), retried);
+            // Why: the others are told of such a failure when it happens, not when its host ends.
             if any_error && end.as_ref().is_some_and(|end| end.fatal) {
                 bound = bound.min(resumed.raised_at).or(bound);
             }
-            // Why not always: whoever is at its end gives nothing any more.
+            // Why not always: a host that ended has no more results to give.
             let goes_on = retried || unfinished.contains(&host);
             let gave = resumed.latches.iter().filter(|(_, gave)| goes_on || gave.is_some());
             latches.push((host, gave.cloned().collect()));
@@ -127,7 +130,7 @@ impl Engine {
                 again.push(host);
             }
             if retried || unfinished.contains(&host) {
-                // Why not always: what it had done before stays done.
+                // Why only these: a host that ended keeps the state that it had reached.
                 if !host_state.is_alive() {
                     host_state.verdict = NodeState::Pending;
                 }
@@ -138,19 +141,20 @@ impl Engine {
                     host_state.vars = end.vars;
                     host_state.play_wide.cleared_errors |= end.cleared_errors;
                 }
-                begun.settle(host_state);
+                play_history.settle(host_state);
             }
         }
         for resumed in host_states.iter_mut().filter_map(|host_state| host_state.resumed.as_mut()) {
-            // Why: what it heard before was of something else.
+            // Why: what it was told before that was something else.
             resumed.halted = resumed.halted.filter(|heard| bound.is_some_and(|bound| bound < *heard));
         }
         let hosts = |wanted: &dyn Fn(usize, &HostState) -> bool| -> Vec<usize> {
             let hosts = host_states.iter().enumerate().filter(|(host, host_state)| wanted(*host, host_state));
             hosts.map(|(host, _)| host).collect()
         };
-        let out =
-            hosts(&|_, host_state| host_state.is_absent() || past.is_out_after(index, &host_state.name));
+        let out = hosts(&|_, host_state| {
+            host_state.is_absent() || run_history.is_out_after(index, &host_state.name)
+        });
         let news = core.news(before.so_far, &out.into_iter().collect());
         let returned =
             hosts(&|host, host_state| core.is_in_no_wave(host) && host_state.is_alive() && !before.stopped);
@@ -170,12 +174,12 @@ impl Engine {
         let domains = self.domains(index, play, &names, recorder).await?;
         let mut context = self.context(index, play, names, before, recorder, interrupts);
         (context.cursors, context.snapshots) = (make, snapshots);
-        context.neighbours = self.neighbours(index, play, &begun.shape, &domains);
+        context.neighbours = self.neighbours(index, play, &play_history.shape, &domains);
         if !self.confirm.is_blanket() {
-            // Why not asked again: what this run was shown to disturb was agreed to before it began.
+            // Why not asked again: a person agreed to this before the run began.
             context.approval = Approval::shown(&forecast(host_states.iter(), host_states.len()));
         }
-        let again = ResumeChanges { returned, reopened: again, news };
-        Dispatcher::new(&mut context, host_states).carry_on(core, again, latches).await
+        let changes = ResumeChanges { returned, reopened: again, news };
+        Dispatcher::new(&mut context, host_states).carry_on(core, changes, latches).await
     }
 }

@@ -1,4 +1,4 @@
-//! Results coming in.
+//! Answers to steps: what they report, and what they change.
 
 use std::sync::Arc;
 
@@ -107,7 +107,7 @@ impl Cursor {
         }
     }
 
-    /// What the node says, in the words of a report.
+    /// A node's outcome as the result of a task.
     pub(super) fn raw_of(&mut self, outcome: OpOutcome) -> Raw {
         let (status, message) = match outcome.status {
             OpStatus::Ok => (Status::Ok, None),
@@ -120,7 +120,7 @@ impl Cursor {
             OpStatus::NeedsPermit { class } => {
                 (Status::Failed, Some(format!("it needs a permit for {class}")))
             }
-            // Why: a command that only the run does may bring it.
+            // Why: a command that only the run carries out may create what is missing.
             OpStatus::Failed { kind: FailureKind::Missing, message }
                 if self.setup.mode == Mode::Predict && self.gaps.has_skipped_commands() =>
             {
@@ -190,12 +190,12 @@ impl Cursor {
         };
         self.intervene(&action, &told);
         let mut place = None;
-        // Why not one that another host did for this one, or that was only predicted: nothing of it is on this node.
-        // Nor one that nobody waits for: when it is done is not known.
+        // Why not what another host did, or what was only predicted: nothing of it is on this node.
+        // Nor a job that is not waited for: when it is done is not known.
         let waited = action.terms.job.is_none_or(|job| job.poll_s > 0);
         let here = action.terms.delegate.is_none() && action.mode == self.setup.mode && waited;
         if let (true, Some(owner), Work::Node { mut op, blobs }) = (lasting && here, owner, action.work) {
-            // Why: only the node knows whether a file was put there, or into a folder of that name.
+            // Why: only the node knows whether the file was put at that path, or into a folder of that name.
             if let (NodeOp::PutFile(put), Some(dest)) = (&mut *op, placed) {
                 put.dest = dest;
             }
@@ -220,7 +220,7 @@ impl Cursor {
 
     /// Notes what an operation may have done to what earlier tasks declared.
     pub(super) fn intervene(&mut self, action: &Action, status: &OpStatus) {
-        // Why a failure too: what failed may have done a part of it.
+        // Why also a failure: a part of it may have been done.
         let acted = match status {
             OpStatus::Changed => true,
             OpStatus::Failed { kind, .. } => *kind != FailureKind::Refused,
@@ -233,7 +233,7 @@ impl Cursor {
 
     /// The task and item on top.
     fn owner(&self) -> Option<Owner> {
-        let Some(active) = self.frames.task() else { return None };
+        let active = self.frames.task()?;
         let task = Arc::clone(&active.task);
         let layer = match (&task.looped, active.items.as_ref().and_then(|items| items.get(active.next))) {
             (Some(looped), Some(value)) => {
@@ -334,7 +334,7 @@ impl Cursor {
         if let Some(known) = self.passes.ledger_mut().entries.get_mut(entry) {
             known.awaiting = awaiting.collect();
             if !reports.iter().any(|report| matches!(report.status, Status::Failed | Status::Unknown)) {
-                // Why: it holds anew, so what others did before is over.
+                // Why: it was asserted again, so what earlier tasks did does not matter any more.
                 known.after.clear();
             }
         }
@@ -348,7 +348,7 @@ impl Cursor {
                 self.ending.note_unknown(&report.task, report.message.as_deref().unwrap_or_default());
             }
             if !matches!(report.status, Status::Ok | Status::Skipped) {
-                // Why: a failure here is counted once, with its task, although the task itself was reported before.
+                // Why: a failure is counted for the task, not for one of its items.
                 report.item = report.item.filter(|_| report.status != Status::Failed);
                 report.rescued = report.status == Status::Failed && self.frames.will_rescue();
                 self.reports.push(report);
@@ -424,7 +424,7 @@ impl Cursor {
             }
             report.status = Status::Failed;
             report.item = None;
-            // Why: nothing of it was made; the message names what differs.
+            // Why: nothing was changed; the message names what differs.
             report.changes.clear();
             let message = report.message.clone().unwrap_or_default();
             failure.get_or_insert_with(|| Failure::of(report.task.clone(), message));
@@ -434,7 +434,7 @@ impl Cursor {
             self.passes.ledger_mut().overrule(entry, &overruled);
         }
         if let Some(entry) = self.passes.ledger_mut().entries.get_mut(entry).filter(|_| !unseen) {
-            // Why: they have been looked at, and what differs later was somebody else's doing.
+            // Why: the entry has been looked at, so earlier tasks cannot be the cause of a later difference.
             entry.after.clear();
         }
         if let Some(failure) = failure {
@@ -497,7 +497,7 @@ fn chosen_facts(facts: &Dict, filter: &[String]) -> Map<String, Json> {
 
 /// What Ansible says of a task that its `timeout` ended, in seconds.
 fn ran_into(period: u64, kind: &str, outcome: &mut OpOutcome) {
-    // Why not then: its own `timeout` may have ended it, of which the task is told otherwise.
+    // Why not `wait_for`: it has a `timeout` parameter of its own, with a message of its own.
     if kind == "wait_for" {
         return;
     }
@@ -513,7 +513,7 @@ fn part_of(outcome: &OpOutcome, owner: usize) -> Option<&OpOutcome> {
     outcome.members.get(owner).or((owner == 0).then_some(outcome))
 }
 
-/// Whether a verification failed in a way that tells nothing of what is on the node.
+/// Whether a verification failed in a way that says nothing about the state of the node.
 fn is_blind(outcome: &OpOutcome) -> bool {
     use FailureKind::{Invalid, Missing, Unconverged};
     matches!(&outcome.status, OpStatus::Failed { kind, .. } if !matches!(kind, Missing | Invalid | Unconverged))

@@ -91,7 +91,7 @@ impl Cursor {
                 evaluated.push(MemberItem { member, owner, layer, state });
             }
         }
-        // Why: a member that cannot even be evaluated must not leave the GPUs in half of the declared state.
+        // Why: if one member cannot be evaluated, the GPUs must not get half of the declared state.
         let broken = evaluated.iter().any(|one| {
             matches!(one.state, ItemState::Fail(_))
                 && !ignores_errors(&one.owner.task, &self.scope(&one.owner.task, None))
@@ -185,7 +185,7 @@ impl Cursor {
         }
         let mut ends: Vec<Vec<_>> = tasks.iter().map(|_| Vec::new()).collect();
         let mut looped = vec![false; tasks.len()];
-        // Why: an operation that failed as a whole has no results of members; one task bears it, the others were not done.
+        // Why: an operation that failed as a whole has no results of members. The first task fails, the others are skipped.
         let mut bearer = parts.is_empty();
         for one in evaluated {
             let raw = match one.state {

@@ -83,7 +83,7 @@ impl Handlers {
 
     /// Begins to run what was notified.
     pub(super) fn begin_flush(&mut self, scope: &Arc<Scope>) {
-        // Why only now: as in Ansible, a handler of the same name that came with a role meanwhile stands for the earlier one.
+        // Why only now: as in Ansible, a handler that an include brought meanwhile replaces one of the same name.
         for (name, possible) in std::mem::take(&mut self.waiting) {
             for handler in self.meant(&name, scope) {
                 self.note(Notification { handler, possible });

@@ -1,4 +1,4 @@
-//! What became of a task: its conditions judge the result, `register` keeps it, `notify` tells of it.
+//! The end of a task: its conditions judge the result, `register` keeps it, `notify` names handlers.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ impl Cursor {
         item: Option<(u32, String)>,
         mut raw: Raw,
     ) -> ItemEnd {
-        // Why without the item: as in Ansible, a loop is one task with one name; its items are named beside it.
+        // Why without the item: as in Ansible, a loop has one name, and items are named beside it.
         let title = match item {
             Some(_) => title(task, &self.scope(task, None)),
             None => title(task, scope),
@@ -49,7 +49,7 @@ impl Cursor {
                     status = Status::Failed;
                     message = Some(error);
                 }
-                // Why: what a prediction does not run stays possible, whatever is said about its result.
+                // Why: what a prediction does not run stays possible, whatever its conditions say.
                 _ if status == Status::Possible => {}
                 (Ok(Some(Truth::Unknown)), _) | (_, Ok(Some(Truth::Unknown))) => status = Status::Possible,
                 (Ok(failed), Ok(changed)) => {
@@ -65,7 +65,7 @@ impl Cursor {
                         (_, Some(Truth::True), _) => Status::Changed,
                         (_, Some(Truth::False), _) => Status::Ok,
                         (Some(_), None, Status::Failed) if raw.changes.is_empty() => {
-                            // Why: a command that ran has changed something, also when its exit code is accepted.
+                            // Why: a command that ran counts as changed, even if its exit code is accepted.
                             if task.kind.class == Class::Command { Status::Changed } else { Status::Ok }
                         }
                         (Some(_), None, Status::Failed) => Status::Changed,
@@ -165,8 +165,8 @@ impl Cursor {
         }
         if let Some(name) = &task.register {
             self.latch.note(task, name, &end.result);
-            // Why a job's too: the result of the run has an id that a prediction does not know.
-            // Why not of a command that a check has run: all of its result is known.
+            // Why also jobs: in the run the result has an id, which a prediction does not know.
+            // Why not commands that a check ran: all of their result is known.
             let ran = matches!(self.setup.mode_of(task, &scope), Ok(Mode::Apply));
             if !ran
                 && self.setup.mode == Mode::Predict
@@ -193,7 +193,7 @@ impl Cursor {
             }
         }
         self.latch.settle(task, end.failure.is_some());
-        // Why: each time that something was included has been told by itself.
+        // Why: each include was reported by itself.
         if !(looped && task.site.is_some() && end.report.status == Status::Ok) {
             self.reports.push(end.report);
         }
@@ -204,7 +204,7 @@ impl Cursor {
     pub(super) fn sum_up(&mut self, task: &Arc<Task>, round: u32, ends: Vec<ItemEnd>) -> ItemEnd {
         let has = |status: Status| ends.iter().any(|end| end.report.status == status);
         let mut failure = ends.iter().find_map(|end| end.failure.clone());
-        // Why a failure before a loss: the loss of an item is here only where the task ignores it.
+        // Why a failure before a loss: a lost item gets here only if the task ignores it.
         let status = [
             Status::Failed,
             Status::Unreachable,
@@ -341,7 +341,7 @@ fn result_of(status: Status, message: Option<&str>, data: &Map<String, Json>) ->
     if status == Status::Unreachable {
         result.insert("unreachable", Value::Bool(true));
     }
-    // Why: what `debug` shows of a variable stands under its name only.
+    // Why: what `debug` shows of a variable is found under the variable's name only.
     let told = data.is_empty() || matches!(status, Status::Failed | Status::Unreachable);
     if let Some(message) = message
         && told
@@ -353,7 +353,7 @@ fn result_of(status: Status, message: Option<&str>, data: &Map<String, Json>) ->
     Value::Map(Arc::new(result))
 }
 
-/// The message of a command that failed, with the last line that it printed: there it mostly says why.
+/// The message of a command that failed, with the last line that it printed: it mostly gives the reason.
 fn with_output(message: String, data: &Map<String, Json>) -> String {
     const LONGEST: usize = 200;
     let last = |name: &str| {

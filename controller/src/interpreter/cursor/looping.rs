@@ -81,7 +81,7 @@ fn looked_up(name: &str, looped: &Loop, task: &Task, scope: &Arc<Scope>) -> Loop
     }
 }
 
-/// The same as [`terms`], where a shell reads nothing in them that a node said.
+/// The same as [`terms`], but an error if a shell would interpret something that a node said.
 fn checked_terms(
     name: &str,
     written: &Value,
@@ -95,10 +95,10 @@ fn checked_terms(
     Ok(Some(asked))
 }
 
-/// What the lookup is asked, rendered; none when it is not known yet.
+/// The lookup's terms, rendered; none if they are not known yet.
 fn terms(name: &str, written: &Value, scope: &Arc<Scope>) -> Result<Option<Vec<Value>>, TemplateError> {
     let whole = match written {
-        // Why: as in Ansible, `with_first_found` leaves out what hangs on a variable that is not there.
+        // Why: as in Ansible, `with_first_found` leaves out names that use an undefined variable.
         Value::List(list) if name == "first_found" => {
             let there = |item: &Value| match template::resolve(item, scope) {
                 Err(error) if error.undefined_name().is_some() => None,

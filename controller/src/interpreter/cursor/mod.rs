@@ -87,13 +87,13 @@ pub enum Step {
     Run(Box<Action>),
     /// These tasks are done; nothing to feed.
     Report(Vec<TaskReport>),
-    /// A linear play: go on when no other live host of the batch is before it any more.
+    /// A linear play: go on when no other live host of the batch is before this place.
     Barrier { task: Arc<str>, at: Position },
     /// A task that runs on one host for all (`run_once`): feed [`Fed::Latch`].
     Latch { key: Arc<str> },
     /// `--step`: a person says whether this task runs; feed [`Fed::Asked`].
     Ask {
-        /// Its path in the play; that of the first one of a GPU group.
+        /// Its path in the play; of a GPU group that of the first task.
         task: Arc<str>,
         title: String,
     },
@@ -133,7 +133,7 @@ pub enum EndState {
     Held {
         reason: String,
     },
-    /// A failure elsewhere ended it, and no rescue of its own took care of that.
+    /// A failure of another host ended it, and no rescue took care of that.
     Stopped,
     /// Everything is written, but some of it becomes current only by an activation that the play does not make.
     PendingActivation {
@@ -257,8 +257,8 @@ impl Cursor {
         self.passes.ledger().awaiting().cloned().collect()
     }
 
-    /// Whether something failed here, since this was asked last, that is a failure of all other hosts too, whether or not
-    /// a rescue takes care of it: up to where those are who may not have heard of it.
+    /// Whether the host failed, since this was asked last, in a way that ends all hosts, whether or not a rescue takes care of
+    /// it. The place is the last one where a host may not have been told.
     pub fn raised(&mut self) -> Option<Position> {
         self.others.take_raised()
     }

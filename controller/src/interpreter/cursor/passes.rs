@@ -83,8 +83,8 @@ impl LedgerPasses {
         self.verify.clear();
     }
 
-    /// Whether something of these kinds has to be looked at before the node reboots or its GPUs are reset: after it nobody
-    /// could tell what a command changed from what the reboot took. The task on top begins anew afterwards.
+    /// Whether something of these kinds has to be looked at before the node reboots or its GPUs are reset: afterwards what a
+    /// command changed could not be told from what the reboot lost. The task on top begins anew afterwards.
     pub(super) fn settle_before(&mut self, kinds: impl Fn(&NodeOp) -> bool) -> bool {
         let touched = self.ledger.touched().filter(|(_, entry)| kinds(&entry.op));
         self.unsettled = touched.map(|(index, _)| index).collect();

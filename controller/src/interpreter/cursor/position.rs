@@ -1,9 +1,9 @@
-//! Where a host stands in its play, in a form that can be compared with where others stand.
+//! The place of a host in its play, in a form that can be compared with the places of other hosts.
 
 use super::frames::Frames;
 use super::state::{BlockPart, Frame, PlayStage};
 
-/// A place in a play: what is written first is less, and what an include brought in lies between its task and the next one.
+/// A place in a play. What is written first is less; the tasks of an include lie between its task and the next one.
 ///
 /// Source: ansible-core 2.19, `StrategyModule._get_next_task_lockstep`: of the tasks that hosts stand before, the first one
 /// in the order of the play is done by those who stand there; all others wait.
@@ -11,7 +11,7 @@ use super::state::{BlockPart, Frame, PlayStage};
 pub struct Position(Vec<u32>);
 
 impl Position {
-    /// Behind everything.
+    /// After everything.
     pub(in crate::interpreter) fn end() -> Self {
         Self(vec![u32::MAX])
     }
@@ -24,12 +24,12 @@ impl From<&[u32]> for Position {
 }
 
 impl Frames {
-    /// Where it stands: before the next item of the list on top.
+    /// The place before the next item of the list on top.
     pub(super) fn position(&self) -> Position {
         Position(self.path(self.all()))
     }
 
-    /// The end of the part of a block that a failure leaves now; that of the play where nothing takes care of it.
+    /// The end of the part of a block that a failure would leave now; the end of the play if nothing takes care of it.
     pub(super) fn end_of_caught(&self) -> Position {
         let catches =
             |frame: &Frame| matches!(frame, Frame::Block { block, part, .. } if part.catches(block));
@@ -45,7 +45,7 @@ impl Frames {
         let mut path = Vec::with_capacity(frames.len() + 1);
         path.push(rank(self.stage()));
         if frames.is_empty() && matches!(self.stage(), PlayStage::Tasks(_)) {
-            // Why: all that is in the section lies before its end.
+            // Why: the section is over, and all of its tasks lie before its end.
             path.push(u32::MAX);
         }
         let mut rest = frames.iter().peekable();
@@ -53,7 +53,7 @@ impl Frames {
             let is_last = rest.peek().is_none();
             match frame {
                 Frame::List { next, .. } if is_last => path.push(number(*next)),
-                // Why: it is behind the item that it is in.
+                // Why: the list has passed the item that the next frame is in.
                 Frame::List { next, .. } => path.push(number(next.saturating_sub(1))),
                 Frame::Block { part, .. } => path.push(match part {
                     BlockPart::Body => 0,
@@ -62,7 +62,7 @@ impl Frames {
                 }),
                 Frame::Handlers(flush) => path.extend([flush.pass, number(flush.last)]),
                 Frame::Include { turn, .. } => {
-                    // Why: what other turns of the loop brought in waits below.
+                    // Why: the includes of later items wait below this one.
                     let waits = matches!(rest.peek(), Some(Frame::List { next: 0, .. }));
                     match rest.clone().nth(1) {
                         Some(_) if waits => _ = rest.next(),

@@ -15,7 +15,7 @@ use crate::playbook::{Condition, Task};
 use crate::template::{self, Scope, Truth, Value};
 
 impl Cursor {
-    /// Makes a failure of an item that was tried often enough.
+    /// The item was tried often enough: it failed.
     pub(super) fn give_up(&mut self, task: &Arc<Task>, scope: &Arc<Scope>, attempts: u32, end: &mut ItemEnd) {
         if let Value::Map(result) = &mut end.result {
             let result = Arc::make_mut(result);
@@ -27,12 +27,12 @@ impl Cursor {
             _ => None,
         };
         if matches!(verdict("failed_when_result"), Some(Value::Bool(false))) {
-            // Why: as in Ansible, the task's own word on what is a failure is the last one.
+            // Why: as in Ansible, `failed_when` of the task has the last word.
             end.report.data.insert("attempts".to_owned(), Json::from(attempts));
             return;
         }
         if task.no_log {
-            // Why again: what `until` says of itself may name what it looked at.
+            // Why again: the error of `until` may show the values that it looked at.
             hide(&mut end.report);
         }
         end.report.data.insert("attempts".to_owned(), Json::from(attempts));
@@ -72,7 +72,7 @@ pub(super) fn tries(task: &Task, scope: &Arc<Scope>, raw: &Raw, mode: Mode) -> R
     };
     let retries = number(&retry.retries, "retries", 3.0)?;
     if whole(retries) == 0 {
-        // Why: as in Ansible, what is tried once is not asked whether it is to be tried again.
+        // Why: as in Ansible, `until` is not evaluated for a task that is tried once.
         return Ok(None);
     }
     let delay = number(&retry.delay, "delay", 5.0)?;
@@ -92,7 +92,7 @@ pub(super) fn succeeded(task: &Task, scope: &Arc<Scope>, end: &ItemEnd) -> Resul
         .map_err(|(condition, error)| format!("`until: {}`: {error}", condition.text))
 }
 
-/// Whether `break_when` ends the loop behind this item.
+/// Whether `break_when` ends the loop after this item.
 pub(super) fn breaks(task: &Task, scope: &Arc<Scope>, end: &ItemEnd, mode: Mode) -> Result<bool, String> {
     let conditions = task.looped.as_ref().map(|looped| looped.break_when.as_slice()).unwrap_or_default();
     if conditions.is_empty() || mode == Mode::Predict {
@@ -111,7 +111,7 @@ pub(super) struct Tries {
     pub delay_s: u64,
 }
 
-/// A number that a person wrote as a count.
+/// A number of a playbook as a count.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bounded right here")]
 pub(super) fn whole(number: f64) -> u32 {
     number.clamp(0.0, 1e9).round() as u32

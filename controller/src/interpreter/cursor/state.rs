@@ -1,4 +1,4 @@
-//! What a cursor is in the middle of: frames, failures, items, groups.
+//! The parts of a play that a cursor is in the middle of: frames, failures, items, groups.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use crate::interpreter::ledger::Owner;
 use crate::playbook::{Block, Items, Task};
 use crate::template::{Dict, Value};
 
-/// The parts of a play, in order.
+/// The stages of a play, in order. Indexes are those of sections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PlayStage {
     Facts,
@@ -38,7 +38,7 @@ pub(super) enum Frame {
     /// Handlers that were notified; each at most once.
     Handlers(Flush),
     Task(Box<Active>),
-    /// Tasks of another file, with the loop's variables of the task that includes them; below their list.
+    /// An include, below the list of its tasks; with the loop's variables of the task that includes them.
     Include {
         layer: Option<Arc<Dict>>,
         /// Whether they are a role's.
@@ -77,7 +77,7 @@ impl BlockPart {
     }
 }
 
-/// Why a host cannot go on as written.
+/// Why a host cannot go on with the next task.
 #[derive(Clone, Debug)]
 pub(super) struct Failure {
     pub task: String,
@@ -124,7 +124,7 @@ impl Reach {
     }
 }
 
-/// A task on the way, item by item.
+/// A task that is being done, item by item.
 #[derive(Debug)]
 pub(super) struct Active {
     pub task: Arc<Task>,
@@ -156,7 +156,7 @@ pub(super) struct Included {
     pub items: Items,
 }
 
-/// What became of one item, for the report of the whole task.
+/// The end of one item, for the report of the whole task.
 #[derive(Clone, Debug)]
 pub(super) struct ItemEnd {
     pub report: TaskReport,
@@ -168,7 +168,7 @@ pub(super) struct ItemEnd {
 }
 
 impl ItemEnd {
-    /// As in Ansible, what a loop's item gave names the item.
+    /// Adds the item to its result, as in Ansible.
     pub(super) fn tell_item(&mut self, layer: &Dict) {
         if let Value::Map(result) = &mut self.result {
             Arc::make_mut(result).extend(layer);
@@ -176,7 +176,7 @@ impl ItemEnd {
     }
 }
 
-/// A GPU group that is out.
+/// A GPU group that is being done.
 #[derive(Debug)]
 pub(super) struct ActiveGroup {
     pub tasks: Arc<[Arc<Task>]>,
@@ -205,7 +205,7 @@ pub(super) enum ItemState {
     Sent(usize),
 }
 
-/// What an action that is out was asked for.
+/// An action that was asked for and not answered, with what it is for.
 #[derive(Debug)]
 pub(super) struct Pending {
     pub action: Action,

@@ -1,4 +1,4 @@
-//! What steers a host beside its tasks: where and how a task is done, what it includes, `meta`.
+//! Includes, `meta`, and the keys of a task that decide where it is done.
 
 use std::sync::Arc;
 
@@ -46,10 +46,9 @@ impl Cursor {
         self.item_done(Raw { message: Some(message), data, ..Raw::of(Status::Ok) });
     }
 
-    /// A file that is named from the root, as it was named when it was read.
+    /// The name under which a file with an absolute path was read.
     ///
-    /// Why: `playbook_dir`, `role_path` and what lookups find begin at the root, and files were read from where the command
-    /// was started.
+    /// Why: `playbook_dir`, `role_path` and lookups give absolute paths, but playbooks may be named by relative ones.
     fn as_read(&self, wanted: &Wanted) -> Option<Wanted> {
         let Wanted::Tasks { file } = wanted else { return None };
         if !file.starts_with('/') {
@@ -98,7 +97,7 @@ impl Cursor {
                 }
             }
         }
-        // Why: as in Ansible, steering the play counts nowhere.
+        // Why: as in Ansible, `meta` is not counted.
         self.frames.pop();
         None
     }
@@ -112,7 +111,7 @@ impl Cursor {
 }
 
 /// Whether a prediction cannot tell which host does the task.
-pub(super) fn is_anybodys(task: &Task, scope: &Arc<Scope>) -> bool {
+pub(super) fn has_unknown_host(task: &Task, scope: &Arc<Scope>) -> bool {
     let host = task.delegate_to.as_ref().map(|host| template::resolve(host, scope));
     matches!(host, Some(Ok(host)) if host.has_unknown())
 }

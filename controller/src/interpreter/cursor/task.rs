@@ -13,7 +13,7 @@ use super::judge::handlers_of;
 use super::looping::{LOOP_UNKNOWN, LoopItems, NO_ITEMS, item_layer, loop_items};
 use super::retry::{breaks, succeeded, tries, whole};
 use super::state::{Active, Frame, Pending, Purpose};
-use super::steer::{is_anybodys, throttle};
+use super::steer::{has_unknown_host, throttle};
 use super::titles::{item_label, title};
 use super::variables::with_result;
 use crate::event::TaskStatus as Status;
@@ -23,7 +23,7 @@ use crate::interpreter::snapshots::DelegatedFacts;
 use crate::playbook::Task;
 use crate::template::{self, Dict, Scope, Truth, Value};
 
-/// What became of one item, before the task's own conditions judge it.
+/// The result of one item, before `failed_when` and `changed_when` judge it.
 #[derive(Debug, Default)]
 pub(super) struct Raw {
     pub status: Option<Status>,
@@ -74,10 +74,10 @@ impl Cursor {
         self.item(&task);
     }
 
-    /// The task on top with what its host's variables decide of its keys; what cannot be told its beginning fails of.
+    /// The task on top, with the keys that its host's variables decide. What cannot be decided fails the task when it begins.
     fn decided(&mut self, task: &Arc<Task>) -> Arc<Task> {
         let Some(flag) = &task.once_when else { return Arc::clone(task) };
-        // Why it stays where it is unknown: what hosts share is nothing that each of them may do in a check.
+        // Why it stays if it is unknown: in a check hosts must not each do a task that they may share.
         let once = match flag.holds(&self.scope(task, None)) {
             Ok(Truth::Unknown) | Err(_) => return Arc::clone(task),
             Ok(once) => once == Truth::True,
@@ -85,13 +85,13 @@ impl Cursor {
         self.frames.replace_task(task, |own| (own.run_once, own.once_when) = (once, None))
     }
 
-    /// Why nobody can tell whether a task is done once for all hosts.
+    /// Why it cannot be told whether a task is done once for all hosts.
     fn undecidable(&mut self, task: &Arc<Task>) -> Option<String> {
         let once = task.once_when.as_ref()?.holds(&self.scope(task, None));
         once.err().map(|error| format!("`run_once`: {error}"))
     }
 
-    /// The task on top with the time that the variables of its item give it.
+    /// The task on top, with the `timeout` that the variables of its item give it.
     fn timed(&mut self, task: &Arc<Task>, scope: &Arc<Scope>) -> Result<Arc<Task>, String> {
         let Some(value) = &task.late_timeout else { return Ok(Arc::clone(task)) };
         let seconds = match template::resolve(value, scope).map_err(|error| format!("`timeout`: {error}"))? {
@@ -137,7 +137,7 @@ impl Cursor {
         }
     }
 
-    /// The task on top, with `no_log` where a template of it says so.
+    /// The task on top, with `no_log` if its template says so.
     fn veiled(&mut self, task: &Arc<Task>) -> Arc<Task> {
         if !self.hides(task) {
             return Arc::clone(task);
@@ -179,7 +179,7 @@ impl Cursor {
                     &active.task,
                     Some(item_layer(looped, active.next, value, active.items.as_deref())),
                 );
-                // Why: as in Ansible, an item sees what the one before it gave.
+                // Why: as in Ansible, an item sees the result of the one before it.
                 let scope = match active.reports.last() {
                     Some(before) => with_result(&active.task, &scope, &before.result),
                     None => scope,
@@ -202,7 +202,7 @@ impl Cursor {
             prepared = self.setup.surroundings(hidden).prepare(hidden, &scope).0;
         }
         let mut task = Arc::clone(sealed.as_ref().unwrap_or(task));
-        // Why before it is done: as in Ansible, a name without a value fails the item that is not done yet.
+        // Why before the item is done: as in Ansible, a handler's name without a value fails the item, and it is not done.
         if matches!(prepared, Prepared::Do(_)) {
             match handlers_of(&task, &scope).and_then(|_| self.timed(&task, &scope)) {
                 Ok(timed) => task = timed,
@@ -210,7 +210,7 @@ impl Cursor {
             }
         }
         let raw = match prepared {
-            // Why: as in Ansible, steering the play counts nowhere.
+            // Why: as in Ansible, `meta` is not counted.
             Prepared::Skip(_) | Prepared::Unmet(_) if matches!(task.kind.name, "meta") => {
                 self.frames.pop();
                 return;
@@ -284,7 +284,7 @@ impl Cursor {
                     if lasting {
                         kept.push((Arc::clone(&name), value.clone()));
                     }
-                    // Why apart: as in Ansible, what tasks set stands above what files say.
+                    // Why apart: as in Ansible, variables that tasks set win over those of files.
                     match task.kind.name {
                         "include_vars" => self.variables.set_included(name, value),
                         _ => self.variables.set(name, value),
@@ -337,7 +337,7 @@ impl Cursor {
         None
     }
 
-    /// Whether what a task sets is another host's, which has it then.
+    /// Sets variables of another host, if the task sets them there; says whether it does.
     fn sets_elsewhere(&self, task: &Task, scope: &Arc<Scope>, facts: &[(Arc<str>, Value)]) -> bool {
         let sealed = self.variables.is_sealed(task);
         let value = |value: &Value| if sealed { value.sealed() } else { value.clone() };
@@ -360,7 +360,7 @@ impl Cursor {
     ) {
         let purpose = if matches!(work, Work::Reboot { .. }) { Purpose::Reboot } else { Purpose::Task };
         let mode = self.setup.mode_of(task, scope).unwrap_or(self.setup.mode);
-        if is_anybodys(task, scope) {
+        if has_unknown_host(task, scope) {
             let raw =
                 self.setup.undecided("is done by a host that hangs on the result of another task".to_owned());
             self.item_done(raw);
@@ -444,7 +444,7 @@ impl Cursor {
         if end.report.item.is_some() {
             let mut report = end.report.clone();
             if includes && report.status == Status::Ok {
-                // Why: as in Ansible, each time that something is included counts by itself.
+                // Why: as in Ansible, each include is counted by itself.
                 report.item = None;
             }
             self.reports.push(report);
@@ -465,7 +465,7 @@ impl Cursor {
         active.retry = 0;
         active.wait = pause.map(|seconds| (whole(seconds).into(), 0));
         active.reports.push(end);
-        // Why: the report of a task stands before whatever follows from it.
+        // Why now: the report of a task comes before what follows from the task.
         if active.next >= active.items.as_ref().map_or(1, Vec::len) {
             self.finish_task();
         }
@@ -476,18 +476,18 @@ impl Cursor {
         let Active { task, round, items, reports, included, .. } = *active;
         match self.settle(&task, round, items.is_some(), reports) {
             Some(failure) => self.fail(failure),
-            // Why only now: as in Ansible, a loop names all that it includes before any of it is done.
+            // Why only now: as in Ansible, all that a loop includes is named before any of it is done.
             None => self.frames.push_included(included),
         }
     }
 }
 
-/// Whether the node may have what makes a command needless.
+/// Whether a command is needless if a file is on the node (`creates`) or is not (`removes`).
 fn may_be_spared(op: &NodeOp) -> bool {
     matches!(op, NodeOp::Exec(exec) if exec.creates.is_some() || exec.removes.is_some())
 }
 
-/// How long work that waits has to be let, in seconds.
+/// The timeout of work that waits, in seconds.
 fn own_timeout(work: &Work) -> Option<u64> {
     let Work::Node { op, .. } = work else { return None };
     match &**op {

@@ -48,7 +48,7 @@ impl Cursor {
                 BlockPart::Always => {}
             }
         }
-        // Why: whoever is at its end comes to no barrier; the others hear of the end itself.
+        // Why: a host at its end comes to no barrier; the others are told of its end.
         self.others.take_owed_barrier();
         self.passes.drop_verification();
         let first = self.ending.fail(failure);

@@ -1,4 +1,4 @@
-//! What the rollout decides, done: each of its actions becomes an answer to a node, a turn, or an event.
+//! Carries out the rollout's actions: each becomes an answer to a node, a turn, or an event.
 
 use std::collections::VecDeque;
 
@@ -41,7 +41,7 @@ impl Dispatcher<'_, '_> {
             }
             Action::Start { host } => {
                 self.spawn(host, Turn::Apply);
-                // A host that dropped out before its wave came ends at once.
+                // Why: a host that dropped out before its wave began has no task that could end.
                 if let Some(host_state) = self.nodes.state(host) {
                     let end = match host_state.verdict {
                         NodeState::Unreachable => End::Unreachable,

@@ -64,7 +64,7 @@ impl Arriving {
         let file = loop {
             let file = tempfile::Builder::new().prefix(&prefix).tempfile_in(folder).map_err(refused)?;
             flock(file.as_file(), FlockOperation::LockExclusive).map_err(|error| refused(error.into()))?;
-            // Why looked at again: before it was locked, somebody may have taken it for one that was left behind.
+            // Why looked at again: before it was locked, another run may have taken it for one that was left behind.
             if file.path().exists() {
                 break file;
             }

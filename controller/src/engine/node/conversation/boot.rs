@@ -79,7 +79,7 @@ impl Standing {
                 "did not come back within {seconds} s after its {what} (last try: {last}); look at its console or \
                  power-cycle it"
             )),
-            // Why held: nothing came of the reboot, and whoever looks at the node may have it asked for once more.
+            // Why held: the reboot had no effect, and a person may decide to ask for it once more.
             Self::Old(Some(system)) if going(&system) => EarlyEnd::Held(format!(
                 "does not go down: its shutdown is under way since {seconds} s and more, and it is still in boot \
                  {before} ({}); look at its console",
@@ -125,7 +125,7 @@ impl Conversation {
     }
 
     /// Looks at the node again and again until it is up in another boot, and answers which. The error is how it stood
-    /// last: at the deadline, or as soon as a node that nobody saw go turns out not to be going.
+    /// last: at the deadline, or as soon as it shows that a node that was not seen going down does not go down.
     pub(crate) async fn until_up(
         &mut self,
         awaited: &Awaited,

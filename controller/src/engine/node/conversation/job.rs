@@ -1,7 +1,7 @@
 //! `async`: a task that goes on by itself on the node, and is looked at until it ends.
 //!
-//! The job's id hangs on the operation's, so that whoever asks again, after a lost connection or in a resumed run, finds
-//! the one that began. While it goes on no connection has to hold: one that breaks is made anew.
+//! The job's id is derived from the operation's id, so that the job is found again after a lost connection and in a resumed
+//! run. No connection has to last as long as the job: one that breaks is made anew.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ use crate::{
 const ASKING: Duration = Duration::from_secs(30);
 /// How long a node that is lost is tried again at least.
 const REACHING: Duration = Duration::from_secs(60);
-/// How long a job may live beyond its time before nobody waits for it any more.
+/// How long a job is waited for beyond its time.
 const OVERDUE: Duration = Duration::from_secs(20);
 /// The longest that one question waits for the end of a job, in seconds.
 const LONGEST: u64 = 30;

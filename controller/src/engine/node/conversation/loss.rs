@@ -1,6 +1,6 @@
 //! What became of a node whose helper was lost in the middle of something: the connection alone never tells.
 //!
-//! Owns the look at the node afterwards. Invariant: no lock is taken for it, so that it disturbs nobody.
+//! Owns the look at the node afterwards. Invariant: no lock is taken for it, so that it does not disturb other runs.
 
 use std::time::Duration;
 

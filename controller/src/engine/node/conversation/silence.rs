@@ -1,6 +1,7 @@
-//! What a node's task does when its node is silent: it finds out whose silence that is, and waits out that of a way.
+//! What a node's task does when the node is silent: it finds out whether the node or the way to it is silent, and waits for
+//! a silent way.
 //!
-//! Invariant: nothing that cannot be taken back is done to a node while its silence may be that of the way to it.
+//! Invariant: nothing irrevocable is done to a node while the way to it may be what is silent.
 
 use std::{sync::Arc, time::Duration};
 
@@ -26,14 +27,14 @@ const PAUSE: Duration = Duration::from_secs(20);
 const LOCKED: Duration = Duration::from_secs(75);
 
 impl Conversation {
-    /// Whose silence it is that the node does not answer.
+    /// Whether the node or its way is silent.
     pub(crate) async fn read_silence(&mut self, refuses: bool, hung: bool) -> Reading {
         let (ways, name, purpose) =
             (Arc::clone(&self.settings.run.ways), self.host.name.clone(), self.settings.purpose);
         self.dispatcher.aside(async move { ways.read(&name, purpose, refuses, hung).await }).await
     }
 
-    /// Waits a moment for a way that does not answer; the error is that this took too long, or that the run stops.
+    /// Waits a moment for a silent way. The error is that this took too long, or that the run stops.
     pub(crate) async fn wait_for_way(&mut self, until: Instant, reading: &Reading) -> Result<(), String> {
         let why = &reading.why;
         if self.settings.run.ways.is_news(&reading.shared) {
@@ -68,7 +69,7 @@ impl Conversation {
         }
     }
 
-    /// Connects; a way that fell silent since the node was heard last is waited for.
+    /// Connects. If the way fell silent since the node was last heard, it is waited for.
     pub(crate) async fn reach(&mut self) -> Result<Arc<dyn Link>, ConnectFailure> {
         let mut until = None;
         let mut told: Option<String> = None;
@@ -105,7 +106,7 @@ impl Conversation {
         }
     }
 
-    /// Whether it is worth to look for a lost node for longer, since its way is silent; the error says why no more.
+    /// Whether a lost node is looked for longer, because its way is silent. The error says why not.
     pub(crate) async fn way_is_silent(&mut self, until: &mut Option<Instant>) -> Result<bool, String> {
         let reading = self.read_silence(false, false).await;
         if reading.whose != Silence::Way {
@@ -115,7 +116,7 @@ impl Conversation {
         self.wait_for_way(until, &reading).await.map(|()| true)
     }
 
-    /// Forgets a connection that broke while nothing was asked over it: the node may be as well as before.
+    /// Forgets a connection that broke while nothing was asked over it: the node may be well.
     pub(crate) fn forget_broken(&mut self) {
         let broken = self.host.link.as_ref().is_some_and(|(link, _)| link.closed().now_or_never().is_some());
         if broken {

@@ -1,4 +1,4 @@
-//! The ways to the nodes of a run, and who is heard behind them: what tells the silence of a node from that of its way.
+//! The ways to the nodes of a run, and which nodes are heard on them. That tells a silent node from a silent way.
 //!
 //! Owns a watch on every connection, and the questions that are asked when one is silent. What the answers mean is
 //! judged in [`crate::rollout`], without any of this.
@@ -22,24 +22,24 @@ use crate::{
     rollout::{Cycles, Evidence, Silence, Voices, WayWord, Witness},
 };
 
-/// How long a node, or a jump host, may take to show that it is there.
+/// How long a node, or a jump host, may take to answer.
 const ANSWER: Duration = Duration::from_secs(60);
-/// Other nodes behind a way that are asked at once.
+/// How many other nodes on a way are asked at once.
 const ASKED: usize = 5;
-/// Those of them that may be nodes that fell silent at about the same time.
+/// How many of them may be nodes that fell silent at about the same time.
 const LOST_ASKED: usize = 2;
-/// How long the answer to a question serves everybody who asks it.
+/// How long an answer is used for the same question.
 ///
-/// Why: each of many silent nodes asks every 20 s, and a load of questions would make the silence that they ask for.
+/// Why: many silent nodes ask every 20 s, and that load could itself make the way silent.
 const VALID: Duration = Duration::from_secs(20);
-/// How long it is known how a host is reached. Why not for ever: what could not be told may be told later.
+/// How long it is known how a host is reached. Why not without end: what cannot be told now may be told later.
 const ROUTED: Duration = Duration::from_secs(600);
-/// What people read that the nodes without a jump host share.
+/// The name of what nodes without a jump host share.
 const OWN_NETWORK: &str = "the network of the machine that gpufleet runs on";
-/// What people read where a part of the nodes of a way is silent.
+/// The name of a way of which a part of the nodes is silent.
 const PART: &str = "this looks like a switch or a rack that the silent ones share";
 
-/// Whose silence it is, in words.
+/// What is silent, with a sentence for people.
 #[derive(Clone, Debug)]
 pub(crate) struct Reading {
     pub(crate) whose: Silence,
@@ -64,11 +64,11 @@ struct State {
     hosts_asked: Answers<(usize, Purpose), bool>,
     ways_asked: Answers<(Way, Purpose), (WayWord, String)>,
     routes: Answers<(usize, Purpose), Way>,
-    /// What people were told of, and is not over.
+    /// What was reported to people and is not over.
     told: HashSet<String>,
 }
 
-/// Questions that are asked once at a time, and their answers for as long as they are valid.
+/// Questions, each asked once at a time, and their answers as long as they are valid.
 struct Answers<K, T>(HashMap<K, Arc<OnceCell<(Instant, T)>>>);
 
 impl<K, T> Default for Answers<K, T> {
@@ -130,7 +130,7 @@ impl Ways {
                 let now = ways.begun.elapsed();
                 let mut state = ways.state();
                 state.voices.lost(host, now);
-                // Why: what it answered before says nothing any more.
+                // Why: earlier answers of it are out of date.
                 state.hosts_asked.0.retain(|(asked, _), cell| *asked != host || cell.get().is_none());
             }
         });
@@ -149,7 +149,7 @@ impl Ways {
         }
     }
 
-    /// A host was told to reboot: that it falls silent says nothing.
+    /// A host was told to reboot: its silence is expected.
     pub(crate) fn expects(&self, host: &str) {
         self.closes(host);
         if let Some(host) = self.index.get(host) {
@@ -158,17 +158,17 @@ impl Ways {
         }
     }
 
-    /// Whether a host was heard by this process, and nobody told it to go away since.
+    /// Whether a host was heard by this process, and its connection was not closed on purpose since.
     pub(crate) fn is_missed(&self, host: &str) -> bool {
         self.index.get(host).is_some_and(|host| self.state().voices.is_missed(*host))
     }
 
-    /// Whether people are to be told of something now; once until it is over.
+    /// Whether people have to be told of something: once until it is over.
     pub(crate) fn is_news(&self, what: &str) -> bool {
         self.state().told.insert(what.to_owned())
     }
 
-    /// Whether something is over that people were told of.
+    /// Whether something that was reported to people is over.
     pub(crate) fn is_over(&self, what: &str) -> bool {
         self.state().told.remove(what)
     }
@@ -181,7 +181,7 @@ impl Ways {
         self.state().cycles.take(jiff::Timestamp::now(), an_hour)
     }
 
-    /// Who fell silent at once with most of the fleet; empty where that is not so, or is over: some of them are asked.
+    /// The hosts that fell silent at once with most of the fleet; none if that is not so or is over, which some are asked for.
     pub(crate) async fn storm(&self, purpose: Purpose) -> Vec<String> {
         let lost = self.state().voices.storm();
         let asked = lost.iter().take(ASKED).map(|host| self.ask(*host, purpose));
@@ -199,7 +199,7 @@ impl Ways {
             let answers = self.connects(host, purpose).await;
             let now = self.begun.elapsed();
             let mut state = self.state();
-            // Why not one whose connection holds: it only takes no second one.
+            // Why not if its connection holds: it may only refuse a second one.
             let holds = state.watches.get(&host).is_some_and(|watch| !watch.is_finished());
             match answers {
                 true => state.voices.heard(host),
@@ -220,7 +220,7 @@ impl Ways {
                 true
             }
             Ok(Err(ConnectFailure::Locked(_) | ConnectFailure::Unfit(_))) => true,
-            // Why no answer where it is refused: a firewall may do that for a whole rack.
+            // Why a refusal is no answer: a firewall may refuse for a whole rack.
             Ok(Err(
                 ConnectFailure::Silent(_) | ConnectFailure::Refused(_) | ConnectFailure::Unreachable(_),
             ))
@@ -237,7 +237,7 @@ impl Ways {
         cell.get_or_init(route).await.1.clone()
     }
 
-    /// What the last station of a way says, which is asked as that of this host.
+    /// What the last jump host of a way answers, asked with the settings of this host.
     async fn word_of(&self, way: &Way, host: &str, purpose: Purpose) -> (WayWord, String) {
         let purpose = Purpose { writes: false, ..purpose };
         let cell = self.state().ways_asked.cell((way.clone(), purpose), VALID);
@@ -255,7 +255,7 @@ impl Ways {
         .clone()
     }
 
-    /// Asks whose silence it is that a host does not answer. `hung`: its BMC says so.
+    /// Finds out what is silent if a host does not answer. `hung`: its BMC says that the host hangs.
     pub(crate) async fn read(&self, host: &str, purpose: Purpose, refuses: bool, hung: bool) -> Reading {
         let Some(own) = self.index.get(host).copied() else {
             let why = format!("{host} is no host of this run");
@@ -319,14 +319,14 @@ impl Ways {
         Reading { whose: evidence.judge(), shared, why }
     }
 
-    /// Those of the hosts behind the same way that are asked, and what each can tell.
+    /// The hosts on the same way that are asked, each with what its answer shows.
     fn witnesses(&self, own: usize, behind: &[usize]) -> Vec<(Witness, usize)> {
         let mut asked: Vec<(Witness, usize)> = {
             let state = self.state();
             let witness = |place: &usize| Some((state.voices.witness(*place, own)?, *place));
             behind.iter().filter_map(witness).collect()
         };
-        // Why the nearest: neighbours in the inventory mostly share a switch, too.
+        // Why the nearest: neighbours in the inventory mostly share a switch too.
         asked.sort_by_key(|(witness, place)| (*witness, place.abs_diff(own)));
         let lost = asked.iter().take_while(|(witness, _)| *witness == Witness::Lost).count();
         let first = lost.min(LOST_ASKED);

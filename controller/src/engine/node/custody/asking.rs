@@ -11,7 +11,7 @@ use crate::{
     event::{DrainStep, NodeState, What},
 };
 
-/// Entries of what still runs that are shown.
+/// How many of the jobs that still run are shown.
 const SHOWN: usize = 4;
 
 /// Why a node is not drained.
@@ -47,7 +47,7 @@ impl Custody {
         }
     }
 
-    /// Waits for one answer; where a request that is dropped has no effect from then on, not longer than the run goes on.
+    /// Waits for one answer. If a dropped request has no effect, it is waited for only while the run goes on.
     pub(crate) async fn asked<T>(
         &mut self,
         scheduler: &Scheduler,
@@ -73,8 +73,8 @@ impl Custody {
         }
     }
 
-    /// Takes the scheduler's lock unless this process holds it; from another run only with a person's `--steal`, once, and
-    /// with that on disk before.
+    /// Takes the scheduler's lock, unless this process holds it. From another run it is taken only with `--steal`, once, after
+    /// that is on disk.
     pub(crate) async fn lock(&mut self, scheduler: &Scheduler, until: Instant) -> Result<(), Not> {
         let run = self.node.settings.run.holder.run.clone();
         let mut turn = None;
@@ -86,7 +86,7 @@ impl Custody {
             if !steals || turn.is_some() || Instant::now() >= until {
                 return Err(Not::Locked(locked(scheduler, &other)));
             }
-            // Why one at a time: what many nodes find at once is taken once, and told once.
+            // Why one node at a time: a lock that many nodes find at once is taken once, and reported once.
             turn = scheduler.stealing.try_lock().ok();
             if turn.is_none() {
                 if !self.pause(scheduler.poll).await {

@@ -1,7 +1,7 @@
 //! A node and its scheduler: taken from it before anything is disturbed, proven ours before each act, given back.
 //!
 //! Invariants: what was begun is on disk before the scheduler is asked; an answer that does not come is never a "no" and
-//! never a "yes"; whatever happens to the node's work, its drain ends given back, left to somebody else, or named.
+//! never a "yes"; whatever happens to the node's work, its drain ends given back, left to someone else, or named as stuck.
 
 use std::{sync::Arc, time::Duration};
 
@@ -157,7 +157,7 @@ impl Custody {
                     Err(unknown) => in_the_way = Some(unknown.to_string()),
                 }
             }
-            // Why nobody is asked at the end: it would not be waited for.
+            // Why not asked at the end: there is no time left to wait for it.
             let left = match held && !over {
                 true => scheduler.drainer.clear(target, marker).await,
                 false => scheduler.drainer.activity(target).await,

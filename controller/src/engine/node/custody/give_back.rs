@@ -1,6 +1,6 @@
-//! Giving a node back to its scheduler, or leaving it to whoever has it now.
+//! Giving a node back to its scheduler, or leaving it to someone who took it over.
 //!
-//! Invariant: a drain ends given back, left to somebody else, or named as stuck.
+//! Invariant: a drain ends given back, left to someone else, or named as stuck.
 
 use std::{sync::Arc, time::Duration};
 
@@ -24,12 +24,11 @@ use crate::{
 
 /// How long a scheduler that does not answer is asked to take a node back.
 const PATIENCE: Duration = Duration::from_secs(180);
-/// How often what a scheduler waits for is looked at.
+/// How often it is looked at what a scheduler waits for.
 const SHOWING: Duration = Duration::from_secs(1);
 
 impl Custody {
-    /// Gives the node back. A rescue saves the recap, never this gate: after a disruptive act that failed, only a
-    /// person does.
+    /// Gives the node back. After a disruptive act that failed only a person does, even if a rescue took care of the failure.
     pub(crate) async fn release(&mut self) -> Result<(), EarlyEnd> {
         if !self.node.is_out() {
             return Ok(());
@@ -56,7 +55,7 @@ impl Custody {
         Ok(())
     }
 
-    /// A node that somebody gave back while this run worked on it is not out of service any more, and keeps none of this
+    /// A node that someone else gave back while this run worked on it is not out of service any more, and keeps none of this
     /// run's marks.
     pub(crate) async fn leave_to_its_work(&mut self, why: &str) {
         if self.node.host.custody.drain.is_none() || self.node.host.custody.serves {
@@ -69,7 +68,7 @@ impl Custody {
         }
         self.node.host.custody.out_of_service = false;
         self.node.host.custody.serves = true;
-        // Why: GPUs that nobody uses may be reset beside other work, the machine may not be rebooted.
+        // Why: idle GPUs may be reset beside other work, but the machine may not be rebooted.
         if let Some(permit) = &mut self.node.permit.permit {
             permit.class = permit.class.min(Disruption::GpuReset);
         }
@@ -91,7 +90,7 @@ impl Custody {
         }
     }
 
-    /// Ends a drain whose node serves; one that left something there is not over, and the answer is what.
+    /// Ends the drain of a node that serves. If something is left at the scheduler, the drain is not over, and this says what.
     async fn marks_are_off(&mut self, gone: Result<(), DrainError>) -> Option<String> {
         match gone {
             Ok(()) => {
@@ -117,7 +116,7 @@ impl Custody {
         self.node.dispatcher.state(NodeState::Resuming, None).await;
         let target = scheduler.target(&self.node.host.name);
         let (drainer, rebooted) = (Arc::clone(&scheduler.drainer), self.node.host.custody.rebooted_at);
-        // Why not of one that was left alone: what it booted into by itself meanwhile keeps nobody from giving it back.
+        // Why not of a node that was left alone: a boot that this run did not cause does not prevent giving it back.
         drainer.tell_boot(&target, self.boot_id().filter(|_| self.node.host.custody.out_of_service));
         let until = Instant::now() + drainer.patience().unwrap_or(PATIENCE);
         let mut told = String::new();
@@ -189,7 +188,7 @@ impl Custody {
         }
     }
 
-    /// What the GPUs of a node are that was disturbed; `None` where it was not, or does not tell.
+    /// The GPUs of a node that was disturbed; `None` if it was not, or if they cannot be read.
     async fn offer(&mut self) -> Option<GpuOffer> {
         if !self.node.host.custody.out_of_service {
             return None;
@@ -233,7 +232,7 @@ impl Custody {
         }
     }
 
-    /// Puts back what this drain changed besides on a node that somebody else has now.
+    /// Puts back what this drain changed besides on a node that someone else has now.
     pub(crate) async fn let_go(&self) -> Result<(), DrainError> {
         let (Some(scheduler), Some(marker)) = (&self.node.settings.scheduler, &self.node.host.custody.drain)
         else {
@@ -249,7 +248,7 @@ impl Custody {
         }
     }
 
-    /// The boot that the host told it is in; `None` where it never did.
+    /// The boot that the host is in; `None` if it never told.
     pub(crate) fn boot_id(&self) -> Option<String> {
         match &self.node.host.link {
             Some((link, _)) => link.boot_id(),
@@ -257,7 +256,7 @@ impl Custody {
         }
     }
 
-    /// Leaves word at the scheduler why the node stays out; what that leaves undone there, ready to show.
+    /// Tells the scheduler why the node stays out. Says what is left undone there, for people.
     pub(crate) async fn explain(&self, why: &str) -> Option<String> {
         let (Some(scheduler), Some(marker)) = (&self.node.settings.scheduler, &self.node.host.custody.drain)
         else {

@@ -1,4 +1,4 @@
-//! MIG layouts that somebody else makes on a node: they are looked at, and left as they are.
+//! MIG layouts that another program makes on a node: they are compared with what is declared, and left as they are.
 
 use gpufleet_protocol::{NodeOp, OpRequest, OpStatus};
 use tokio::time::{Instant, sleep};
@@ -28,7 +28,7 @@ impl Custody {
         }
     }
 
-    /// Sees that what somebody else laid out is as declared, and changes nothing where it is not.
+    /// Checks that a layout that another program made is as declared, and changes nothing if it is not.
     pub(crate) async fn only_looked_at(
         &mut self,
         action: &Action,

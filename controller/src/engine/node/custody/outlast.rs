@@ -1,4 +1,4 @@
-//! Waiting out a silence while a node is out of service: that of the way to a node that reboots, and that of most of the
+//! Waiting for the end of a silence while a node is out of service: of the way to a node that reboots, or of most of the
 //! fleet.
 
 use std::{sync::Arc, time::Duration};
@@ -41,7 +41,7 @@ impl Custody {
             };
             let reading = self.node.read_silence(refuses, hung).await;
             if reading.whose != Silence::Way {
-                // Why not at once: it may have come up long ago, or begin to only now.
+                // Why not at once: the node may have come up long ago, or begin to come up only now.
                 let Some(shared) = told.take() else { return Ok(Err(standing)) };
                 self.node.way_is_back(&shared).await;
                 match self.node.until_up(awaited, Instant::now() + awaited.limit.min(RETURN)).await {
@@ -80,7 +80,7 @@ impl Custody {
         }
     }
 
-    /// Waits while most of the fleet is silent since one moment; the error says that this goes on.
+    /// Waits while most of the fleet is silent since the same moment. The error says that this lasts.
     pub(crate) async fn calm(&mut self) -> Result<(), No> {
         let until = Instant::now() + PATIENCE;
         loop {

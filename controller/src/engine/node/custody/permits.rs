@@ -1,4 +1,4 @@
-//! A node's way to its permit: it asks, is drained, proves that nothing works on it, and is granted or denied.
+//! Getting a permit: the node asks, is drained, is proven idle, and is granted or denied.
 
 use gpufleet_protocol::Disruption;
 
@@ -86,7 +86,7 @@ impl Custody {
                 }
                 Some(ToNode::Stop(reason)) => {
                     let reason = self.denied(reason).await;
-                    // Why not one that is still out: somebody has to bring it back.
+                    // Why not if it is still out of service: it has to be brought back.
                     return if self.node.is_out() {
                         Ok(Err(Fed::Held { reason }))
                     } else {

@@ -32,8 +32,8 @@ const FRESH: Duration = Duration::from_secs(5);
 const LOOKING_BACK: Duration = Duration::from_secs(10);
 
 impl Custody {
-    /// Whether the scheduler still holds the node for us, with nothing on it, and lets nobody else of us at it. Not
-    /// knowing is a "no", after it was asked for a while. With `clears` what is there is asked to go, and has that while.
+    /// Whether the scheduler still holds the node for us, with nothing on it, and under our lock. If that cannot be
+    /// found out within a while, the answer is no. With `clears` the work that is there is asked to go, and has that while.
     pub(crate) async fn still_ours(&mut self, clears: bool) -> Result<(), No> {
         let Some(scheduler) = self.node.settings.scheduler.clone() else { return Ok(()) };
         let until = Instant::now() + PROOF;
@@ -59,7 +59,7 @@ impl Custody {
         }
     }
 
-    /// Pods that the scheduler leaves on the node, so that the node itself does not take them for work; asked for a while.
+    /// Pods that the scheduler leaves on the node: the node must not count them as work. It is asked for a while.
     pub(crate) async fn staying(&self) -> Result<Vec<String>, No> {
         let Some(scheduler) = &self.node.settings.scheduler else { return Ok(Vec::new()) };
         let target = scheduler.target(&self.node.host.name);
@@ -96,7 +96,7 @@ impl Custody {
             Ownership::Theirs { by } => return firm(format!("somebody took it over: {by}")),
         }
         scheduler.drainer.tell_boot(&target, self.boot_id());
-        // Why: a scheduler that rebooted the node itself may have dropped the drain on the way.
+        // Why: a scheduler that rebooted the node itself may have dropped the drain.
         if scheduler.reboots && self.node.host.custody.rebooted_drained {
             let why = self.reason_on(&target);
             match scheduler.drainer.cordon(&target, marker, &why).await? {
@@ -147,7 +147,7 @@ impl Custody {
         Ok(())
     }
 
-    /// Whether what a reboot took may be asserted on a node that somebody gave back meanwhile; the error is the refusal.
+    /// Whether what a reboot took may be asserted on a node that was given back meanwhile by someone else; the error is the refusal.
     ///
     /// Why at all: without it the node serves with less than was declared.
     async fn beside_work(&mut self, why: &str) -> Result<(), Fed> {
@@ -178,8 +178,8 @@ impl Custody {
         }
     }
 
-    /// Looks right after an act whether somebody had given the node back, or taken it over, since the last proof: no API
-    /// closes the moment between the two, so what slipped through is said.
+    /// Looks right after an act whether the node was given back or taken over since the last proof. No API excludes that, so
+    /// it is reported.
     pub(crate) async fn look_back(&self) {
         let (Some(scheduler), Some(marker)) = (&self.node.settings.scheduler, &self.node.host.custody.drain)
         else {
@@ -199,7 +199,7 @@ impl Custody {
         self.node.dispatcher.emit(What::Notice { level: Level::Warning, text }).await;
     }
 
-    /// Whether a person's `--force` goes over this; recorded where it does.
+    /// Whether `--force` overrules this, which is then recorded.
     pub(crate) async fn overruled(&self, no: &No) -> bool {
         if !self.node.settings.run.overrules.force || no.firm {
             return false;
@@ -208,7 +208,7 @@ impl Custody {
         self.node.dispatcher.durable(What::Overridden { host, what: no.why.clone() }).await.is_ok()
     }
 
-    /// Whether nothing works on the node now. Not knowing is being busy.
+    /// Whether the node is idle now. Unknown means busy.
     pub(crate) async fn prove_idle(&mut self, class: Disruption) -> Result<Result<(), No>, EarlyEnd> {
         self.node
             .dispatcher
@@ -217,7 +217,7 @@ impl Custody {
         if let Err(no) = self.calm().await {
             return Ok(Err(no));
         }
-        // Why: a node that stayed out runs again what had been stopped on it for the act.
+        // Why: services that had been stopped for the act run again on a node that stayed out.
         if let Err(no) = self.still_ours(self.node.host.custody.out_of_service).await {
             return Ok(Err(no));
         }

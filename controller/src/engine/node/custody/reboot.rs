@@ -1,4 +1,4 @@
-//! Rebooting a node, and the proof that it did.
+//! Rebooting a node, and the proof that it rebooted.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -26,9 +26,9 @@ use crate::{
 const ORDERLY: Duration = Duration::from_secs(300);
 /// How long the request to reboot may take to be answered.
 const ASKING: Duration = Duration::from_secs(60);
-/// How long an order to reboot that somebody else gave may take until the node's system shows that it goes down.
+/// How long an order to reboot that someone else gave may take until the node's system shows that it goes down.
 ///
-/// Why: the helper waits half a second, so that its answer gets out, and a loaded machine takes its time.
+/// Why: the helper waits half a second, so that its answer is sent, and a loaded machine may take longer.
 pub(crate) const SETTLE: Duration = Duration::from_secs(10);
 
 impl Custody {
@@ -50,7 +50,7 @@ impl Custody {
         let left = deadline.map_or(limit, |deadline| {
             Duration::try_from(deadline.duration_since(jiff::Timestamp::now())).unwrap_or(Duration::ZERO)
         });
-        // Why at least a minute: the deadline may have passed while nobody looked, and the node be back all the same.
+        // Why at least a minute: the deadline may have passed while no process ran, and the node may be back.
         let left = left.max(Duration::from_secs(60));
         let since = Instant::now();
         let awaited = Awaited { before, since, limit: left, gone: false, settles: since + SETTLE };
@@ -71,7 +71,7 @@ impl Custody {
         Ok(Fed::Rebooted)
     }
 
-    /// What this run rebooted a node for must not wait for another reboot: nobody gives such a node back.
+    /// What this run rebooted a node for must not wait for another reboot: such a node is not given back.
     pub(crate) fn made_current(&self, awaiting: &[Awaiting]) -> Result<(), EarlyEnd> {
         if !self.node.host.custody.out_of_service {
             return Ok(());
@@ -155,7 +155,7 @@ impl Custody {
                 Ok(RebootOrder::Refused(why)) => {
                     return Err(EarlyEnd::Held(format!("is not rebooted: {why}")));
                 }
-                // Why it goes on: the order may have been taken, and a node that stays up is told to go down itself.
+                // Why no error: the scheduler may have taken the order, and a node that stays up is told to reboot itself.
                 Err(error) => {
                     self.node.dispatcher.state(NodeState::Rebooting, Some(error.to_string())).await;
                     return Ok(());
@@ -165,8 +165,8 @@ impl Custody {
         self.ask_to_reboot(Reboot::Orderly).await
     }
 
-    /// Tells a node that does not go down to do so at once, unless its shutdown is under way: that may only be slow, and
-    /// asking again would break it off.
+    /// Tells a node that does not go down to do so at once. Not if its shutdown is under way: it may only be slow, and a
+    /// second order would break it off.
     async fn hurry(&mut self, link: &dyn Link) -> Result<(), EarlyEnd> {
         match self.node.system(link).await {
             Ok(Some(system)) if system.shutdown_scheduled => {
@@ -174,10 +174,10 @@ impl Custody {
                 self.node.dispatcher.state(NodeState::Rebooting, Some(detail)).await;
                 Ok(())
             }
-            // Why nothing: it went meanwhile, or nobody would hear the word.
+            // Why nothing: the node went down meanwhile, or does not hear it.
             Err(_) => Ok(()),
             Ok(_) => {
-                // Why anew: the last proof is minutes old, and a scheduler may have refused to reboot it.
+                // Why again: the last proof is minutes old, and the scheduler may have refused the reboot.
                 if let Err(no) = self.prove_idle(Disruption::Reboot).await?
                     && !self.overruled(&no).await
                 {
@@ -196,7 +196,7 @@ impl Custody {
         }
     }
 
-    /// A node that its scheduler may still reboot is not rebooted beside it: that would be twice.
+    /// A node that its scheduler may still reboot is not rebooted by this run: it would reboot twice.
     async fn not_queued(&self) -> Result<(), EarlyEnd> {
         let Some(scheduler) = self.node.settings.scheduler.as_ref().filter(|scheduler| scheduler.reboots)
         else {
@@ -253,7 +253,7 @@ impl Custody {
     async fn is_back(&mut self, boot_id: String, seconds: u64) -> Result<(), EarlyEnd> {
         let had = self.node.host.facts.take();
         (self.node.host.custody.rebooted, self.node.host.custody.rebooted_drained) = (true, true);
-        // Why: whoever took it over while it was down must not be disturbed by what follows.
+        // Why: the node may have been taken over while it was down, and what follows must not disturb that.
         self.proven = None;
         self.node.boot_id = Some(boot_id.clone());
         self.node
@@ -304,7 +304,7 @@ impl Custody {
             secret: false,
             environment: Vec::new(),
         };
-        // Why a lost connection is no error: a node that goes down fast takes its answer with it.
+        // Why a lost connection is no error: a node that goes down fast cannot answer.
         match link.call(request, Vec::new(), Box::new(|_| {})).await {
             Ok(outcome) => match outcome.status {
                 OpStatus::Failed { message, .. } => {

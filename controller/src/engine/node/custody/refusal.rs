@@ -3,11 +3,11 @@
 /// Why a node may not be disturbed.
 pub(crate) struct No {
     pub(crate) why: String,
-    /// No `--force` goes over it: the node is somebody else's, or nobody's.
+    /// No `--force` goes over it: the node is someone else's, or it is not known whose.
     pub(crate) firm: bool,
     /// What was asked to go, and may be gone in a moment.
     pub(crate) passing: bool,
-    /// Somebody gave it back: it takes work.
+    /// It was given back by someone else: it takes work.
     pub(crate) serves: bool,
 }
 
