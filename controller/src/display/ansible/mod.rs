@@ -277,8 +277,8 @@ impl AnsibleLines {
 
     /// `--diff`: texts of files as unified differences, everything else as `from -> to`.
     fn differences(&self, report: &TaskReport, out: &mut String) {
-        for change in fold_changes(report.changes.iter().map(|change| (report, change))) {
-            match &change.diff {
+        for group in fold_changes(report.changes.iter().map(|change| (report, change))) {
+            match &group.change.diff {
                 Some(diff) => {
                     for line in visible_lines(diff).lines() {
                         // Why: every line of a difference begins with one of these, and ours with none.
@@ -297,7 +297,12 @@ impl AnsibleLines {
                     out.push('\n');
                 }
                 None => {
-                    let text = format!("{} {}: {}", change.gpu_label(), change.what, change.values());
+                    let text = format!(
+                        "{} {}: {}",
+                        group.gpu_label(),
+                        group.change.what_of_gpu(),
+                        group.change.values()
+                    );
                     let text = clean_block(&clean(&text));
                     out.push_str(&format!("{}\n", text.trim_end()));
                 }
