@@ -598,7 +598,7 @@ fn a_run_of_version_1_is_reported() {
     let groups = fold_changes(model.nodes()[0].changes());
     let told: Vec<_> =
         groups.iter().map(|group| format!("{} {}", group.gpu_label(), group.sentence())).collect();
-    assert_eq!(told, ["GPU 0-1 graphics clock -> 900 MHz", " /etc/motd a -> b"]);
+    assert_eq!(told, ["GPU 0,1 graphics clock -> 900 MHz", " /etc/motd a -> b"]);
     let changes = &document(&model)["nodes"]["gpu001"]["changes"];
     assert_eq!(changes[2]["text"], "/etc/motd a -> b");
     assert_eq!(changes[2]["subject"], json!({"type": "described", "text": "/etc/motd"}));

@@ -260,6 +260,22 @@ fn records_of_before_are_read_and_read_the_same() {
 }
 
 #[test]
+fn what_no_log_hides_is_nowhere() {
+    let command_line = Subject::KernelCommandLine { parameter: "token7".to_owned() };
+    let block = Subject::Block { path: "/etc/conf".to_owned(), marker: "# token7".to_owned() };
+    for subject in [command_line, block, Subject::file("/etc/conf")] {
+        let mut change = new(subject, Property::VALUE, "token7=a", "token7=b").with_note("token7");
+        change.diff = Some("+token7".to_owned());
+        change.hide();
+        assert!(!serde_json::to_string(&change).unwrap().contains("token7"), "{change:?}");
+        assert_eq!(change.values(), "(hidden) -> (hidden)");
+        let mut change = Change { from: Value::Unknown, ..change };
+        change.hide();
+        assert_eq!(change.values(), "-> (hidden)");
+    }
+}
+
+#[test]
 fn a_number_is_told_from_text_that_looks_like_one() {
     assert_eq!(Value::parsed("-7"), Value::number(-7));
     for text in ["010", "+1", "1 2", "", "99999999999999999999"] {
