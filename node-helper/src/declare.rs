@@ -360,10 +360,11 @@ fn apply<D: NodeKind>(
     let now = declaration.observe(node)?;
     let left = declaration.left(&now)?;
     if let Some(change) = left.changes.first() {
-        let (found, wanted) = (change.from.as_deref().unwrap_or("nothing"), &change.to);
+        let (what, wanted) = (change.what(), change.to_text());
+        let found = change.from_text().unwrap_or_else(|| "nothing".to_owned());
         return Err(Trouble::failed(
             FailureKind::Unconverged,
-            format!("{} was set to {wanted}, but reads {found} afterwards", change.what),
+            format!("{what} was set to {wanted}, but reads {found} afterwards"),
         ));
     }
     let mut answer = outcome(&plan, told(declaration, node, &now));

@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-/// One change in the document: task, subject, from, to, disruption.
+/// One change as the document lists it; subject and values as JSON.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Row {
     pub task: String,
-    pub what: String,
+    pub text: String,
+    pub subject: String,
     pub from: String,
     pub to: String,
     pub disruption: String,
@@ -87,9 +88,10 @@ impl Document {
             .flatten()
             .map(|row| Row {
                 task: text(row, "task"),
-                what: text(row, "what"),
-                from: text(row, "from"),
-                to: text(row, "to"),
+                text: text(row, "text"),
+                subject: row["subject"].to_string(),
+                from: row["from"].to_string(),
+                to: row["to"].to_string(),
                 disruption: text(row, "disruption"),
             })
             .collect();

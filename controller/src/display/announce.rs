@@ -183,9 +183,7 @@ impl Announcer {
         };
         let item = report.item.as_ref().map_or_else(String::new, |item| format!(" [{}]", clean(item)));
         let changes = fold_changes(report.changes.iter().map(|change| (report, change)));
-        let change = |change: &ChangeGroup| {
-            clean(&format!("{} {} {}", change.gpu_label(), change.what, change.values()))
-        };
+        let change = |change: &ChangeGroup| clean(&format!("{} {}", change.gpu_label(), change.sentence()));
         let mut what: Vec<String> = changes.iter().take(3).map(change).collect();
         if changes.len() > 3 {
             what.push(count(changes.len() - 3, "more change"));

@@ -78,7 +78,8 @@ fn reason(verdict: Verdict, node: &NodeModel) -> String {
     let drift = || {
         let class = node.disruption()?;
         let mut all = reasons([node], class);
-        let others = fold_changes(node.changes()).iter().filter(|group| group.disruption != class).count();
+        let others =
+            fold_changes(node.changes()).iter().filter(|group| group.change.disruption != class).count();
         if others > 0 {
             all.push(count(others, "smaller change"));
         }

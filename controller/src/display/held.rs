@@ -43,7 +43,7 @@ pub fn held_screen(model: &RunModel, node: &NodeModel, style: &Style) -> String 
     }
     let waiting: Vec<String> = fold_changes(node.changes_not_made())
         .iter()
-        .map(|group| format!("{} {} {}", group.gpu_label(), group.what, group.values()))
+        .map(|group| format!("{} {}", group.gpu_label(), group.sentence()))
         .collect();
     if !waiting.is_empty() {
         row("not done", &clean(&waiting.join(", ")));

@@ -1,11 +1,13 @@
 //! The screen of one node: `plan --node HOST`.
 
+use gpufleet_protocol::Property;
+
 use super::{Role, Style, clean, figures::wrap, plan::change_lines};
 use crate::{
     event::{NodeState, TaskStatus},
     report::{
         ChangeGroup, NodeModel, fold_changes, fold_gpus, hardware_class,
-        mig::{blocks_of, drawing, layout_in},
+        mig::{blocks_of, drawing, layout_of},
     },
 };
 
@@ -71,13 +73,11 @@ pub fn node_screen(node: &NodeModel, style: &Style) -> String {
 
 /// Draws the MIG layout before and after, if the placements are known for both.
 fn draw(node: &NodeModel, group: &ChangeGroup, style: &Style, out: &mut String) {
-    let Some(facts) = node.facts.as_deref().filter(|_| group.what.to_ascii_lowercase().contains("layout"))
-    else {
-        return;
-    };
+    let is_layout = group.change.property == Property::MIG_LAYOUT;
+    let Some(facts) = node.facts.as_deref().filter(|_| is_layout) else { return };
     let Some(gpu) = facts.gpu.gpus.iter().find(|gpu| group.gpus.contains(&gpu.index)) else { return };
     let there = blocks_of(&gpu.mig_layout);
-    let next = gpu.memory_mib.and_then(|memory| layout_in(&group.to, memory, &there));
+    let next = gpu.memory_mib.and_then(|memory| layout_of(&group.change.to, memory, &there));
     let before = drawing(&there).map(|text| ("before", text, ""));
     let after = next.and_then(|layout| {
         let places = if layout.exact { "" } else { "  (or other places)" };

@@ -286,13 +286,13 @@ fn diff(model: &RunModel, style: &Style, out: &mut String) {
 pub(super) fn change_lines(group: &ChangeGroup, indent: usize, style: &Style, out: &mut String) {
     let what = [group.gpu_label(), clean(&group.what())].join(" ");
     let what = what.trim();
-    let values = style.without_digests(&clean(&group.values()));
-    let maybe = if group.certainty == Certainty::Possible { "possible, " } else { "" };
-    let class = style.disruption(group.disruption, group.disruption);
-    let note = group.note.as_deref().map_or_else(String::new, |note| format!(" ({})", clean(note)));
+    let values = style.without_digests(&clean(&group.change.values()));
+    let maybe = if group.change.certainty == Certainty::Possible { "possible, " } else { "" };
+    let class = style.disruption(group.change.disruption, group.change.disruption);
+    let note = group.change.note.as_deref().map_or_else(String::new, |note| format!(" ({})", clean(note)));
     let cell = if style.width < WIDE { NARROW_CELL } else { CELL };
     let line = format!("{:indent$}{what:cell$}  {values:cell$}  {maybe}", "");
-    let used = line.chars().count() + group.disruption.as_str().len();
+    let used = line.chars().count() + group.change.disruption.as_str().len();
     out.push_str(&format!("{line}{class}"));
     if used + note.chars().count() <= style.width {
         out.push_str(&note);
@@ -302,7 +302,7 @@ pub(super) fn change_lines(group: &ChangeGroup, indent: usize, style: &Style, ou
         }
     }
     out.push('\n');
-    let Some(diff) = &group.diff else { return };
+    let Some(diff) = &group.change.diff else { return };
     for line in visible_lines(diff).lines() {
         let role = match line.bytes().next() {
             Some(b'+') => Role::Good,

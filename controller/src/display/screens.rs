@@ -1,6 +1,6 @@
 //! Screens at the usual width of a terminal, during a run and at its end.
 
-use gpufleet_protocol::{Change, Disruption, facts::Facts};
+use gpufleet_protocol::{Change, Disruption, Property, Subject, change::Value, facts::Facts};
 use jiff::SignedDuration;
 
 use super::*;
@@ -133,7 +133,8 @@ fn changes_of_gpus_come_first_and_digests_are_short() {
     let digest = "ab".repeat(32);
     let mut s = Stream::new();
     s.started(Verb::Run, &hosts);
-    let file = Change::new("/etc/motd", None, format!("sha256 {digest}"), Disruption::Live);
+    let (motd, to) = (Subject::file("/etc/motd"), format!("sha256 {digest}"));
+    let file = Change::new(motd, Property::CONTENT, Value::Absent, to, Disruption::Live);
     s.task(&hosts[0], TaskReport { changes: vec![file], ..sample::report("copy", 3, TaskStatus::Changed) });
     s.task(&hosts[0], sample::on_gpus("gpu_power", 9, "power limit", "700 W", "600 W", Disruption::Live));
     let model = RunModel::of(&s.events);
@@ -284,9 +285,13 @@ fn a_node_that_warns_without_end_delays_nobody() {
     let hosts = sample::names(2);
     let mut s = Stream::new();
     s.started(Verb::Plan, &hosts);
-    let many = 20_000;
+    let many = 20_000_u32;
     let warnings: Vec<String> = (0..many).map(|at| format!("warning {at}")).collect();
-    let change = |at| Change::new(format!("GPU {} limit {}", at % 8, at / 16), None, "1", Disruption::Live);
+    let change = |at: u32| {
+        let gpu = Subject::Gpu { index: at % 8, uuid: format!("GPU-{}", at % 8) };
+        let limit = Property::from(format!("limit {}", at / 16));
+        Change::new(gpu, limit, Value::Unknown, "1", Disruption::Live)
+    };
     let changes: Vec<Change> = (0..many).map(change).collect();
     for host in &hosts {
         let report = sample::report("gpu_power", 3, TaskStatus::Changed);
@@ -296,9 +301,9 @@ fn a_node_that_warns_without_end_delays_nobody() {
     let begin = std::time::Instant::now();
     let folded = crate::report::fold_changes(model.nodes()[0].changes());
     // Each label occurs twice for each GPU, the second time as another change.
-    assert_eq!(folded.len(), 2 * many / 16);
+    assert_eq!(folded.len(), 2 * many as usize / 16);
     assert!(folded.iter().all(|group| group.gpus == [0, 1, 2, 3, 4, 5, 6, 7]));
-    assert_eq!(model.nodes()[0].warnings().len(), many);
+    assert_eq!(model.nodes()[0].warnings().len(), many as usize);
     let screen = plan_screen(&model, PlanView::Diff, &narrow());
     assert!(screen.contains("warning 19999"));
     // Quadratic growth took minutes; 20 s allow for a busy machine.

@@ -20,7 +20,9 @@ pub use task::{Phase, Position, RecapCounts, TaskReport, TaskStatus};
 
 use std::collections::BTreeMap;
 
-use gpufleet_protocol::{Certainty, Change, Disruption, facts::Facts, message::IdleReport};
+use gpufleet_protocol::{
+    Certainty, Change, Disruption, Layer, Property, Subject, change, facts::Facts, message::IdleReport,
+};
 use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -30,7 +32,8 @@ use crate::index::PlayIndex;
 
 /// Version of the shapes of events and of a journal's records; readers refuse a journal of a newer one.
 ///
-/// 2: a task's position has its true column, and what a play began with is a record of its own.
+/// 2: a change says its subject, property and typed values, where 1 had texts; a task's position has its true column; and
+/// what a play began with is a record of its own. Journals of 1 are still read.
 pub const EVENT_VERSION: u32 = 2;
 
 /// One thing that happened, at one moment.
@@ -333,9 +336,18 @@ pub struct RunFinished {
 pub struct ChangeRecord {
     pub task: String,
     pub kind: String,
-    pub what: String,
-    pub from: Option<String>,
-    pub to: String,
+    /// The change as one sentence, ready to show: `GPU 0 power limit 700 -> 600 W`.
+    pub text: String,
+    pub subject: Subject,
+    /// What of the subject differs, for example `power limit`.
+    pub property: Property,
+    /// Which of the node's layers holds the value; the live one where it is left out.
+    #[serde(default, skip_serializing_if = "Layer::is_live")]
+    pub layer: Layer,
+    /// The value found.
+    pub from: change::Value,
+    /// The value declared.
+    pub to: change::Value,
     pub disruption: Disruption,
     pub certainty: Certainty,
     /// The host that was changed, where `delegate_to` names another one.
@@ -348,7 +360,10 @@ impl ChangeRecord {
         Self {
             task: report.task.clone(),
             kind: report.kind.clone(),
-            what: change.what.clone(),
+            text: change.to_string(),
+            subject: change.subject.clone(),
+            property: change.property.clone(),
+            layer: change.layer,
             from: change.from.clone(),
             to: change.to.clone(),
             disruption: change.disruption,

@@ -203,16 +203,16 @@ fn machine(facts: &Facts) -> Json {
     }
     let rest = json!({
         "memtotal_mb": total,
-        "memfree_mb": memory.free,
-        "swaptotal_mb": memory.swap_total,
-        "swapfree_mb": memory.swap_free,
+        "memfree_mb": memory.free_mib,
+        "swaptotal_mb": memory.swap_total_mib,
+        "swapfree_mb": memory.swap_free_mib,
         "memory_mb": {
-            "real": { "total": total, "free": memory.free, "used": total.saturating_sub(memory.free) },
-            "nocache": { "free": memory.available, "used": total.saturating_sub(memory.available) },
+            "real": { "total": total, "free": memory.free_mib, "used": total.saturating_sub(memory.free_mib) },
+            "nocache": { "free": memory.available_mib, "used": total.saturating_sub(memory.available_mib) },
             "swap": {
-                "total": memory.swap_total,
-                "free": memory.swap_free,
-                "used": memory.swap_total.saturating_sub(memory.swap_free),
+                "total": memory.swap_total_mib,
+                "free": memory.swap_free_mib,
+                "used": memory.swap_total_mib.saturating_sub(memory.swap_free_mib),
                 "cached": 0,
             },
         },
@@ -532,7 +532,8 @@ mod tests {
             ("6.8.0".to_owned(), "x86_64".to_owned(), "systemd".to_owned());
         (there.memory_mib, there.cpus, there.uptime_s) = (1000, 8, 77);
         let machine = &mut there.machine;
-        machine.memory = MemoryFacts { free: 100, available: 300, swap_total: 50, swap_free: 20 };
+        machine.memory =
+            MemoryFacts { free_mib: 100, available_mib: 300, swap_total_mib: 50, swap_free_mib: 20 };
         machine.processors = ProcessorFacts {
             vendor: "V".to_owned(),
             model: "M".to_owned(),

@@ -16,7 +16,9 @@ use crate::event::{
 };
 
 /// Version of the document; a new one when a reader of the old one would misread it.
-pub const DOCUMENT_FORMAT: u32 = 1;
+///
+/// Since 2 a change has its subject, property and typed values, where 1 had the texts `what`, `from` and `to`.
+pub const DOCUMENT_FORMAT: u32 = 2;
 
 /// The document of `--format json`, the same from run, plan, audit and resume, and report.json beside the journal.
 #[derive(Debug, Serialize, JsonSchema)]

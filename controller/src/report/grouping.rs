@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet, hash_map::Entry};
 
-use gpufleet_protocol::{Certainty, Change, Disruption, facts::Facts};
+use gpufleet_protocol::{Awaiting, Change, Disruption, Layer, Property, Subject, facts::Facts};
 
 use super::{NodeModel, fold_numbers};
 use crate::event::{NodeState, Position, TaskReport, TaskStatus};
@@ -13,18 +13,12 @@ pub struct ChangeGroup {
     pub task: String,
     pub kind: String,
     pub position: Position,
-    /// Empty where the change is not about a GPU.
-    pub gpus: Vec<u32>,
-    /// What differs, without the GPU.
-    pub what: String,
-    pub from: Option<String>,
-    pub to: String,
-    pub disruption: Disruption,
-    pub certainty: Certainty,
-    pub note: Option<String>,
-    pub diff: Option<String>,
     /// The host that was changed, where it is another one.
     pub delegated_to: Option<String>,
+    /// Empty where the change is not about a GPU.
+    pub gpus: Vec<u32>,
+    /// What is common to all of them: see [`Change::of_any_gpu`].
+    pub change: Change,
 }
 
 impl ChangeGroup {
@@ -38,34 +32,27 @@ impl ChangeGroup {
 
     /// `/etc/motd`, or `/etc/motd on login1` where another host was changed.
     pub fn what(&self) -> String {
+        let what = self.change.what_of_gpu();
         match &self.delegated_to {
-            Some(other) => format!("{} on {other}", self.what),
-            None => self.what.clone(),
+            Some(other) => format!("{what} on {other}"),
+            None => what,
         }
     }
 
-    /// `700 -> 600 W`.
-    pub fn values(&self) -> String {
-        values(self.from.as_deref(), &self.to)
+    /// `power limit 700 -> 600 W`: what goes behind [`Self::gpu_label`].
+    pub fn sentence(&self) -> String {
+        format!("{} {}", self.change.what_of_gpu(), self.change.values())
     }
 }
 
-/// From and to in one text, a shared unit written once.
-pub(crate) fn values(from: Option<&str>, to: &str) -> String {
-    let Some(from) = from else { return format!("-> {to}") };
-    let unit = |text: &str| text.split_once(' ').map(|(number, unit)| (number.to_owned(), unit.to_owned()));
-    match (unit(from), unit(to)) {
-        (Some((before, unit)), Some((after, same)))
-            if unit == same && before.parse::<f64>().is_ok() && after.parse::<f64>().is_ok() =>
-        {
-            format!("{before} -> {after} {unit}")
-        }
-        _ => format!("{from} -> {to}"),
-    }
+/// What a change is about, whichever GPU it is of.
+fn about(change: &Change) -> (Option<&Subject>, &Property, Layer) {
+    let (subject, property, layer) = change.about();
+    (subject.gpu_index().is_none().then_some(subject), property, layer)
 }
 
-/// Splits `GPU 3 power limit` into 3 and `power limit`.
-pub(crate) fn split_gpu(what: &str) -> (Option<u32>, &str) {
+/// Splits `GPU 3 ECC is pending` into 3 and `ECC is pending`.
+fn split_gpu(what: &str) -> (Option<u32>, &str) {
     let split = || {
         let (index, label) = what.strip_prefix("GPU ")?.split_once(' ')?;
         Some((index.trim_end_matches(':').parse().ok()?, label))
@@ -119,10 +106,10 @@ pub fn fold_changes<'a>(changes: impl Iterator<Item = (&'a TaskReport, &'a Chang
     // the first ones, since each change goes to the first that lacks its GPU.
     let mut alike: HashMap<_, (Vec<usize>, HashMap<u32, usize>)> = HashMap::new();
     for (task, change) in changes {
-        let (gpu, what) = split_gpu(&change.what);
+        let gpu = change.subject.gpu_index();
         let rest =
             (&change.from, &change.to, change.disruption, change.certainty, &change.note, &change.diff);
-        let key = (&task.task, &task.position, &task.delegated_to, what, rest);
+        let key = (&task.task, &task.position, &task.delegated_to, about(change), rest);
         let same = gpu.and_then(|gpu| {
             let (places, named) = alike.entry(key).or_default();
             let nth = named.entry(gpu).or_default();
@@ -139,15 +126,9 @@ pub fn fold_changes<'a>(changes: impl Iterator<Item = (&'a TaskReport, &'a Chang
                 task: task.task.clone(),
                 kind: task.kind.clone(),
                 position: task.position.clone(),
-                gpus: gpu.into_iter().collect(),
-                what: what.to_owned(),
-                from: change.from.clone(),
-                to: change.to.clone(),
-                disruption: change.disruption,
-                certainty: change.certainty,
-                note: change.note.clone(),
-                diff: change.diff.clone(),
                 delegated_to: task.delegated_to.clone(),
+                gpus: gpu.into_iter().collect(),
+                change: change.of_any_gpu(),
             }),
         }
     }
@@ -157,58 +138,82 @@ pub fn fold_changes<'a>(changes: impl Iterator<Item = (&'a TaskReport, &'a Chang
 /// Why these nodes are disturbed as much as they are: the changes of that class, each said once, those of GPUs and the most frequent
 /// first; values are named where all nodes share them.
 pub fn reasons<'a>(nodes: impl IntoIterator<Item = &'a NodeModel>, class: Disruption) -> Vec<String> {
-    struct Seen {
-        first: usize,
-        nodes: usize,
-        gpu: bool,
-        values: Option<String>,
-    }
-    let mut seen: HashMap<String, Seen> = HashMap::new();
+    let mut seen: HashMap<About<'a>, Seen<'a>> = HashMap::new();
     for node in nodes {
-        let mut here: BTreeMap<String, Option<String>> = BTreeMap::new();
-        let mut of_gpus: HashSet<String> = HashSet::new();
-        let mut add = |label: String, gpu: Option<u32>, values: Option<String>| {
-            if gpu.is_some() {
-                of_gpus.insert(label.clone());
-            }
-            here.entry(label)
-                .and_modify(|known| {
-                    if *known != values {
-                        *known = None;
-                    }
-                })
-                .or_insert(values);
-        };
-        for (_, change) in node.changes().chain(node.changes_not_made()) {
-            if change.disruption == class {
-                let (gpu, what) = split_gpu(&change.what);
-                add(what.to_owned(), gpu, Some(values(change.from.as_deref(), &change.to)));
-            }
-        }
-        for waits in node.awaiting() {
-            if waits.activation == class {
-                let (gpu, reason) = split_gpu(&waits.reason);
-                add(reason.to_owned(), gpu, None);
-            }
-        }
-        for (label, values) in here {
+        let changes = node.changes().chain(node.changes_not_made()).map(|(_, change)| change);
+        let changes = changes.filter(|change| change.disruption == class).map(Reason::of_change);
+        let waits = node.awaiting().into_iter().filter(|waits| waits.activation == class);
+        let mut here: Vec<Reason<'a>> = changes.chain(waits.map(Reason::of_waiting)).collect();
+        here.sort_by(|one, other| one.label.cmp(&other.label));
+        let mut counted: HashSet<About<'a>> = HashSet::new();
+        for reason in here {
             let first = seen.len();
-            let gpu = of_gpus.contains(&label);
-            let entry = seen.entry(label).or_insert(Seen { first, nodes: 0, gpu, values: values.clone() });
-            entry.nodes += 1;
-            if entry.values != values {
-                entry.values = None;
+            let known = seen.entry(reason.about).or_insert_with(|| Seen {
+                first,
+                nodes: 0,
+                gpu: false,
+                same: true,
+                label: reason.label,
+                change: reason.change,
+            });
+            known.gpu |= reason.gpu;
+            known.nodes += usize::from(counted.insert(reason.about));
+            if let (Some(one), Some(other)) = (known.change, reason.change) {
+                known.same &= (&one.from, &one.to) == (&other.from, &other.to);
             }
         }
     }
-    let mut all: Vec<(String, Seen)> = seen.into_iter().collect();
-    all.sort_by_key(|(_, seen)| (!seen.gpu, std::cmp::Reverse(seen.nodes), seen.first));
-    all.into_iter()
-        .map(|(label, seen)| match seen.values {
-            Some(values) => format!("{label} {values}"),
-            None => label,
-        })
-        .collect()
+    let mut all: Vec<Seen<'a>> = seen.into_values().collect();
+    all.sort_by_key(|seen| (!seen.gpu, std::cmp::Reverse(seen.nodes), seen.first));
+    let text = |seen: Seen<'a>| match seen.change.filter(|_| seen.same) {
+        Some(change) => format!("{} {}", seen.label, change.values()),
+        None => seen.label,
+    };
+    all.into_iter().map(text).collect()
+}
+
+/// What a reason is about, whichever GPU and node it is of.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum About<'a> {
+    Change(Option<&'a Subject>, &'a Property, Layer),
+    Waits(&'a str),
+}
+
+/// One thing that makes a node disturbed.
+struct Reason<'a> {
+    about: About<'a>,
+    gpu: bool,
+    label: String,
+    change: Option<&'a Change>,
+}
+
+impl<'a> Reason<'a> {
+    fn of_change(change: &'a Change) -> Self {
+        let (subject, property, layer) = about(change);
+        Self {
+            about: About::Change(subject, property, layer),
+            gpu: subject.is_none(),
+            label: change.what_of_gpu(),
+            change: Some(change),
+        }
+    }
+
+    fn of_waiting(waits: &'a Awaiting) -> Self {
+        let (gpu, text) = split_gpu(&waits.reason);
+        Self { about: About::Waits(text), gpu: gpu.is_some(), label: text.to_owned(), change: None }
+    }
+}
+
+/// The reasons that are about the same, of all nodes.
+struct Seen<'a> {
+    first: usize,
+    nodes: usize,
+    gpu: bool,
+    /// Whether all have the same values.
+    same: bool,
+    label: String,
+    /// The first of them.
+    change: Option<&'a Change>,
 }
 
 /// Nodes that went wrong for the same reason.
@@ -286,14 +291,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_shared_unit_is_written_once() {
-        assert_eq!(values(Some("700 W"), "600 W"), "700 -> 600 W");
-        assert_eq!(values(Some("60"), "10"), "60 -> 10");
-        assert_eq!(values(None, "enabled"), "-> enabled");
-        assert_eq!(values(Some("7x 1g.10gb"), "2x 3g.40gb"), "7x 1g.10gb -> 2x 3g.40gb");
-    }
-
-    #[test]
     fn a_cause_does_not_name_its_node() {
         assert_eq!(without_name("gpu1: connection refused", "gpu1"), "connection refused");
         assert_eq!(without_name("no route to gpu1 by gpu12", "gpu1"), "no route to the node by gpu12");
@@ -316,7 +313,7 @@ mod tests {
 
     #[test]
     fn the_gpu_is_split_off() {
-        assert_eq!(split_gpu("GPU 12 power limit"), (Some(12), "power limit"));
+        assert_eq!(split_gpu("GPU 12 ECC is pending"), (Some(12), "ECC is pending"));
         assert_eq!(split_gpu("vm.swappiness"), (None, "vm.swappiness"));
         assert_eq!(split_gpu("GPU x"), (None, "GPU x"));
     }

@@ -111,8 +111,9 @@ mod tests {
         report.position.file = evil.into();
         report.warnings = vec![evil.to_owned()];
         report.changes = vec![gpufleet_protocol::Change::new(
+            gpufleet_protocol::Subject::file(evil),
+            gpufleet_protocol::Property::from(evil.to_owned()),
             evil,
-            Some(evil.to_owned()),
             evil,
             gpufleet_protocol::Disruption::Live,
         )];

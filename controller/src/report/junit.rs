@@ -66,11 +66,7 @@ fn case(case: &Case) -> TestCase {
     };
     let mut out = TestCase::new(told.task.as_str(), status);
     out.set_classname(case.host.as_str()).set_time(Duration::from_millis(case.ms));
-    let mut said: Vec<String> = told
-        .changes
-        .iter()
-        .map(|change| format!("{} {}", change.what, super::values(change.from.as_deref(), &change.to)))
-        .collect();
+    let mut said: Vec<String> = told.changes.iter().map(ToString::to_string).collect();
     if !is_bad(told) && told.status != TaskStatus::Skipped {
         said.extend(told.message.clone());
     }

@@ -1,6 +1,9 @@
 //! MIG layouts as pictures: where each GPU instance sits on the eight memory slices of a GPU.
 
-use gpufleet_protocol::facts::MigInstance;
+use gpufleet_protocol::{
+    change::{MigInstances, Value},
+    facts::MigInstance,
+};
 use serde::Serialize;
 
 /// Columns of one slice.
@@ -39,24 +42,19 @@ pub(crate) struct Layout {
     pub exact: bool,
 }
 
-/// Reads a layout as changes write it: `3g.40gb at 0 + 3g.40gb at 4`, `2x 3g.40gb + 1x 1g.10gb` or `none`.
+/// The layout that a change declares.
 ///
-/// `None` where the text says something else, or what it says does not fit the GPU.
-pub(crate) fn layout_in(text: &str, memory_mib: u64, there: &[Block]) -> Option<Layout> {
-    if text == "none" {
-        return Some(Layout { blocks: Vec::new(), exact: true });
-    }
+/// `None` where the value is no layout, or one that does not fit the GPU.
+pub(crate) fn layout_of(value: &Value, memory_mib: u64, there: &[Block]) -> Option<Layout> {
+    let Value::MigLayout(layout) = value else { return None };
     let mut placed = Vec::new();
     let mut wanted: Vec<(String, u32)> = Vec::new();
-    for part in text.split(" + ") {
-        if let Some((profile, start)) = part.split_once(" at ") {
-            let size = slices(profile, memory_mib)?;
-            placed.push(Block { profile: profile.to_owned(), start: start.parse().ok()?, size });
-        } else {
-            let (count, profile) = part.split_once("x ")?;
-            let size = slices(profile, memory_mib)?;
-            let count: u32 = count.parse().ok().filter(|count| *count <= GRID)?;
-            wanted.extend((0..count).map(|_| (profile.to_owned(), size)));
+    for MigInstances { profile, count, start } in &layout.instances {
+        let size = slices(profile, memory_mib)?;
+        match start {
+            Some(start) => placed.push(Block { profile: profile.clone(), start: *start, size }),
+            None if *count > GRID as usize => return None,
+            None => wanted.extend((0..*count).map(|_| (profile.clone(), size))),
         }
     }
     let exact = wanted.is_empty();
@@ -122,16 +120,42 @@ pub(crate) fn drawing(blocks: &[Block]) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use gpufleet_protocol::change::MigLayout;
+
     use super::*;
+
+    fn value(instances: Vec<MigInstances>) -> Value {
+        MigLayout { instances, ..MigLayout::default() }.into()
+    }
+
+    fn at(places: &[(&str, u32)]) -> Value {
+        let one = |(profile, start): &(&str, u32)| MigInstances {
+            profile: (*profile).to_owned(),
+            count: 1,
+            start: Some(*start),
+        };
+        value(places.iter().map(one).collect())
+    }
+
+    fn counted(counts: &[(usize, &str)]) -> Value {
+        let one = |(count, profile): &(usize, &str)| MigInstances {
+            profile: (*profile).to_owned(),
+            count: *count,
+            start: None,
+        };
+        value(counts.iter().map(one).collect())
+    }
 
     #[test]
     fn layouts_are_read_and_drawn() {
-        let two = layout_in("3g.40gb at 0 + 3g.40gb at 4", 81_559, &[]).unwrap();
+        let two = at(&[("3g.40gb", 0), ("3g.40gb", 4)]);
+        let two = layout_of(&two, 81_559, &[]).unwrap();
         assert!(two.exact);
         assert_eq!(drawing(&two.blocks).unwrap(), "|        3g.40gb        |        3g.40gb        |");
-        let mixed = layout_in("1g.18gb at 0 + 1g.35gb at 2 + 3g.71gb at 4", 143_771, &[]).unwrap();
+        let mixed = at(&[("1g.18gb", 0), ("1g.35gb", 2), ("3g.71gb", 4)]);
+        let mixed = layout_of(&mixed, 143_771, &[]).unwrap();
         assert_eq!(drawing(&mixed.blocks).unwrap(), "| 1g  | ..  |  1g.35gb  |        3g.71gb        |");
-        let media = layout_in("1x 1g.10gb+me", 81_559, &[]).unwrap();
+        let media = layout_of(&counted(&[(1, "1g.10gb+me")]), 81_559, &[]).unwrap();
         assert_eq!((media.blocks[0].size, media.exact), (1, false));
         assert_eq!(drawing(&[]).unwrap(), "| ..  | ..  | ..  | ..  | ..  | ..  | ..  | ..  |");
     }
@@ -139,17 +163,22 @@ mod tests {
     #[test]
     fn counts_keep_what_is_there() {
         let there = [Block { profile: "3g.40gb".to_owned(), start: 4, size: 4 }];
-        let layout = layout_in("1x 3g.40gb + 2x 1g.10gb", 81_559, &there).unwrap();
+        let layout = layout_of(&counted(&[(1, "3g.40gb"), (2, "1g.10gb")]), 81_559, &there).unwrap();
         assert_eq!(drawing(&layout.blocks).unwrap(), "| 1g  | 1g  | ..  | ..  |        3g.40gb        |");
     }
 
     #[test]
     fn what_makes_no_sense_is_not_drawn() {
-        for text in
-            ["fancy", "3g.40gb at 0 + 3g.40gb at 2", "3x 3g.40gb", "1x 3g.40gb (1 without compute instance)"]
-        {
-            assert_eq!(layout_in(text, 81_559, &[]), None, "{text}");
+        let wrong = [
+            Value::text("2x 3g.40gb"),
+            counted(&[(1, "fancy")]),
+            at(&[("3g.40gb", 0), ("3g.40gb", 2)]),
+            counted(&[(3, "3g.40gb")]),
+            counted(&[(usize::MAX, "1g.10gb")]),
+        ];
+        for value in wrong {
+            assert_eq!(layout_of(&value, 81_559, &[]), None, "{value}");
         }
-        assert_eq!(layout_in("1x 3g.40gb", 0, &[]), None);
+        assert_eq!(layout_of(&counted(&[(1, "3g.40gb")]), 0, &[]), None);
     }
 }

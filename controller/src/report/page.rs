@@ -1,6 +1,6 @@
 //! What the HTML page shows, made ready for its template: nothing is computed there.
 
-use gpufleet_protocol::Disruption;
+use gpufleet_protocol::{Certainty, Disruption, Property};
 use jiff::{Timestamp, tz::TimeZone};
 use serde::Serialize;
 
@@ -11,7 +11,7 @@ use super::{
     gpus::{GpuGroup, gpu_groups},
     grouping::culprit,
     hardware_class,
-    mig::{Block, blocks_of, layout_in},
+    mig::{Block, blocks_of, layout_of},
     reasons,
 };
 use crate::event::{Level, NOTHING_NEW, NodeState, RecapCounts, TaskReport, TaskStatus, Verb};
@@ -387,10 +387,10 @@ impl Change {
         let gpu = node
             .facts
             .as_ref()
-            .filter(|_| group.what.to_ascii_lowercase().contains("layout"))
+            .filter(|_| group.change.property == Property::MIG_LAYOUT)
             .and_then(|facts| facts.gpu.gpus.iter().find(|gpu| group.gpus.contains(&gpu.index)));
         let before = gpu.map_or_else(Vec::new, |gpu| blocks_of(&gpu.mig_layout));
-        let layout = gpu.and_then(|gpu| layout_in(&group.to, gpu.memory_mib?, &before));
+        let layout = gpu.and_then(|gpu| layout_of(&group.change.to, gpu.memory_mib?, &before));
         Self {
             gpu: group.gpu_label(),
             drawn: layout.is_some(),
@@ -400,12 +400,12 @@ impl Change {
             what: group.what(),
             task: group.task,
             place: group.position.to_string(),
-            from: group.from.map(|text| short(&text, digests)),
-            to: short(&group.to, digests),
-            disruption: group.disruption.as_str(),
-            possible: group.certainty == gpufleet_protocol::Certainty::Possible,
-            note: group.note,
-            diff: group.diff,
+            from: group.change.from_text().map(|text| short(&text, digests)),
+            to: short(&group.change.to_text(), digests),
+            disruption: group.change.disruption.as_str(),
+            possible: group.change.certainty == Certainty::Possible,
+            note: group.change.note,
+            diff: group.change.diff,
         }
     }
 }

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use gpufleet_protocol::{
-    Awaiting, Change, Disruption,
+    Awaiting, Change, Disruption, Property, Subject,
+    change::{MigInstances, MigLayout, Unit, Value},
     facts::{Facts, GpuFacts, GpuSystem, GpuSystemState, MigInstance, OsFacts},
     message::{GpuClient, IdleReport, IdleVerdict},
 };
@@ -148,6 +149,20 @@ pub(crate) fn failed(kind: &str, line: u32, message: &str) -> TaskReport {
     TaskReport { message: Some(message.to_owned()), ..report(kind, line, TaskStatus::Failed) }
 }
 
+/// The value that a text stands for.
+fn value(text: &str) -> Value {
+    let layout = || {
+        let (count, profile) = text.split_once("x ")?;
+        let instances = MigInstances { profile: profile.to_owned(), count: count.parse().ok()?, start: None };
+        Some(Value::from(MigLayout { instances: vec![instances], ..MigLayout::default() }))
+    };
+    let watts = || Some(Value::quantity(text.strip_suffix(" W")?.parse::<u32>().ok()?, Unit::Watts));
+    match text {
+        "enabled" | "disabled" => (text == "enabled").into(),
+        text => watts().or_else(layout).unwrap_or_else(|| Value::parsed(text)),
+    }
+}
+
 /// A changed task that says the same of eight GPUs.
 pub(crate) fn on_gpus(
     kind: &str,
@@ -157,12 +172,16 @@ pub(crate) fn on_gpus(
     to: &str,
     class: Disruption,
 ) -> TaskReport {
-    let change = |gpu| Change::new(format!("GPU {gpu} {what}"), Some(from.to_owned()), to, class);
+    let change = |index| {
+        let gpu = Subject::Gpu { index, uuid: format!("GPU-{index}") };
+        Change::new(gpu, Property::from(what.to_owned()), value(from), value(to), class)
+    };
     TaskReport { changes: (0..8).map(change).collect(), ..report(kind, line, TaskStatus::Changed) }
 }
 
 pub(crate) fn swappiness(line: u32) -> TaskReport {
-    let change = Change::new("vm.swappiness", Some("60".to_owned()), "10", Disruption::Live);
+    let setting = Subject::kernel_setting("vm.swappiness");
+    let change = Change::new(setting, Property::VALUE, value("60"), value("10"), Disruption::Live);
     TaskReport { changes: vec![change], ..report("sysctl", line, TaskStatus::Changed) }
 }
 
@@ -281,7 +300,9 @@ pub(crate) fn plan() -> Vec<Event> {
         if [0, 4, 8].contains(&at) {
             s.task(host, on_gpus("gpu_ecc", 12, "ECC", "disabled", "enabled", Disruption::Reboot));
             let mut cmdline = report("kernel_cmdline", 30, TaskStatus::Changed);
-            let change = Change::new("kernel command line", None, "iommu=pt", Disruption::Reboot);
+            let parameter = Subject::KernelCommandLine { parameter: "iommu".to_owned() };
+            let (from, to) = (Value::Unknown, "iommu=pt");
+            let change = Change::new(parameter, Property::VALUE, from, to, Disruption::Reboot);
             cmdline.changes = vec![change.with_note("current after the next boot")];
             s.task(host, cmdline);
         } else {

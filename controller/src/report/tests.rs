@@ -2,9 +2,9 @@
 
 use std::sync::LazyLock;
 
-use gpufleet_protocol::{Awaiting, Certainty, Change, Disruption};
+use gpufleet_protocol::{Awaiting, Certainty, Change, Disruption, Layer, Property, Subject, change};
 use proptest::prelude::*;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{
     sample::{self, Stream},
@@ -196,9 +196,23 @@ fn the_document_of_a_node() {
         {
           "task": "gpu_power",
           "kind": "gpu_power",
-          "what": "GPU 0 power limit",
-          "from": "700 W",
-          "to": "600 W",
+          "text": "GPU 0 power limit 700 -> 600 W",
+          "subject": {
+            "type": "gpu",
+            "index": 0,
+            "uuid": "GPU-0"
+          },
+          "property": "power limit",
+          "from": {
+            "type": "number",
+            "value": 700,
+            "unit": "W"
+          },
+          "to": {
+            "type": "number",
+            "value": 600,
+            "unit": "W"
+          },
           "disruption": "live",
           "certainty": "sure"
         }
@@ -382,7 +396,7 @@ fn a_retried_task_awaits_only_what_its_last_report_says() {
 fn reasons_name_values_that_all_share() {
     let change = |from: &str| Change {
         certainty: Certainty::Sure,
-        ..Change::new("GPU 0 power limit", Some(from.to_owned()), "600 W", Disruption::Live)
+        ..sample::on_gpus("gpu_power", 18, "power limit", from, "600 W", Disruption::Live).changes.remove(0)
     };
     let mut s = Stream::new();
     s.started(Verb::Plan, &sample::names(2));
@@ -503,4 +517,128 @@ fn a_run_that_was_cut_off_tells_who_may_be_out() {
     assert_eq!(RunModel::of(&s.events).out_of_service(), names[1..]);
     s.push(What::Drain { host: names[2].clone(), step: DrainStep::GivenBack });
     assert_eq!(RunModel::of(&s.events).out_of_service(), [names[1].clone()]);
+}
+
+/// A power limit on each of eight GPUs; no two nodes have a GPU in common.
+fn limited(node: usize) -> TaskReport {
+    let mut report = sample::on_gpus("gpu_power", 18, "power limit", "700 W", "600 W", Disruption::Live);
+    for (at, change) in (0_u32..).zip(&mut report.changes) {
+        change.subject = Subject::Gpu { index: at, uuid: format!("GPU-{node}-{at}") };
+    }
+    report
+}
+
+#[test]
+fn four_hundred_gpus_with_the_same_change_are_one_group_and_one_reason() {
+    let hosts = sample::names(50);
+    let mut s = Stream::new();
+    s.started(Verb::Plan, &hosts);
+    for (at, host) in hosts.iter().enumerate() {
+        s.task(host, limited(at));
+    }
+    let model = RunModel::of(&s.events);
+    let groups: std::collections::HashSet<ChangeGroup> =
+        model.nodes().iter().flat_map(|node| fold_changes(node.changes())).collect();
+    let [group] = &groups.into_iter().collect::<Vec<_>>()[..] else { panic!("more than one group") };
+    assert_eq!(
+        (group.gpu_label().as_str(), group.sentence().as_str()),
+        ("GPU 0-7", "power limit 700 -> 600 W")
+    );
+    assert_eq!(reasons(model.nodes(), Disruption::Live), ["power limit 700 -> 600 W"]);
+    let uuids: std::collections::HashSet<String> = model
+        .nodes()
+        .iter()
+        .flat_map(NodeModel::change_records)
+        .map(|record| format!("{:?}", record.subject))
+        .collect();
+    assert_eq!(uuids.len(), 400, "the document names each GPU");
+}
+
+#[test]
+fn equal_texts_of_different_things_are_not_folded() {
+    let of = |layer, from: change::Value| {
+        let gpu = Subject::Gpu { index: 0, uuid: "GPU-0".to_owned() };
+        Change::new(gpu, Property::ECC, from, true, Disruption::Live).at(layer)
+    };
+    let on_two = |change: Change| {
+        let other = Subject::Gpu { index: 1, uuid: "GPU-1".to_owned() };
+        [Change { subject: other, ..change.clone() }, change]
+    };
+    let changes =
+        [of(Layer::Live, false.into()), of(Layer::Pending, false.into()), of(Layer::Live, "disabled".into())];
+    let report = TaskReport {
+        changes: changes.into_iter().flat_map(on_two).collect(),
+        ..sample::report("gpu_ecc", 12, TaskStatus::Changed)
+    };
+    let groups = fold_changes(report.changes.iter().map(|change| (&report, change)));
+    let told: Vec<_> = groups.iter().map(|group| (group.gpus.as_slice(), group.sentence())).collect();
+    let both: &[u32] = &[1, 0];
+    assert_eq!(
+        told,
+        [
+            (both, "ECC disabled -> enabled".to_owned()),
+            (both, "pending ECC disabled -> enabled".to_owned()),
+            (both, "ECC disabled -> enabled".to_owned()),
+        ]
+    );
+}
+
+/// A journal of version 1 has texts where this one has subjects and values.
+#[test]
+fn a_run_of_version_1_is_reported() {
+    let mut s = Stream::new();
+    s.started(Verb::Plan, &sample::names(1));
+    let mut report = serde_json::to_value(sample::report("gpu_power", 18, TaskStatus::Changed)).unwrap();
+    report["changes"] = json!([
+        {"what": "GPU 0 graphics clock", "from": null, "to": "900 MHz", "disruption": "live", "certainty": "sure"},
+        {"what": "GPU 1 graphics clock", "from": null, "to": "900 MHz", "disruption": "live"},
+        {"what": "/etc/motd", "from": "a", "to": "b", "disruption": "live", "note": "n", "diff": "-a\n+b\n"},
+    ]);
+    s.task("gpu001", serde_json::from_value(report).unwrap());
+    let model = RunModel::of(&s.events);
+    let groups = fold_changes(model.nodes()[0].changes());
+    let told: Vec<_> =
+        groups.iter().map(|group| format!("{} {}", group.gpu_label(), group.sentence())).collect();
+    assert_eq!(told, ["GPU 0,1 graphics clock -> 900 MHz", " /etc/motd a -> b"]);
+    let changes = &document(&model)["nodes"]["gpu001"]["changes"];
+    assert_eq!(changes[2]["text"], "/etc/motd a -> b");
+    assert_eq!(changes[2]["subject"], json!({"type": "described", "text": "/etc/motd"}));
+    assert_eq!(changes[0]["to"], json!({"type": "text", "value": "900 MHz"}));
+}
+
+proptest! {
+    #[test]
+    fn folding_loses_no_change_and_mixes_none(
+        changes in prop::collection::vec((0_u32..4, 0_usize..3, any::<bool>(), 0_u32..3), 0..60),
+    ) {
+        let properties = [Property::POWER_LIMIT, Property::ECC, Property::MIG_MODE];
+        let change = |(index, property, pending, value): (u32, usize, bool, u32)| {
+            let gpu = Subject::Gpu { index, uuid: format!("GPU-{index}") };
+            let to = change::Value::number(value);
+            Change::new(gpu, properties[property].clone(), change::Value::Unknown, to, Disruption::Live)
+                .at(if pending { Layer::Pending } else { Layer::Live })
+        };
+        let changes: Vec<Change> = changes.into_iter().map(change).collect();
+        let report = TaskReport { changes, ..sample::report("gpu_power", 3, TaskStatus::Changed) };
+        let groups = fold_changes(report.changes.iter().map(|change| (&report, change)));
+        let unfold = |group: &ChangeGroup| {
+            let one = |index: &u32| Change {
+                subject: Subject::Gpu { index: *index, uuid: format!("GPU-{index}") },
+                ..group.change.clone()
+            };
+            group.gpus.iter().map(one).collect::<Vec<_>>()
+        };
+        let sorted = |mut all: Vec<Change>| {
+            all.sort_by_key(|change| format!("{change:?}"));
+            all
+        };
+        let unfolded = sorted(groups.iter().flat_map(unfold).collect());
+        prop_assert_eq!(unfolded, sorted(report.changes.clone()));
+        for group in &groups {
+            let mut gpus = group.gpus.clone();
+            gpus.sort_unstable();
+            gpus.dedup();
+            prop_assert_eq!(gpus.len(), group.gpus.len(), "a GPU twice in one group");
+        }
+    }
 }

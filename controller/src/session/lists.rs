@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use gpufleet_protocol::{Awaiting, Blocker, Change, Disruption, OpOutcome};
+use gpufleet_protocol::{Awaiting, Blocker, Change, Disruption, OpOutcome, Property, Subject, change::Value};
 
 /// Largest number of entries of a list; the last one counts those that were dropped.
 const MOST: usize = 1000;
@@ -18,7 +18,10 @@ fn shorten_to(most: usize, outcome: &mut OpOutcome) {
         most,
         changes,
         |one| one.disruption,
-        |more, class| Change::new(format!("and {more} more changes"), None, "not shown", class),
+        |count, class| {
+            let omitted = Subject::Omitted { count };
+            Change::new(omitted, Property::STATE, Value::Unknown, "not shown", class)
+        },
     );
     cut(
         most,
@@ -69,7 +72,10 @@ mod tests {
     #[test]
     fn a_list_without_end_is_cut_and_says_so() {
         let texts = |count: usize| (0..count).map(|at| format!("w{at}")).collect::<Vec<_>>();
-        let change = |(at, disruption)| Change::new(format!("c{at}"), None, "1", disruption);
+        let change = |(at, disruption)| {
+            let setting = Subject::kernel_setting(format!("c{at}"));
+            Change::new(setting, Property::VALUE, Value::Absent, "1", disruption)
+        };
         let member = OpOutcome {
             changes: (0..5)
                 .map(|at| (at, Disruption::Live))
@@ -91,9 +97,10 @@ mod tests {
         assert_eq!(outcome.awaiting.len(), 3, "not too long");
         assert_eq!(outcome.blockers[2].what, "and 2 more things are in the way");
         let member = &outcome.members[0];
-        let told: Vec<_> = member.changes.iter().map(|one| (one.what.as_str(), one.disruption)).collect();
+        let told: Vec<_> = member.changes.iter().map(|one| (one.what(), one.disruption)).collect();
         let live = Disruption::Live;
-        assert_eq!(told, [("c5", Disruption::Reboot), ("c0", live), ("and 4 more changes", live)]);
+        let wanted = [("c5", Disruption::Reboot), ("c0", live), ("and 4 more changes", live)];
+        assert_eq!(told, wanted.map(|(what, class)| (what.to_owned(), class)));
         assert_eq!(member.idle.as_ref().unwrap().reasons, ["w0", "w1", "and 2 more reasons"]);
     }
 }

@@ -11,7 +11,7 @@ use gpufleet::{
     },
     playbook::{Program, TagFilter},
 };
-use gpufleet_protocol::{Blocker, Certainty, Change, Disruption};
+use gpufleet_protocol::{Blocker, Certainty, Change, Disruption, Layer, Property, Subject, change::Value};
 
 use crate::{
     node::Node,
@@ -116,13 +116,8 @@ fn told(cursor: &mut Cursor, node: &mut Node) -> Result<Story, String> {
 fn lines(reports: &[TaskReport]) -> String {
     let mut text = String::new();
     for report in reports {
-        let changes: Vec<String> = report
-            .changes
-            .iter()
-            .map(|change| {
-                format!("{} {:?} -> {} ({:?})", change.what, change.from, change.to, change.certainty)
-            })
-            .collect();
+        let changes: Vec<String> =
+            report.changes.iter().map(|change| format!("{change} ({:?})", change.certainty)).collect();
         let blockers: Vec<&str> = report.blockers.iter().map(|blocker| blocker.what.as_str()).collect();
         let message = report.message.as_deref().unwrap_or_default();
         let (phase, task, status) = (report.phase, &report.task, &report.status);
@@ -135,17 +130,24 @@ fn is_required(action: &Action) -> bool {
     matches!(&action.work, Work::Reboot { when, .. } if *when == gpufleet_protocol::tasks::RebootWhen::Required)
 }
 
-type Key = (String, String, Option<String>, String, Disruption);
+type About = (Subject, Property, Layer);
+
+type Key = (String, About, Value, Value, Disruption);
 
 fn key(report: &TaskReport, change: &Change) -> Key {
-    (report.task.clone(), change.what.clone(), change.from.clone(), change.to.clone(), change.disruption)
+    (report.task.clone(), about(change), change.from.clone(), change.to.clone(), change.disruption)
+}
+
+fn about(change: &Change) -> About {
+    let (subject, property, layer) = change.about();
+    (subject.clone(), property.clone(), layer)
 }
 
 /// Changes, and how often each is made.
 type Sure = BTreeMap<Key, i64>;
 
 /// A change of which only the run can tell.
-type Possible = (String, String, String);
+type Possible = (String, About, Value);
 
 /// Sure changes by how often they are made, and those that are only possible.
 fn changes(story: &Story) -> (Sure, Vec<Possible>) {
@@ -153,7 +155,7 @@ fn changes(story: &Story) -> (Sure, Vec<Possible>) {
     for report in story.reports.iter().filter(|report| report.phase != Phase::Verify) {
         for change in &report.changes {
             if change.certainty == Certainty::Possible {
-                possible.push((report.task.clone(), change.what.clone(), change.to.clone()));
+                possible.push((report.task.clone(), about(change), change.to.clone()));
             } else {
                 *sure.entry(key(report, change)).or_insert(0) += 1;
             }

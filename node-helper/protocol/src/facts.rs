@@ -81,15 +81,18 @@ pub struct UserFacts {
     pub shell: String,
 }
 
-/// Sizes in MiB.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct MemoryFacts {
-    pub free: u64,
+    #[serde(rename = "free")]
+    pub free_mib: u64,
     /// Free memory, and caches that can be released at once.
-    pub available: u64,
-    pub swap_total: u64,
-    pub swap_free: u64,
+    #[serde(rename = "available")]
+    pub available_mib: u64,
+    #[serde(rename = "swap_total")]
+    pub swap_total_mib: u64,
+    #[serde(rename = "swap_free")]
+    pub swap_free_mib: u64,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -18,7 +18,7 @@ pub mod permit;
 mod registry;
 pub mod tasks;
 
-pub use change::{Awaiting, Blocker, Certainty, Change, Disruption};
+pub use change::{Awaiting, Blocker, Certainty, Change, Disruption, Layer, Property, Subject};
 pub use message::{Envelope, FailureKind, OpOutcome, OpRequest, OpStatus, Reply, Request};
 pub use op::NodeOp;
 pub use permit::{Permit, RunEpoch};

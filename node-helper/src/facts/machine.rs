@@ -137,10 +137,10 @@ fn memory(text: &str) -> MemoryFacts {
         line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or_default() / 1024
     };
     MemoryFacts {
-        free: mib("MemFree"),
-        available: mib("MemAvailable"),
-        swap_total: mib("SwapTotal"),
-        swap_free: mib("SwapFree"),
+        free_mib: mib("MemFree"),
+        available_mib: mib("MemAvailable"),
+        swap_total_mib: mib("SwapTotal"),
+        swap_free_mib: mib("SwapFree"),
     }
 }
 
@@ -235,7 +235,10 @@ mod tests {
         let facts = read(&bench.roots);
         assert_eq!((facts.id.as_deref(), facts.zone.as_deref()), (Some("3d12"), Some("Europe/Berlin")));
         assert_eq!((facts.user.name.as_str(), facts.user.shell.as_str()), ("me", "/bin/zsh"));
-        assert_eq!(facts.memory, MemoryFacts { free: 2, available: 3, swap_total: 1, swap_free: 0 });
+        assert_eq!(
+            facts.memory,
+            MemoryFacts { free_mib: 2, available_mib: 3, swap_total_mib: 1, swap_free_mib: 0 }
+        );
         let processors = &facts.processors;
         assert_eq!((processors.sockets, processors.cores_per_socket, processors.threads_per_core), (2, 2, 2));
         assert_eq!(processors.model, "Xeon: 8480");

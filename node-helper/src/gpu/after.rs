@@ -180,7 +180,7 @@ fn started_percentage(unit_text: Option<&str>) -> u32 {
 fn lock(want: LockWant) -> Lock {
     match want {
         LockWant::Free => Lock::Free,
-        LockWant::Range { low, high } => Lock::Locked { low, high },
+        LockWant::Range { low_mhz, high_mhz } => Lock::Locked { low_mhz, high_mhz },
     }
 }
 

@@ -16,6 +16,7 @@ use std::{
 
 use gpufleet_protocol::{
     Disruption, FailureKind,
+    change::Value,
     message::IdleReport,
     nvml::{Code, Placement, Setting},
     op::GpuGroup,
@@ -357,7 +358,7 @@ impl Running<'_> {
             Act::Graphics { uuid, want } => {
                 let setting = match *want {
                     LockWant::Free => Setting::UnlockGraphics,
-                    LockWant::Range { low, high } => Setting::LockGraphics { low_mhz: low, high_mhz: high },
+                    LockWant::Range { low_mhz, high_mhz } => Setting::LockGraphics { low_mhz, high_mhz },
                 };
                 self.set(uuid, setting, member)?;
                 self.record_lock(uuid, |locks| locks.graphics = lock(*want));
@@ -365,7 +366,7 @@ impl Running<'_> {
             Act::Memory { uuid, want } => {
                 let setting = match *want {
                     LockWant::Free => Setting::UnlockMemory,
-                    LockWant::Range { low, high } => Setting::LockMemory { low_mhz: low, high_mhz: high },
+                    LockWant::Range { low_mhz, high_mhz } => Setting::LockMemory { low_mhz, high_mhz },
                 };
                 self.set(uuid, setting, member)?;
                 self.record_lock(uuid, |locks| locks.memory = lock(*want));
@@ -455,12 +456,15 @@ impl Running<'_> {
         }
         for Planned { member, change } in rest.changes {
             // Why: without persistence nobody can vouch for a lock, and the warning says so.
-            if change.what.ends_with(" clock") && change.from.is_none() {
+            if change.property.is_clock() && change.from == Value::Unknown {
                 continue;
             }
-            let reads = change.from.as_deref().unwrap_or("nothing");
-            let message = format!("{} was set to {} and reads {reads}", change.what, change.to);
-            self.applied.made.retain(|made| !(made.member == member && made.change.what == change.what));
+            let (what, to) = (change.what(), change.to_text());
+            let reads = change.from_text().unwrap_or_else(|| "nothing".to_owned());
+            let message = format!("{what} was set to {to} and reads {reads}");
+            self.applied
+                .made
+                .retain(|made| !(made.member == member && made.change.about() == change.about()));
             self.applied.failures.push(Failure {
                 member,
                 kind: FailureKind::Unconverged,
@@ -475,7 +479,7 @@ impl Running<'_> {
 fn lock(want: LockWant) -> Lock {
     match want {
         LockWant::Free => Lock::Free,
-        LockWant::Range { low, high } => Lock::Locked { low, high },
+        LockWant::Range { low_mhz, high_mhz } => Lock::Locked { low_mhz, high_mhz },
     }
 }
 

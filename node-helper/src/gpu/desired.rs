@@ -33,7 +33,7 @@ pub struct Want<T> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockWant {
     Free,
-    Range { low: u32, high: u32 },
+    Range { low_mhz: u32, high_mhz: u32 },
 }
 
 /// The instances that a GPU shall have.
@@ -54,8 +54,7 @@ pub struct GpuWants {
     pub ecc: Option<Want<bool>>,
     pub mig: Option<Want<bool>>,
     pub layout: Option<Want<LayoutWant>>,
-    /// Milliwatts.
-    pub power: Option<Want<u32>>,
+    pub power_mw: Option<Want<u32>>,
     pub graphics: Option<Want<LockWant>>,
     pub memory: Option<Want<LockWant>>,
     /// `nvmlComputeMode_t`.
@@ -382,7 +381,9 @@ impl<'a> Merge<'a> {
                         "MIG layout",
                         want,
                         |wants| &mut wants.layout,
-                        |want| mig::counts_text(profiles, want.items.iter().map(|item| item.profile_id)),
+                        |want| {
+                            mig::by_count(profiles, want.items.iter().map(|item| item.profile_id)).to_string()
+                        },
                     );
                     // Why: mode and layout are one wish of one member.
                     let verdict = self.verdict();
@@ -414,7 +415,7 @@ impl<'a> Merge<'a> {
         match u32::try_from(wanted).ok().filter(|limit| (low..=high).contains(limit)) {
             Some(limit) => {
                 if self.readable(gpu, "power limit", gpu.power_mw, true).is_some() {
-                    self.put(gpu, "power limit", limit, |wants| &mut wants.power, |limit| watts(*limit));
+                    self.put(gpu, "power limit", limit, |wants| &mut wants.power_mw, |limit| watts(*limit));
                 }
             }
             None => {
@@ -428,7 +429,7 @@ impl<'a> Merge<'a> {
     fn clocks(&mut self, gpu: &Gpu, task: &GpuClocks) {
         let lock_text = |want: &LockWant| match want {
             LockWant::Free => "not locked".to_owned(),
-            LockWant::Range { low, high } => clock_text(*low, *high),
+            LockWant::Range { low_mhz, high_mhz } => clock_text(*low_mhz, *high_mhz),
         };
         let late = gpu.architecture.has_volatile_mig();
         if task.memory_mhz.is_some() && late {
@@ -470,7 +471,7 @@ impl<'a> Merge<'a> {
             );
             self.verdict().warnings.push(warning);
         }
-        LockWant::Range { low: near_low, high: near_high }
+        LockWant::Range { low_mhz: near_low, high_mhz: near_high }
     }
 
     fn compute(&mut self, gpu: &Gpu, mode: ComputeModeName) {
@@ -544,7 +545,7 @@ impl<'a> Merge<'a> {
                 .as_ref()
                 .map_or(gpu.persistence == Ok(false), |want| want.value == PersistenceMode::Off);
             let kept: [(&str, Option<usize>); 4] = [
-                ("power limit", wants.power.as_ref().map(|want| want.member)),
+                ("power limit", wants.power_mw.as_ref().map(|want| want.member)),
                 ("graphics clock", wants.graphics.as_ref().map(|want| want.member)),
                 ("memory clock", wants.memory.as_ref().map(|want| want.member)),
                 (
@@ -619,8 +620,8 @@ pub fn watts(milliwatts: u32) -> String {
     }
 }
 
-pub fn clock_text(low: u32, high: u32) -> String {
-    if low == high { format!("{low} MHz") } else { format!("{low}-{high} MHz") }
+fn clock_text(low_mhz: u32, high_mhz: u32) -> String {
+    if low_mhz == high_mhz { format!("{low_mhz} MHz") } else { format!("{low_mhz}-{high_mhz} MHz") }
 }
 
 /// Every impossible wish is the declaration's fault.

@@ -5,7 +5,10 @@
 //! everything but `-me` profiles (nvml.h). Of all layouts that fit, one that keeps most of the present instances is
 //! taken, and of those the one with the lowest places.
 
-use gpufleet_protocol::nvml::{MigProfile, Placement};
+use gpufleet_protocol::{
+    change::{MigInstances, MigLayout},
+    nvml::{MigProfile, Placement},
+};
 
 /// An instance wanted, at a place or anywhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -47,8 +50,8 @@ pub fn find<'a>(profiles: &'a [MigProfile], name: &str) -> Result<&'a MigProfile
     })
 }
 
-/// `2x 3g.40gb + 1x 1g.10gb`, largest first; `none` for nothing.
-pub fn counts_text(profiles: &[MigProfile], ids: impl IntoIterator<Item = u32>) -> String {
+/// Instances by profile, largest first: `2x 3g.40gb + 1x 1g.10gb`.
+pub fn by_count(profiles: &[MigProfile], ids: impl IntoIterator<Item = u32>) -> MigLayout {
     let mut counts: Vec<(u32, usize)> = Vec::new();
     for id in ids {
         match counts.iter_mut().find(|(known, _)| *known == id) {
@@ -56,27 +59,25 @@ pub fn counts_text(profiles: &[MigProfile], ids: impl IntoIterator<Item = u32>) 
             None => counts.push((id, 1)),
         }
     }
-    if counts.is_empty() {
-        return "none".to_owned();
-    }
     counts.sort_by_key(|(id, _)| rank(profiles, *id));
-    let parts: Vec<String> =
-        counts.iter().map(|(id, count)| format!("{count}x {}", name_of(profiles, *id))).collect();
-    parts.join(" + ")
+    let instances = counts.into_iter().map(|(id, count)| MigInstances {
+        profile: name_of(profiles, id),
+        count,
+        start: None,
+    });
+    MigLayout { instances: instances.collect(), ..MigLayout::default() }
 }
 
-/// `3g.40gb at 0 + 3g.40gb at 4`, by place.
-pub fn places_text(profiles: &[MigProfile], slots: &[Slot]) -> String {
-    if slots.is_empty() {
-        return "none".to_owned();
-    }
+/// Instances by place: `3g.40gb at 0 + 3g.40gb at 4`.
+pub fn by_place(profiles: &[MigProfile], slots: &[Slot]) -> MigLayout {
     let mut slots = slots.to_vec();
     slots.sort_unstable();
-    let parts: Vec<String> = slots
-        .iter()
-        .map(|slot| format!("{} at {}", name_of(profiles, slot.profile_id), slot.placement.start))
-        .collect();
-    parts.join(" + ")
+    let instances = slots.iter().map(|slot| MigInstances {
+        profile: name_of(profiles, slot.profile_id),
+        count: 1,
+        start: Some(slot.placement.start),
+    });
+    MigLayout { instances: instances.collect(), ..MigLayout::default() }
 }
 
 fn name_of(profiles: &[MigProfile], id: u32) -> String {
@@ -207,7 +208,7 @@ pub fn solve(profiles: &[MigProfile], items: &[Item], present: &[Slot]) -> Resul
     {
         return Ok(slots);
     }
-    let wanted = counts_text(profiles, items.iter().map(|item| item.profile_id));
+    let wanted = by_count(profiles, items.iter().map(|item| item.profile_id)).to_string();
     Err(MigError::DoesNotFit { wanted, fitting: largest_fitting(profiles, items) })
 }
 
@@ -251,7 +252,7 @@ fn largest_fitting(profiles: &[MigProfile], items: &[Item]) -> String {
             }
         }
     }
-    counts_text(profiles, best.map(|(_, ids)| ids).unwrap_or_default())
+    by_count(profiles, best.map(|(_, ids)| ids).unwrap_or_default()).to_string()
 }
 
 #[cfg(test)]

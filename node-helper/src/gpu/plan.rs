@@ -12,12 +12,18 @@ mod layout;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gpufleet_protocol::{Blocker, Change, Disruption, nvml::Placement, op::GpuGroup, tasks::PersistenceMode};
+use gpufleet_protocol::{
+    Blocker, Change, Disruption, Layer, Property, Subject,
+    change::{Amount, Unit as Measure, Value},
+    nvml::Placement,
+    op::GpuGroup,
+    tasks::PersistenceMode,
+};
 
 use super::{
     after::{Event, after},
     blockers,
-    desired::{Desired, GpuWants, LockWant, Want, clock_text, merge, on_off, watts},
+    desired::{Desired, GpuWants, LockWant, Want, merge, on_off, watts},
     facts::compute_mode_name,
     mps::{self, MpsWant},
     state::{Architecture, Gpu, Lock, State, Unit},
@@ -307,36 +313,35 @@ pub fn stage(state: &State, desired: &Desired, reboot: bool) -> Stage {
 /// Writes values that an activation will make current.
 fn pending(stage: &mut Stage, gpu: &Gpu, wants: &GpuWants, class: Disruption) {
     let staged = [
-        ("ECC", wants.ecc.as_ref(), gpu.ecc.ok(), true),
-        ("MIG mode", wants.mig.as_ref(), gpu.mig.ok(), !gpu.architecture.has_volatile_mig()),
+        (Property::ECC, wants.ecc.as_ref(), gpu.ecc.ok(), true),
+        (Property::MIG_MODE, wants.mig.as_ref(), gpu.mig.ok(), !gpu.architecture.has_volatile_mig()),
     ];
-    for (name, want, mode, applies) in staged {
+    for (property, want, mode, applies) in staged {
         let (Some(want), Some(mode), true) = (want, mode, applies) else { continue };
-        let act = || match name {
-            "ECC" => Act::Ecc { uuid: gpu.uuid.clone(), on: want.value },
-            _ => Act::Mig { uuid: gpu.uuid.clone(), on: want.value },
+        let act = match property == Property::ECC {
+            true => Act::Ecc { uuid: gpu.uuid.clone(), on: want.value },
+            false => Act::Mig { uuid: gpu.uuid.clone(), on: want.value },
         };
-        let (from, to) = (Some(on_off(mode.current).to_owned()), on_off(want.value));
-        let what = format!("{} {name}", gpu.label());
         if mode.current == want.value {
-            withdraw(stage, gpu, name, want, mode.pending, act());
-        } else if mode.pending != want.value {
-            let at = stage.change(want.member, Change::new(what, from, to, class));
-            stage.step(want.member, act(), &[at]);
+            withdraw(stage, gpu, property, want, mode.pending, act);
+            continue;
+        }
+        let change = Change::new(gpu.subject(), property, mode.current, want.value, class);
+        if mode.pending != want.value {
+            let at = stage.change(want.member, change);
+            stage.step(want.member, act, &[at]);
         } else if class == Disruption::GpuReset {
             // Why a change without a step: the value was written by somebody before, and the reset makes it current.
-            stage.change(want.member, Change::new(what, from, to, class).with_note("was pending"));
+            stage.change(want.member, change.with_note("was pending"));
         }
     }
 }
 
 /// A pending value that is no longer wanted, while the current one is.
-fn withdraw(stage: &mut Stage, gpu: &Gpu, name: &str, want: &Want<bool>, pending: bool, act: Act) {
+fn withdraw(stage: &mut Stage, gpu: &Gpu, property: Property, want: &Want<bool>, pending: bool, act: Act) {
     if pending != want.value {
-        let what = format!("{} pending {name}", gpu.label());
-        let change =
-            Change::new(what, Some(on_off(pending).to_owned()), on_off(want.value), Disruption::Live);
-        let at = stage.change(want.member, change);
+        let change = Change::new(gpu.subject(), property, pending, want.value, Disruption::Live);
+        let at = stage.change(want.member, change.at(Layer::Pending));
         stage.step(want.member, act, &[at]);
     }
 }
@@ -396,19 +401,25 @@ fn withdrawn(stage: &mut Stage, gpu: &Gpu, wants: &GpuWants) {
         && mode.current == want.value
     {
         let act = Act::Ecc { uuid: gpu.uuid.clone(), on: want.value };
-        withdraw(stage, gpu, "ECC", want, mode.pending, act);
+        withdraw(stage, gpu, Property::ECC, want, mode.pending, act);
     }
     if let (Some(want), Ok(mode)) = (&wants.mig, gpu.mig)
         && mode.current == want.value
     {
         let act = Act::Mig { uuid: gpu.uuid.clone(), on: want.value };
-        withdraw(stage, gpu, "MIG mode", want, mode.pending, act);
+        withdraw(stage, gpu, Property::MIG_MODE, want, mode.pending, act);
     }
 }
 
-fn unit_text(unit: Unit) -> String {
-    let active = if unit.active { "active" } else { "inactive" };
-    format!("{active}, {}", on_off(unit.enabled))
+fn unit_words(unit: Unit) -> Value {
+    Value::list([if unit.active { "active" } else { "inactive" }, on_off(unit.enabled)])
+}
+
+/// The unit of the persistence daemon, which is to become so.
+fn persistenced(unit: Unit, on: bool) -> Change {
+    let to = unit_words(Unit { active: on, enabled: on, ..unit });
+    let subject = Subject::unit("nvidia-persistenced");
+    Change::new(subject, Property::STATE, unit_words(unit), to, Disruption::Live)
 }
 
 fn persistence_unit(stage: &mut Stage, state: &State, desired: &Desired) {
@@ -417,13 +428,7 @@ fn persistence_unit(stage: &mut Stage, state: &State, desired: &Desired) {
     let unit = state.host.persistenced;
     if let Some(member) = first(PersistenceMode::Daemon) {
         if !(unit.active && unit.enabled) {
-            let change = Change::new(
-                "nvidia-persistenced",
-                Some(unit_text(unit)),
-                "active, enabled",
-                Disruption::Live,
-            );
-            let at = stage.change(member, change);
+            let at = stage.change(member, persistenced(unit, true));
             stage.step(member, Act::Persistenced { on: true }, &[at]);
         }
         return;
@@ -434,9 +439,7 @@ fn persistence_unit(stage: &mut Stage, state: &State, desired: &Desired) {
     if let Some(member) = member
         && (unit.active || unit.enabled)
     {
-        let change =
-            Change::new("nvidia-persistenced", Some(unit_text(unit)), "inactive, disabled", Disruption::Live);
-        let at = stage.change(member, change);
+        let at = stage.change(member, persistenced(unit, false));
         stage.step(member, Act::Persistenced { on: false }, &[at]);
         // Why: the daemon takes the flag of every GPU with it.
         for gpu in state.gpus.iter().filter(|gpu| gpu.persistence == Ok(true)) {
@@ -452,8 +455,7 @@ fn persistence_flag(stage: &mut Stage, gpu: &Gpu, wants: &GpuWants) {
     let (Some(want), Ok(now)) = (&wants.persistence, gpu.persistence) else { return };
     let on = want.value != PersistenceMode::Off;
     if now != on {
-        let what = format!("{} persistence", gpu.label());
-        let change = Change::new(what, Some(on_off(now).to_owned()), on_off(on), Disruption::Live);
+        let change = Change::new(gpu.subject(), Property::PERSISTENCE, now, on, Disruption::Live);
         let at = stage.change(want.member, change);
         stage.step(want.member, Act::Persistence { uuid: gpu.uuid.clone(), on }, &[at]);
     }
@@ -469,26 +471,50 @@ fn mig_mode(stage: &mut Stage, gpu: &Gpu, wants: &GpuWants) {
         layout::clear(stage, gpu, wants);
     }
     if mode.current != want.value {
-        let from = Some(on_off(mode.current).to_owned());
-        let change =
-            Change::new(format!("{} MIG mode", gpu.label()), from, on_off(want.value), Disruption::Clients);
+        let (now, wanted) = (mode.current, want.value);
+        let change = Change::new(gpu.subject(), Property::MIG_MODE, now, wanted, Disruption::Clients);
         let at = stage.change(want.member, change);
         stage.step(want.member, Act::Mig { uuid: gpu.uuid.clone(), on: want.value }, &[at]);
     }
 }
 
-fn lock_text(lock: Lock) -> Option<String> {
-    match lock {
-        Lock::Unknown => None,
-        Lock::Free => Some("not locked".to_owned()),
-        Lock::Locked { low, high } => Some(clock_text(low, high)),
+fn clock(low_mhz: u32, high_mhz: u32) -> Value {
+    let unit = Measure::Megahertz;
+    match low_mhz == high_mhz {
+        true => Value::quantity(low_mhz, unit),
+        false => Value::Range { low: Amount::whole(low_mhz), high: Amount::whole(high_mhz), unit },
     }
+}
+
+impl From<Lock> for Value {
+    fn from(lock: Lock) -> Self {
+        match lock {
+            Lock::Unknown => Self::Unknown,
+            Lock::Free => Self::Absent,
+            Lock::Locked { low_mhz, high_mhz } => clock(low_mhz, high_mhz),
+        }
+    }
+}
+
+impl From<LockWant> for Value {
+    fn from(want: LockWant) -> Self {
+        match want {
+            LockWant::Free => Self::Absent,
+            LockWant::Range { low_mhz, high_mhz } => clock(low_mhz, high_mhz),
+        }
+    }
+}
+
+fn power(milliwatts: u32) -> Value {
+    Value::Number { value: Amount::thousandths(milliwatts), unit: Some(Measure::Watts) }
 }
 
 fn is_locked_so(lock: Lock, want: LockWant) -> bool {
     match (lock, want) {
         (Lock::Free, LockWant::Free) => true,
-        (Lock::Locked { low, high }, LockWant::Range { low: a, high: b }) => (low, high) == (a, b),
+        (Lock::Locked { low_mhz, high_mhz }, LockWant::Range { low_mhz: low, high_mhz: high }) => {
+            (low_mhz, high_mhz) == (low, high)
+        }
         _ => false,
     }
 }
@@ -503,53 +529,52 @@ fn forgotten(gpu: &Gpu, wants: &GpuWants, change: Change) -> Change {
 }
 
 fn limits(stage: &mut Stage, gpu: &Gpu, wants: &GpuWants) {
-    if let (Some(want), Ok(now)) = (&wants.power, gpu.power_mw)
+    if let (Some(want), Ok(now)) = (&wants.power_mw, gpu.power_mw)
         // Why a watt of tolerance: boards round.
         && now.abs_diff(want.value) >= 1000
     {
-        let what = format!("{} power limit", gpu.label());
-        let change = Change::new(what, Some(watts(now)), watts(want.value), Disruption::Live);
+        let (from, to) = (power(now), power(want.value));
+        let change = Change::new(gpu.subject(), Property::POWER_LIMIT, from, to, Disruption::Live);
         let at = stage.change(want.member, forgotten(gpu, wants, change));
         stage.step(want.member, Act::Power { uuid: gpu.uuid.clone(), milliwatts: want.value }, &[at]);
     }
-    let clocks = [("graphics", &wants.graphics, gpu.graphics), ("memory", &wants.memory, gpu.memory)];
-    for (name, want, lock) in clocks {
+    let clocks = [
+        (Property::GRAPHICS_CLOCK, &wants.graphics, gpu.graphics),
+        (Property::MEMORY_CLOCK, &wants.memory, gpu.memory),
+    ];
+    for (property, want, lock) in clocks {
         let Some(want) = want.as_ref().filter(|want| !is_locked_so(lock, want.value)) else { continue };
-        let to = match want.value {
-            LockWant::Free => "not locked".to_owned(),
-            LockWant::Range { low, high } => clock_text(low, high),
-        };
-        let what = format!("{} {name} clock", gpu.label());
-        let change = Change::new(what, lock_text(lock), to, Disruption::Live);
-        let at = stage.change(want.member, forgotten(gpu, wants, change));
         let (uuid, value) = (gpu.uuid.clone(), want.value);
-        let act = match name {
-            "graphics" => Act::Graphics { uuid, want: value },
-            _ => Act::Memory { uuid, want: value },
+        let act = match property == Property::GRAPHICS_CLOCK {
+            true => Act::Graphics { uuid, want: value },
+            false => Act::Memory { uuid, want: value },
         };
+        let change = Change::new(gpu.subject(), property, lock, value, Disruption::Live);
+        let at = stage.change(want.member, forgotten(gpu, wants, change));
         stage.step(want.member, act, &[at]);
     }
     if let (Some(want), Ok(now)) = (&wants.compute, gpu.compute_mode)
         && now != want.value
     {
-        let what = format!("{} compute mode", gpu.label());
-        let from = Some(compute_mode_name(now));
-        let change = Change::new(what, from, compute_mode_name(want.value), Disruption::Live);
+        let (from, to) = (compute_mode_name(now), compute_mode_name(want.value));
+        let change = Change::new(gpu.subject(), Property::COMPUTE_MODE, from, to, Disruption::Live);
         let at = stage.change(want.member, forgotten(gpu, wants, change));
         stage.step(want.member, Act::Compute { uuid: gpu.uuid.clone(), mode: want.value }, &[at]);
     }
 }
 
-fn mps_text(state: &State) -> String {
+const MPS_DAEMON: Property = Property::new("control daemon");
+
+fn mps_text(state: &State) -> &'static str {
     let mps = &state.host.mps;
     match (mps.answers, mps.unit.active, mps.unit.enabled) {
-        (true, true, true) => "started".to_owned(),
-        (true, true, false) => "started, not enabled".to_owned(),
-        (true, false, _) => "started outside of systemd".to_owned(),
-        (false, _, _) if mps.stale => "broken (stale socket)".to_owned(),
-        (false, true, _) => "broken (it does not answer)".to_owned(),
-        (false, false, true) => "stopped, enabled".to_owned(),
-        (false, false, false) => "stopped".to_owned(),
+        (true, true, true) => "started",
+        (true, true, false) => "started, not enabled",
+        (true, false, _) => "started outside of systemd",
+        (false, _, _) if mps.stale => "broken (stale socket)",
+        (false, true, _) => "broken (it does not answer)",
+        (false, false, true) => "stopped, enabled",
+        (false, false, false) => "stopped",
     }
 }
 
@@ -558,8 +583,8 @@ fn stop_mps(stage: &mut Stage, state: &State, desired: &Desired) {
     let mps = &state.host.mps;
     if mps.answers || mps.unit.active || mps.unit.enabled || mps.stale {
         let class = if mps.answers || mps.unit.active { Disruption::Clients } else { Disruption::Live };
-        let at = stage
-            .change(want.member, Change::new("MPS control daemon", Some(mps_text(state)), "stopped", class));
+        let change = Change::new(Subject::Mps, MPS_DAEMON, mps_text(state), "stopped", class);
+        let at = stage.change(want.member, change);
         stage.step(want.member, Act::StopMps, &[at]);
     }
 }
@@ -573,29 +598,28 @@ fn start_mps(stage: &mut Stage, state: &State, desired: &Desired) {
     // Why: a daemon that runs has to be started anew, and that ends its clients.
     let class = if mps.answers { Disruption::Clients } else { Disruption::Live };
     let mut made = Vec::new();
-    let percent = |share: u32| format!("{share} %");
+    let percent = |share: u32| Value::quantity(share, Measure::Percent);
+    let mut change = |property, from: Value, to: Value| {
+        made.push(Change::new(Subject::Mps, property, from, to, class));
+    };
     if !(mps.answers && mps.unit.active && mps.unit.enabled) {
-        made.push(Change::new("MPS control daemon", Some(mps_text(state)), "started", class));
+        change(MPS_DAEMON, mps_text(state).into(), "started".into());
     }
     if let Some(share) = percentage
         && mps.percentage != Some(*share)
     {
-        let what = "MPS default active thread percentage";
-        made.push(Change::new(what, mps.percentage.map(percent), percent(*share), class));
+        let property = Property::new("default active thread percentage");
+        change(property, mps.percentage.map(percent).into(), percent(*share));
     }
     let limit = mps.unit_text.as_deref().and_then(mps::pinned_of);
     if let Some(wanted) = pinned
         && limit.as_ref() != Some(wanted)
     {
-        made.push(Change::new("MPS default pinned memory limit", limit, wanted.clone(), class));
+        change(Property::new("default pinned memory limit"), limit.into(), wanted.into());
     }
     if made.is_empty() && mps.unit_text.as_ref() != Some(&text) {
-        made.push(Change::new(
-            "MPS unit file",
-            mps.unit_text.as_ref().map(|_| "outdated".to_owned()),
-            "as declared",
-            class,
-        ));
+        let from = mps.unit_text.as_ref().map(|_| "outdated");
+        made.push(Change::new(Subject::Mps, Property::new("unit file"), from, "as declared", class));
     }
     if !made.is_empty() {
         let changes: Vec<usize> = made.into_iter().map(|change| stage.change(want.member, change)).collect();
@@ -620,21 +644,21 @@ pub struct Forecast {
 }
 
 /// `from` of what the first look already found different, so that a reset in between does not show.
-pub type Before = BTreeMap<(usize, String), Option<String>>;
+pub type Before = BTreeMap<(usize, Subject, Property, Layer), Value>;
+
+fn key(planned: &Planned) -> (usize, Subject, Property, Layer) {
+    let (subject, property, layer) = planned.change.about();
+    (planned.member, subject.clone(), property.clone(), layer)
+}
 
 /// The values that were different before anything was done.
 pub fn before(state: &State, desired: &Desired) -> Before {
-    settled(state, desired)
-        .changes
-        .into_iter()
-        .map(|planned| ((planned.member, planned.change.what), planned.change.from))
-        .collect()
+    settled(state, desired).changes.into_iter().map(|planned| (key(&planned), planned.change.from)).collect()
 }
 
 /// Words a change of a stage after a reset as seen from before it.
 pub fn as_seen_before(mut planned: Planned, before: &Before) -> Planned {
-    let key = (planned.member, planned.change.what.clone());
-    match before.get(&key) {
+    match before.get(&key(&planned)) {
         Some(from) => planned.change.from = from.clone(),
         None => planned.change.note = Some("lost by the GPU reset".to_owned()),
     }
@@ -679,12 +703,14 @@ pub fn left_to_reboot(state: &State, desired: &Desired, first: &Stage) -> Vec<(u
         .changes
         .into_iter()
         .filter(|planned| {
-            let same =
-                |done: &Planned| done.member == planned.member && done.change.what == planned.change.what;
+            let same = |done: &Planned| {
+                done.member == planned.member && done.change.about() == planned.change.about()
+            };
             !first.changes.iter().any(same)
         })
         .map(|planned| {
-            let text = format!("{} {} is set after the reboot", planned.change.what, planned.change.to);
+            let (what, to) = (planned.change.what(), planned.change.to_text());
+            let text = format!("{what} {to} is set after the reboot");
             (planned.member, text)
         })
         .collect()

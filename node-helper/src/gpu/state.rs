@@ -4,6 +4,7 @@
 //! a state changes (that is [`super::after`]).
 
 use gpufleet_protocol::{
+    Subject,
     message::GpuClient,
     nvml::{Code, GpuReading, MigProfile, Placement, Reading, Snapshot, Staged},
 };
@@ -51,8 +52,13 @@ pub enum Lock {
     Unknown,
     /// We gave the clock back to the driver.
     Free,
-    /// We locked it between these, in MHz.
-    Locked { low: u32, high: u32 },
+    /// We locked it between these.
+    Locked {
+        #[serde(rename = "low")]
+        low_mhz: u32,
+        #[serde(rename = "high")]
+        high_mhz: u32,
+    },
 }
 
 /// A compute instance.
@@ -87,7 +93,7 @@ pub struct Gpu {
     pub mig: Reading<Staged>,
     pub profiles: Reading<Vec<MigProfile>>,
     pub instances: Reading<Vec<Instance>>,
-    /// Requested limit, milliwatts.
+    /// Requested limit.
     pub power_mw: Reading<u32>,
     pub power_default_mw: Reading<u32>,
     pub power_range_mw: Reading<(u32, u32)>,
@@ -228,7 +234,12 @@ impl Gpu {
         }
     }
 
-    /// `GPU 0`, the name in every change.
+    /// What a change of it is about.
+    pub fn subject(&self) -> Subject {
+        Subject::Gpu { index: self.index, uuid: self.uuid.clone() }
+    }
+
+    /// `GPU 0`, as messages name it.
     pub fn label(&self) -> String {
         format!("GPU {}", self.index)
     }

@@ -89,9 +89,9 @@ fn lines(outcome: &OpOutcome) -> Vec<String> {
         let note = change.note.as_ref().map(|note| format!(" ({note})")).unwrap_or_default();
         format!(
             "{}: {} -> {} [{}]{note}",
-            change.what,
-            change.from.as_deref().unwrap_or("?"),
-            change.to,
+            change.what(),
+            change.from_text().as_deref().unwrap_or("?"),
+            change.to_text(),
             change.disruption
         )
     };

@@ -56,7 +56,8 @@ fn edit(task: &BlockInFile, text: Option<&[u8]>) -> Result<Edited, Trouble> {
         from: had.then(|| if removes { name.clone() } else { format!("{name} with other lines") }),
         to: (!removes).then_some(name),
     };
-    Ok(Edited { text: new, edits: vec![edit], message: message.to_owned(), ..Edited::default() })
+    let block = Some(begins.trim_end().to_owned());
+    Ok(Edited { text: new, edits: vec![edit], block, message: message.to_owned(), ..Edited::default() })
 }
 
 fn mark(task: &BlockInFile, word: &str) -> String {

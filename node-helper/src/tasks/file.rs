@@ -7,7 +7,8 @@ use std::{
 };
 
 use gpufleet_protocol::{
-    Change, Disruption,
+    Change, Disruption, Property, Subject,
+    change::Value as Typed,
     tasks::{File, FileState},
 };
 use serde_json::{Map, Value, json};
@@ -313,7 +314,8 @@ fn times(task: &File, state: &State, path: &Path, entry: &Entry, touches: bool, 
         access: if access { state.access } else { When::Keep },
         modified: if modified { state.modified } else { When::Keep },
     };
-    plan.push(step, Change::new(&task.path, Some(entry.what().to_owned()), "touched", Disruption::Live));
+    let path = Subject::file(&task.path);
+    plan.push(step, Change::new(path, Property::TIMES, entry.what(), "touched", Disruption::Live));
 }
 
 fn plan_as(task: &File, state: &State, touches: bool) -> Result<Plan<Step>, Trouble> {
@@ -331,8 +333,7 @@ fn plan_as(task: &File, state: &State, touches: bool) -> Result<Plan<Step>, Trou
 fn plan_kind(task: &File, state: &State, touches: bool) -> Result<Plan<Step>, Trouble> {
     let mut plan = Plan::default();
     let shown = task.path.as_str();
-    let change =
-        |from: Option<&str>, to: &str| Change::new(shown, from.map(str::to_owned), to, Disruption::Live);
+    let change = |from: Typed, to: Typed| becomes(shown, from, to);
     let no_folder = || {
         let folder = Path::new(shown).parent().unwrap_or(Path::new("/"));
         Trouble::invalid(format!("the directory {} for {shown} does not exist", folder.display()))
@@ -343,7 +344,7 @@ fn plan_kind(task: &File, state: &State, touches: bool) -> Result<Plan<Step>, Tr
             entry => {
                 let directory = matches!(entry, Entry::Directory { .. });
                 let step = Step::Remove { path: state.path.clone(), directory };
-                plan.push(step, change(Some(entry.what()), "absent"));
+                plan.push(step, change(entry.what().into(), Typed::Absent));
             }
         },
         FileState::File => match state.subject(task) {
@@ -362,7 +363,7 @@ fn plan_kind(task: &File, state: &State, touches: bool) -> Result<Plan<Step>, Tr
                 if !state.folders.is_empty() {
                     return Err(no_folder());
                 }
-                plan.push(Step::Create(path.to_owned()), change(None, "file"));
+                plan.push(Step::Create(path.to_owned()), change(Typed::Absent, "file".into()));
                 own_new(&state.wanted, path, 0o644, false, &mut plan)?;
                 if matches!(state.access, When::At(_)) || matches!(state.modified, When::At(_)) {
                     let (access, modified) = (state.access, state.modified);
@@ -383,7 +384,7 @@ fn plan_kind(task: &File, state: &State, touches: bool) -> Result<Plan<Step>, Tr
                     plan.steps.push(Step::Directory(folder.to_owned()));
                     own_new(&state.wanted, folder, 0o755, true, &mut plan)?;
                 }
-                plan.changes.push(change(None, "directory"));
+                plan.changes.push(change(Typed::Absent, "directory".into()));
             }
             (path, Entry::Directory { owned }) => {
                 let (set, _) = ownership::differences(shown, *owned, &state.wanted, true)?;
@@ -407,8 +408,9 @@ fn plan_kind(task: &File, state: &State, touches: bool) -> Result<Plan<Step>, Tr
                 if changed > 0 {
                     let paths = if changed == 1 { "1 path".to_owned() } else { format!("{changed} paths") };
                     plan.changes.push(Change::new(
-                        format!("{shown} below"),
-                        Some(format!("{paths} with another owner or mode")),
+                        Subject::tree(shown),
+                        Property::STATE,
+                        format!("{paths} with another owner or mode"),
                         "as declared",
                         Disruption::Live,
                     ));
@@ -422,6 +424,11 @@ fn plan_kind(task: &File, state: &State, touches: bool) -> Result<Plan<Step>, Tr
         FileState::Hard => plan_hard(task, state, &mut plan)?,
     }
     Ok(plan)
+}
+
+/// A path becomes something else.
+fn becomes(path: &str, from: impl Into<Typed>, to: impl Into<Typed>) -> Change {
+    Change::new(Subject::file(path), Property::TYPE, from, to, Disruption::Live)
 }
 
 fn replaceable(task: &File, state: &State) -> Result<bool, Trouble> {
@@ -461,7 +468,7 @@ fn plan_link(task: &File, state: &State, plan: &mut Plan<Step>) -> Result<(), Tr
         }
         let replaces = replaceable(task, state)?;
         let step = Step::Link { path: state.path.clone(), target: src.into(), replaces };
-        plan.push(step, Change::new(&task.path, now, format!("link to {src}"), Disruption::Live));
+        plan.push(step, becomes(&task.path, now, format!("link to {src}")));
     }
     if let (true, Entry::Link { owned, .. }) = (right, &state.entry) {
         let (path, owned, wanted) = match state.there.owned() {
@@ -492,9 +499,9 @@ fn plan_hard(task: &File, state: &State, plan: &mut Plan<Step>) -> Result<(), Tr
         return Err(Trouble::invalid(format!("the directory for {} does not exist", task.path)));
     }
     let replaces = replaceable(task, state)?;
-    let from = (state.entry != Entry::Absent).then(|| state.entry.what().to_owned());
+    let from = (state.entry != Entry::Absent).then(|| state.entry.what());
     let step = Step::Hard { path: state.path.clone(), source: state.place.clone(), replaces };
-    plan.push(step, Change::new(&task.path, from, format!("hard link to {src}"), Disruption::Live));
+    plan.push(step, becomes(&task.path, from, format!("hard link to {src}")));
     Ok(())
 }
 

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use gpufleet_protocol::{FailureKind, OpOutcome, OpStatus, message::Mode};
 
 use super::*;
-use crate::tasks::testing::{Bench, changed};
+use crate::tasks::testing::{Bench, changed, told};
 
 fn file(value: Value) -> File {
     serde_json::from_value(value).unwrap()
@@ -53,8 +53,7 @@ fn modes_apply_below_too() {
     let task =
         file(json!({"path": "/srv/a", "state": "directory", "recurse": true, "mode": "u=rwX,g=rX,o="}));
     let done = bench.run(&task, Mode::Apply);
-    let shown: Vec<_> =
-        done.changes.iter().map(|change| (change.what.as_str(), change.to.as_str())).collect();
+    let shown: Vec<_> = done.changes.iter().map(told).map(|(what, _, to)| (what, to)).collect();
     assert_eq!(shown, [("/srv/a mode", "0750"), ("/srv/a below", "as declared")]);
     assert_eq!(fs::metadata(bench.path("srv/a/sub")).unwrap().mode() & 0o7777, 0o750);
     assert_eq!(fs::metadata(bench.path("srv/a/sub/two")).unwrap().mode() & 0o7777, 0o640);
@@ -81,7 +80,7 @@ fn links_are_made_changed_and_refused() {
     bench.write("srv/two", "2");
     converges(&bench, &file(json!({"path": "/srv/link", "state": "link", "src": "one"})));
     let done = converges(&bench, &file(json!({"path": "/srv/link", "state": "link", "src": "two"})));
-    assert_eq!(done.changes[0].from.as_deref(), Some("link to one"));
+    assert_eq!(done.changes[0].from_text().as_deref(), Some("link to one"));
     let dangling = file(json!({"path": "/srv/new", "state": "link", "src": "none"}));
     assert!(refusal(&bench, &dangling).contains("the target none does not exist"));
     converges(&bench, &file(json!({"path": "/srv/new", "state": "link", "src": "none", "force": true})));
@@ -124,7 +123,10 @@ fn touching_always_changes_and_file_never_makes() {
         refusal(&bench, &file(json!({"path": "/srv", "state": "directory"})))
             .contains("is a file, not a directory")
     );
-    assert_eq!(bench.run(&file(json!({"path": "/srv", "mode": "0600"})), Mode::Apply).changes[0].to, "0600");
+    assert_eq!(
+        bench.run(&file(json!({"path": "/srv", "mode": "0600"})), Mode::Apply).changes[0].to_text(),
+        "0600"
+    );
     let nowhere = file(json!({"path": "/none/x", "state": "touch"}));
     assert!(refusal(&bench, &nowhere).contains("the directory /none for /none/x does not exist"));
 }

@@ -10,7 +10,8 @@ use std::{
 };
 
 use gpufleet_protocol::{
-    Change, Disruption, FailureKind, OpOutcome, OpStatus,
+    Change, Disruption, FailureKind, OpOutcome, OpStatus, Property, Subject,
+    change::Value as Typed,
     message::Mode,
     tasks::{ChecksumAlgorithm, GetUrl, Wanted as Digest},
 };
@@ -251,17 +252,22 @@ fn plan_as(task: &GetUrl, state: &State, again: bool) -> Result<Plan<Step>, Trou
         None => false,
     };
     if missing || wrong || again {
-        let brief = |digest: &str| digest.get(..12).unwrap_or(digest).to_owned();
+        let digest = |algorithm: &dyn std::fmt::Display, value: &str| Typed::Digest {
+            algorithm: algorithm.to_string(),
+            value: value.to_owned(),
+            bytes: None,
+        };
         let from = match (&state.checksum, missing) {
-            (_, true) => None,
-            (Some((algorithm, _, Some(now))), _) => Some(format!("{algorithm} {}", brief(now))),
-            _ => Some("a file".to_owned()),
+            (_, true) => Typed::Absent,
+            (Some((algorithm, _, Some(now))), _) => digest(algorithm, now),
+            _ => "a file".into(),
         };
         let to = match &state.checksum {
-            Some((algorithm, wanted, _)) => format!("{algorithm} {}", brief(wanted)),
-            None => format!("what {} gives", download::shown(&task.url)),
+            Some((algorithm, wanted, _)) => digest(algorithm, wanted),
+            None => format!("what {} gives", download::shown(&task.url)).into(),
         };
-        plan.push(Step::Download, Change::new(shown(task, state), from, to, Disruption::Live));
+        let file = Subject::file(shown(task, state));
+        plan.push(Step::Download, Change::new(file, Property::CONTENT, from, to, Disruption::Live));
     }
     if let Entry::File { owned, .. } = &state.entry {
         let (set, changes) = ownership::differences(&shown(task, state), *owned, &state.ownership, false)?;
@@ -333,7 +339,7 @@ fn moved(fresh: &Fresh, dest: &Path, node: &Node<'_>) -> Result<Fresh, Trouble> 
 pub fn settle(task: &GetUrl, mode: Mode, mut outcome: OpOutcome) -> OpOutcome {
     let same = outcome.data.remove("same").is_some();
     let forced = task.force && outcome.status == OpStatus::Changed && outcome.changes.len() == 1;
-    let exists = outcome.changes.first().is_some_and(|change| change.from.is_some());
+    let exists = outcome.changes.first().is_some_and(|change| change.from != Typed::Absent);
     match mode {
         Mode::Predict if forced && exists => OpOutcome::new(OpStatus::Possible),
         Mode::Apply if forced && same => {

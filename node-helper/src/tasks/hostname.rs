@@ -4,7 +4,7 @@
 
 use std::{fs, path::PathBuf};
 
-use gpufleet_protocol::{Change, Disruption, tasks::Hostname};
+use gpufleet_protocol::{Change, Disruption, Layer, Property, Subject, tasks::Hostname};
 use serde_json::{Map, Value, json};
 
 use crate::{
@@ -56,15 +56,15 @@ impl NodeKind for Hostname {
 
     fn plan(&self, state: &State) -> Result<Plan<Step>, Trouble> {
         let mut plan = Plan::default();
-        let change = |what: &str, from: &str| {
-            let from = (!from.is_empty()).then(|| from.to_owned());
-            Change::new(what, from, &self.name, Disruption::Live)
+        let change = |from: &str| {
+            let (name, from) = (Property::new("host name"), (!from.is_empty()).then_some(from));
+            Change::new(Subject::Node, name, from, &self.name, Disruption::Live)
         };
         if state.at_boot != self.name {
-            plan.push(Step::File, change("host name at boot", &state.at_boot));
+            plan.push(Step::File, change(&state.at_boot).at(Layer::Boot));
         }
         if state.live != self.name {
-            plan.push(Step::Kernel, change("host name", &state.live));
+            plan.push(Step::Kernel, change(&state.live));
         }
         Ok(plan)
     }
@@ -121,7 +121,7 @@ mod tests {
     use gpufleet_protocol::{OpStatus, message::Mode};
 
     use super::*;
-    use crate::tasks::testing::Bench;
+    use crate::tasks::testing::{Bench, told};
 
     fn bench() -> Bench {
         let bench = Bench::new();
@@ -145,8 +145,7 @@ mod tests {
         assert_eq!(bench.run(&named("gpu001.cluster"), Mode::Predict).status, OpStatus::Ok);
         let done = bench.run(&named("gpu001.cluster"), Mode::Apply);
         assert_eq!((&done.status, &done.changes), (&OpStatus::Changed, &predicted.changes));
-        let shown: Vec<_> =
-            done.changes.iter().map(|c| (c.what.as_str(), c.from.as_deref(), c.to.as_str())).collect();
+        let shown: Vec<_> = done.changes.iter().map(told).collect();
         assert_eq!(
             shown,
             [

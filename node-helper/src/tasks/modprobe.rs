@@ -9,7 +9,8 @@ use std::{
 };
 
 use gpufleet_protocol::{
-    Certainty, Change, Disruption,
+    Change, Disruption, Layer, Property, Subject,
+    change::Value as Typed,
     tasks::{Modprobe, ModulePersistence, ModuleState},
 };
 use serde_json::{Map, Value, json};
@@ -179,21 +180,19 @@ impl NodeKind for Modprobe {
     fn plan(&self, state: &State) -> Result<Plan<Step>, Trouble> {
         let mut plan = Plan::default();
         let name = canonical(&self.name);
-        let shown = |there: bool, yes: &str, no: &str| if there { yes.to_owned() } else { no.to_owned() };
         let there = state.loaded || state.built_in;
+        let module = || Subject::module(&self.name);
         let change =
-            |what: String, from: String, to: &str| Change::new(what, Some(from), to, Disruption::Live);
-        let module = format!("module {}", self.name);
+            |from: &str, to: &str| Change::new(module(), Property::STATE, from, to, Disruption::Live);
         match self.state {
             wanted if state.open => {
                 let to = if wanted == ModuleState::Present { "loaded" } else { "not loaded" };
-                let mut open = Change::new(module.clone(), None, to, Disruption::Live)
+                let open = Change::new(module(), Property::STATE, Typed::Unknown, to, Disruption::Live)
                     .with_note("whether something loads it at boot is known only in the run");
-                open.certainty = Certainty::Possible;
-                plan.changes.push(open);
+                plan.changes.push(open.possible());
             }
             ModuleState::Present if !there => {
-                plan.push(Step::Load, change(module.clone(), shown(there, "loaded", "not loaded"), "loaded"));
+                plan.push(Step::Load, change("not loaded", "loaded"));
             }
             ModuleState::Absent if state.built_in => {
                 return Err(Trouble::invalid(format!(
@@ -202,32 +201,30 @@ impl NodeKind for Modprobe {
                 )));
             }
             ModuleState::Absent if state.loaded => {
-                plan.push(Step::Unload, change(module.clone(), "loaded".to_owned(), "not loaded"));
+                plan.push(Step::Unload, change("loaded", "not loaded"));
             }
             _ => {}
         }
-        let at_boot = format!("{module} at boot");
-        let options = format!("{module} options at boot");
         match self.persistent {
             ModulePersistence::Disabled => {}
             ModulePersistence::Present => {
                 if state.load.is_empty() {
                     let path = state.load_folder.join(format!("{}.conf", self.name));
-                    let change = change(at_boot, "left to others".to_owned(), "loaded");
+                    let change = change("left to others", "loaded").at(Layer::Boot);
                     plan.push(Step::File(path, format!("{}\n", self.name)), change);
                 }
-                self.plan_options(state, &name, options, &mut plan);
+                self.plan_options(state, &name, &mut plan);
             }
             ModulePersistence::Absent => {
                 for (path, text) in &state.load {
                     let text = commented(text, |line| loads(line, &name));
-                    let change = change(at_boot.clone(), "loaded".to_owned(), "left to others");
+                    let change = change("loaded", "left to others").at(Layer::Boot);
                     plan.push(Step::File(path.clone(), text), change);
                 }
                 for (path, text) in &state.options {
                     let from = text.lines().find_map(|line| options_of(line, &name)).unwrap_or_default();
                     let text = commented(text, |line| options_of(line, &name).is_some());
-                    plan.push(Step::File(path.clone(), text), change(options.clone(), from, "none"));
+                    plan.push(Step::File(path.clone(), text), self.options_change(from, Typed::Absent));
                 }
             }
         }
@@ -314,7 +311,8 @@ trait BootOptions {
     fn changes_options(&self, state: &State) -> bool;
     /// `written`: files of modprobe.d change.
     fn plan_initramfs(&self, state: &State, written: bool, plan: &mut Plan<Step>);
-    fn plan_options(&self, state: &State, name: &str, what: String, plan: &mut Plan<Step>);
+    fn plan_options(&self, state: &State, name: &str, plan: &mut Plan<Step>);
+    fn options_change(&self, from: impl Into<Typed>, to: impl Into<Typed>) -> Change;
 }
 
 impl BootOptions for Modprobe {
@@ -352,15 +350,19 @@ impl BootOptions for Modprobe {
             ));
             return;
         };
-        let what = format!("module {} in the initramfs", self.name);
-        let change = Change::new(what, Some(because.to_owned()), "as in modprobe.d", Disruption::Live);
-        plan.push(
-            Step::Initramfs,
-            change.with_note(format!("{program} builds it again, which takes a while")),
-        );
+        let (module, to) = (Subject::module(&self.name), "as in modprobe.d");
+        let change = Change::new(module, Property::STATE, because, to, Disruption::Live)
+            .at(Layer::Initramfs)
+            .with_note(format!("{program} builds it again, which takes a while"));
+        plan.push(Step::Initramfs, change);
     }
 
-    fn plan_options(&self, state: &State, name: &str, what: String, plan: &mut Plan<Step>) {
+    fn options_change(&self, from: impl Into<Typed>, to: impl Into<Typed>) -> Change {
+        let module = Subject::module(&self.name);
+        Change::new(module, Property::OPTIONS, from, to, Disruption::Live).at(Layer::Boot)
+    }
+
+    fn plan_options(&self, state: &State, name: &str, plan: &mut Plan<Step>) {
         let wanted = words(&self.params);
         let own = state.options_folder.join(format!("{}.conf", self.name));
         let now: Vec<String> = state
@@ -373,8 +375,8 @@ impl BootOptions for Modprobe {
             return;
         }
         let mut written = false;
-        let from = if now.is_empty() { "none".to_owned() } else { now.join(" ") };
-        let mut change = Some(Change::new(what, Some(from), &wanted, Disruption::Live));
+        let from = (!now.is_empty()).then(|| now.join(" "));
+        let mut change = Some(self.options_change(from, &wanted));
         for (path, text) in &state.options {
             let mut text = commented(text, |line| options_of(line, name).is_some());
             if *path == own {
@@ -396,7 +398,7 @@ mod tests {
     use gpufleet_protocol::{OpOutcome, OpStatus, message::Mode};
 
     use super::*;
-    use crate::tasks::testing::Bench;
+    use crate::tasks::testing::{Bench, Told, told};
 
     const FAKE: &str = r#"#!/bin/sh
 d=$(dirname "$0")/../..
@@ -424,8 +426,8 @@ echo "$2 16384 0 - Live 0x0" | tr - _ >> $d/proc/modules
     }
 
     fn shown(outcome: &OpOutcome) -> Vec<(&str, &str, &str)> {
-        let text = |change: &'_ Change| change.from.clone().unwrap_or_default();
-        outcome.changes.iter().map(|c| (c.what.as_str(), &*text(c).leak(), c.to.as_str())).collect()
+        let each = |(what, from, to): Told| (what, from.unwrap_or_default(), to);
+        outcome.changes.iter().map(told).map(each).collect()
     }
 
     #[test]
@@ -563,7 +565,7 @@ echo "$2 16384 0 - Live 0x0" | tr - _ >> $d/proc/modules
         assert_eq!(bench.run(&task, Mode::Predict).status, OpStatus::Ok);
         let done = bench.run(&task, Mode::Apply);
         assert_eq!((&done.status, &done.changes), (&OpStatus::Changed, &predicted.changes));
-        assert_eq!(done.changes[0].what, "module mlx5_core in the initramfs");
+        assert_eq!(done.changes[0].what(), "module mlx5_core in the initramfs");
         assert_eq!(bench.run(&task, Mode::Apply).status, OpStatus::Ok);
     }
 

@@ -1,6 +1,6 @@
 //! Owner, group and mode as tasks declare them, compared with what a path has.
 
-use gpufleet_protocol::{Change, Disruption, tasks::FileMode};
+use gpufleet_protocol::{Change, Disruption, Property, Subject, change::Value, tasks::FileMode};
 
 use crate::{
     declare::Trouble,
@@ -59,21 +59,21 @@ pub fn differences(
 ) -> Result<(Ownership, Vec<Change>), Trouble> {
     let mut set = Ownership::default();
     let mut changes = Vec::new();
-    let mut change = |what: &str, from: String, to: String| {
-        changes.push(Change::new(format!("{shown} {what}"), Some(from), to, Disruption::Live));
+    let mut change = |property, from: Value, to: Value| {
+        changes.push(Change::new(Subject::file(shown), property, from, to, Disruption::Live));
     };
     if let Some(uid) = wanted.uid.filter(|uid| *uid != now.uid) {
         set.uid = Some(uid);
-        change("owner", now.uid.to_string(), uid.to_string());
+        change(Property::OWNER, Value::number(now.uid), Value::number(uid));
     }
     if let Some(gid) = wanted.gid.filter(|gid| *gid != now.gid) {
         set.gid = Some(gid);
-        change("group", now.gid.to_string(), gid.to_string());
+        change(Property::GROUP, Value::number(now.gid), Value::number(gid));
     }
     let bits = wanted.bits(now.mode, directory)?;
     if let Some(bits) = bits.filter(|bits| *bits != now.mode) {
         set.mode = Some(bits);
-        change("mode", mode::octal(now.mode), mode::octal(bits));
+        change(Property::MODE, mode::octal(now.mode).into(), mode::octal(bits).into());
     } else if set.uid.is_some() || set.gid.is_some() {
         // Why: giving a file away clears its set-user-id bits.
         set.mode = Some(now.mode);

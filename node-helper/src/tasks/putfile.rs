@@ -9,7 +9,8 @@ use std::{
 };
 
 use gpufleet_protocol::{
-    Change, Disruption, FailureKind,
+    Change, Disruption, FailureKind, Property, Subject,
+    change::{Unit, Value as Typed},
     op::PutFile,
     tasks::{ChecksumAlgorithm, FileMode},
 };
@@ -60,11 +61,13 @@ pub enum Step {
     Ownership(Ownership),
 }
 
-fn brief(sha256: &str, size: u64) -> String {
-    if sha256.is_empty() {
-        return format!("{size} B");
+fn content(sha256: &str, size: u64) -> Typed {
+    match sha256.is_empty() {
+        true => Typed::quantity(size, Unit::Bytes),
+        false => {
+            Typed::Digest { algorithm: "sha256".to_owned(), value: sha256.to_owned(), bytes: Some(size) }
+        }
     }
-    format!("{} ({size} B)", sha256.get(..12).unwrap_or(sha256))
 }
 
 /// What is known of the content there; of a large file with another size than the declared one only that.
@@ -224,7 +227,8 @@ impl NodeKind for PutFile {
             return Ok(plan);
         }
         for folder in &state.folders {
-            let change = Change::new(folder.display().to_string(), None, "directory", Disruption::Live);
+            let subject = Subject::file(folder.display().to_string());
+            let change = Change::new(subject, Property::TYPE, Typed::Absent, "directory", Disruption::Live);
             plan.push(Step::Folder(folder.clone()), change);
         }
         let same = state.now.as_ref().is_some_and(|now| now.sha256 == state.wanted.0);
@@ -242,16 +246,13 @@ impl NodeKind for PutFile {
         }
         if !same {
             let from = match (&state.entry, &state.now) {
-                (Entry::Link { .. }, _) => Some("link".to_owned()),
-                (_, Some(_)) if self.secret => Some("other content".to_owned()),
-                (_, now) => now.as_ref().map(|now| brief(&now.sha256, now.size)),
+                (Entry::Link { .. }, _) => "link".into(),
+                (_, Some(_)) if self.secret => Typed::Secret,
+                (_, now) => now.as_ref().map(|now| content(&now.sha256, now.size)).into(),
             };
-            let to = if self.secret {
-                "secret content".to_owned()
-            } else {
-                brief(&state.wanted.0, state.wanted.1)
-            };
-            let mut change = Change::new(&state.shown, from, to, Disruption::Live);
+            let to = if self.secret { Typed::Secret } else { content(&state.wanted.0, state.wanted.1) };
+            let file = Subject::file(&state.shown);
+            let mut change = Change::new(file, Property::CONTENT, from, to, Disruption::Live);
             if let (Some(old), Some(new)) = (&state.text, &self.preview)
                 && new.len() <= DIFF_LIMIT
             {
@@ -509,7 +510,7 @@ mod tests {
             .unwrap();
         let mut task = put(&mut bench, "/home/ann/.bashrc", "hello\n");
         let predicted = bench.run(&task, Mode::Predict);
-        assert_eq!(predicted.changes[0].from.as_deref(), Some("8796093022208 B"), "{predicted:?}");
+        assert_eq!(predicted.changes[0].from_text().as_deref(), Some("8796093022208 B"), "{predicted:?}");
         bench.forget();
         task.backup = true;
         let full = bench.run(&task, Mode::Apply);
@@ -531,9 +532,9 @@ mod tests {
         assert_eq!(fs::metadata(bench.path("etc/motd")).unwrap().mode() & 0o7777, 0o640);
         let task = PutFile { mode: Some(FileMode("g+w".to_owned())), ..task };
         let outcome = bench.run(&task, Mode::Apply);
-        assert_eq!(outcome.changes[0].what, "/etc/motd mode");
+        assert_eq!(outcome.changes[0].what(), "/etc/motd mode");
         assert_eq!(
-            (outcome.changes[0].from.as_deref(), outcome.changes[0].to.as_str()),
+            (outcome.changes[0].from_text().as_deref(), outcome.changes[0].to_text().as_str()),
             (Some("0640"), "0660")
         );
         assert_eq!(bench.run(&task, Mode::Apply).status, OpStatus::Ok);
@@ -627,7 +628,7 @@ mod tests {
         let secret = PutFile { secret: true, ..put(&mut bench, "/etc/copy", "password") };
         let outcome = bench.run(&secret, Mode::Apply);
         assert_eq!(outcome.changes[0].diff, None);
-        assert_eq!(outcome.changes[0].to, "secret content");
+        assert_eq!(outcome.changes[0].to_text(), "secret content");
         assert!(!outcome.data.contains_key("checksum"));
     }
 

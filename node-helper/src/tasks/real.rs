@@ -143,8 +143,11 @@ fn packages() {
     };
     let (old, new) = (build("1.0"), build("1.1"));
     let done = converge(&bench, &task!(Apt, {"deb": old}));
-    assert_eq!((done.changes[0].what.as_str(), done.changes[0].to.as_str()), ("package gfpkg", "1.0"));
-    assert_eq!(converge(&bench, &task!(Apt, {"deb": new})).changes[0].from.as_deref(), Some("1.0"));
+    assert_eq!(
+        (done.changes[0].what().as_str(), done.changes[0].to_text().as_str()),
+        ("package gfpkg", "1.0")
+    );
+    assert_eq!(converge(&bench, &task!(Apt, {"deb": new})).changes[0].from_text().as_deref(), Some("1.0"));
     let settled = |task: &Apt| assert_eq!(bench.run(task, Mode::Apply).status, OpStatus::Ok);
     settled(&task!(Apt, {"deb": old}));
     settled(&task!(Apt, {"name": ["gfpkg=1.1", "gfpkg=1.*", "gfpkg>=1.0", "bash", "awk"]}));

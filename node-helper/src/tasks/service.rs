@@ -5,7 +5,8 @@
 use std::{collections::HashMap, path::PathBuf, time::Duration};
 
 use gpufleet_protocol::{
-    Certainty, Change, Disruption, FailureKind,
+    Certainty, Change, Disruption, FailureKind, Layer, Property, Subject,
+    change::Value as Typed,
     tasks::{Service, ServiceState},
 };
 use serde_json::{Map, Value, json};
@@ -318,31 +319,35 @@ fn starts(task: &Service, view: &UnitView, acts: bool) -> bool {
 /// `acts` leaves out what is asked for each time, such as a restart.
 fn plan_as(task: &Service, state: &State, acts: bool) -> Result<Plan<Step>, Trouble> {
     let mut plan = Plan::default();
-    let change =
-        |what: String, from: &str, to: &str| Change::new(what, Some(from.to_owned()), to, Disruption::Live);
+    let systemd = |from: &str, to: &str| {
+        Change::new(Subject::ServiceManager, Property::STATE, from, to, Disruption::Live)
+    };
     if task.daemon_reexec && acts {
-        plan.push(Step::DaemonReexec, change("systemd".to_owned(), "running", "started anew"));
+        plan.push(Step::DaemonReexec, systemd("running", "started anew"));
     }
     // Why without being asked too: a start with older settings than those on disk is not the declared unit.
     let starts_now = starts(task, &state.view, acts);
     if (task.daemon_reload || (starts_now && !task.daemon_reexec)) && state.stale {
-        plan.push(
-            Step::DaemonReload,
-            change("systemd".to_owned(), "with older unit files", "unit files read again"),
-        );
+        plan.push(Step::DaemonReload, systemd("with older unit files", "unit files read again"));
     }
     if task.name.is_empty() {
         return Ok(plan);
     }
     let unit = unit(&task.name);
+    let change =
+        |from: &str, to: &str| Change::new(Subject::unit(&unit), Property::STATE, from, to, Disruption::Live);
+    let at_boot = |from: &str, to: &str| {
+        let from = (!from.is_empty()).then_some(from);
+        Change::new(Subject::unit(&unit), Property::STATE, from, to, Disruption::Live).at(Layer::Boot)
+    };
     let mut file_state = state.view.file_state.as_str();
     match (task.masked, file_state) {
         (Some(true), now) if now != "masked" => {
-            plan.push(Step::Do("mask"), change(format!("{unit} at boot"), shown(now), "masked"));
+            plan.push(Step::Do("mask"), at_boot(now, "masked"));
             file_state = "masked";
         }
         (Some(false), "masked" | "masked-runtime") => {
-            plan.push(Step::Do("unmask"), change(format!("{unit} at boot"), file_state, "unmasked"));
+            plan.push(Step::Do("unmask"), at_boot(file_state, "unmasked"));
             file_state = state.unmasked;
         }
         _ => {}
@@ -357,7 +362,7 @@ fn plan_as(task: &Service, state: &State, acts: bool) -> Result<Plan<Step>, Trou
     }
     match task.enabled {
         Some(true) if !starts_at_boot(file_state) => {
-            plan.push(Step::Do("enable"), change(format!("{unit} at boot"), shown(file_state), "enabled"));
+            plan.push(Step::Do("enable"), at_boot(file_state, "enabled"));
         }
         Some(false)
             if matches!(
@@ -365,7 +370,7 @@ fn plan_as(task: &Service, state: &State, acts: bool) -> Result<Plan<Step>, Trou
                 "enabled" | "enabled-runtime" | "alias" | "linked" | "linked-runtime"
             ) =>
         {
-            plan.push(Step::Do("disable"), change(format!("{unit} at boot"), file_state, "disabled"));
+            plan.push(Step::Do("disable"), at_boot(file_state, "disabled"));
         }
         Some(false) if matches!(file_state, "static" | "indirect" | "generated") => {
             plan.warnings.push(format!(
@@ -376,22 +381,22 @@ fn plan_as(task: &Service, state: &State, acts: bool) -> Result<Plan<Step>, Trou
     }
     let settled_once = !acts && state.runs_once() && state.property("Result") == "success";
     let Some(active) = state.view.active else {
-        plan.changes.extend(after_boot(task, unit, &state.view));
+        plan.changes.extend(after_boot(task, &unit, &state.view));
         return Ok(plan);
     };
     let now = running(active);
     match task.state {
         Some(ServiceState::Started) if !active && !settled_once => {
-            plan.push(Step::Do("start"), change(unit, now, "started"));
+            plan.push(Step::Do("start"), change(now, "started"));
         }
         Some(ServiceState::Stopped) if active => {
-            plan.push(Step::Do("stop"), change(unit, now, "stopped"));
+            plan.push(Step::Do("stop"), change(now, "stopped"));
         }
         Some(ServiceState::Restarted) if acts => {
-            plan.push(Step::Do("restart"), change(unit, now, "restarted"));
+            plan.push(Step::Do("restart"), change(now, "restarted"));
         }
         Some(ServiceState::Reloaded) if acts && !active => {
-            plan.push(Step::Do("start"), change(unit, now, "started"));
+            plan.push(Step::Do("start"), change(now, "started"));
         }
         Some(ServiceState::Reloaded) if acts => {
             if state.property("CanReload") == "no" {
@@ -399,10 +404,10 @@ fn plan_as(task: &Service, state: &State, acts: bool) -> Result<Plan<Step>, Trou
                     "{unit} cannot be reloaded; `state: restarted` would restart it"
                 )));
             }
-            plan.push(Step::Do("reload"), change(unit, now, "reloaded"));
+            plan.push(Step::Do("reload"), change(now, "reloaded"));
         }
         Some(ServiceState::Restarted | ServiceState::Reloaded) if !active && !settled_once => {
-            plan.push(Step::Do("start"), change(unit, now, "started"));
+            plan.push(Step::Do("start"), change(now, "started"));
         }
         _ => {}
     }
@@ -410,7 +415,7 @@ fn plan_as(task: &Service, state: &State, acts: bool) -> Result<Plan<Step>, Trou
 }
 
 /// What a prediction says of a unit that a boot may have started or not.
-fn after_boot(task: &Service, unit: String, view: &UnitView) -> Option<Change> {
+fn after_boot(task: &Service, unit: &str, view: &UnitView) -> Option<Change> {
     let (to, certainty) = match task.state? {
         ServiceState::Started => ("started", Certainty::Possible),
         ServiceState::Stopped => ("stopped", Certainty::Possible),
@@ -422,10 +427,9 @@ fn after_boot(task: &Service, unit: String, view: &UnitView) -> Option<Change> {
         "disabled" | "linked" => format!("it is {}, and another unit may start it", view.file_state),
         other => format!("it is {}", shown(other)),
     };
-    let mut change = Change::new(unit, None, to, Disruption::Live)
+    let change = Change::new(Subject::unit(unit), Property::STATE, Typed::Unknown, to, Disruption::Live)
         .with_note(format!("whether it runs after the boot is known only in the run: {why}"));
-    change.certainty = certainty;
-    Some(change)
+    Some(Change { certainty, ..change })
 }
 
 fn shown(file_state: &str) -> &str {
@@ -437,7 +441,7 @@ mod tests {
     use gpufleet_protocol::{OpOutcome, OpStatus, message::Mode};
 
     use super::*;
-    use crate::tasks::testing::Bench;
+    use crate::tasks::testing::{Bench, told};
 
     /// A systemctl that keeps the state of one unit in files and logs what it was told.
     const FAKE: &str = r#"#!/bin/sh
@@ -503,8 +507,7 @@ esac
         assert_eq!(bench.run(&task, Mode::Predict).status, OpStatus::Ok);
         let done = bench.run(&task, Mode::Apply);
         assert_eq!((&done.status, &done.changes), (&OpStatus::Changed, &predicted.changes));
-        let shown: Vec<_> =
-            done.changes.iter().map(|c| (c.what.as_str(), c.from.as_deref(), c.to.as_str())).collect();
+        let shown: Vec<_> = done.changes.iter().map(told).collect();
         assert_eq!(
             shown,
             [
@@ -712,9 +715,9 @@ esac
     fn planned(bench: &Bench, task: Value) -> Vec<String> {
         let outcome = bench.run(&service(task), Mode::Predict);
         let line = |change: &Change| {
-            let from = change.from.as_deref().unwrap_or("-");
+            let (what, from, to) = told(change);
             let open = if change.certainty == Certainty::Possible { " possible" } else { "" };
-            format!("{} {from} -> {}{open}", change.what, change.to)
+            format!("{what} {} -> {to}{open}", from.unwrap_or("-"))
         };
         outcome.changes.iter().map(line).collect()
     }

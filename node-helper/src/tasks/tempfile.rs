@@ -3,7 +3,8 @@
 use std::io;
 
 use gpufleet_protocol::{
-    Change, Disruption, OpOutcome, OpStatus,
+    Change, Disruption, OpOutcome, OpStatus, Property, Subject,
+    change::Value,
     message::Mode,
     tasks::{TempFile, TempState},
 };
@@ -38,7 +39,13 @@ pub fn run(task: &TempFile, node: &Node<'_>, mode: Mode, gate: Gate<'_>) -> Resu
                 made.at("make", &path)?;
                 let shown = format!("{}/{name}", given.trim_end_matches('/'));
                 let mut outcome = OpOutcome::new(OpStatus::Changed);
-                outcome.changes.push(Change::new(&shown, None, task.state.as_str(), Disruption::Live));
+                outcome.changes.push(Change::new(
+                    Subject::file(&shown),
+                    Property::TYPE,
+                    Value::Absent,
+                    task.state.as_str(),
+                    Disruption::Live,
+                ));
                 outcome.data = attributes::of(&path, &node.world, node.users);
                 outcome.data.insert("path".to_owned(), json!(shown));
                 return Ok(outcome);

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use gpufleet_protocol::{Disruption, OpOutcome, message::Mode, op::Blob};
+use gpufleet_protocol::{Change, Disruption, OpOutcome, message::Mode, op::Blob};
 
 use crate::{
     deadline::Deadline,
@@ -31,6 +31,15 @@ impl Fetch for Store {
         let bytes = self.0.get(&blob.sha256).ok_or_else(|| Trouble::io("no such content"))?;
         bytes.chunks(7).try_for_each(sink)
     }
+}
+
+/// What differs, from what and to what, as people read it.
+pub type Told = (&'static str, Option<&'static str>, &'static str);
+
+/// The texts of a change. They are leaked, so that tests can compare them with literals.
+pub fn told(change: &Change) -> Told {
+    let leak = |text: String| &*text.leak();
+    (leak(change.what()), change.from_text().map(leak), leak(change.to_text()))
 }
 
 pub struct Bench {

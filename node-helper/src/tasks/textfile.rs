@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, time::SystemTime};
 
-use gpufleet_protocol::{Change, Disruption, tasks::FileMode};
+use gpufleet_protocol::{Change, Disruption, Property, Subject, tasks::FileMode};
 use serde_json::{Map, Value, json};
 
 use crate::{
@@ -34,6 +34,8 @@ pub struct Edit {
 pub struct Edited {
     pub text: Vec<u8>,
     pub edits: Vec<Edit>,
+    /// The mark before the block that was edited; none where the edits are of lines.
+    pub block: Option<String>,
     /// What was done, in Ansible's words; empty for nothing.
     pub message: String,
     /// More that `register` gets.
@@ -88,8 +90,12 @@ pub fn plan(frame: &Frame<'_>, state: &State, edited: Edited) -> Result<Plan<Ste
             .flatten()
             .map(|(old, new)| diff::unified(frame.path, old, new));
         for edit in edited.edits {
-            let to = edit.to.unwrap_or_else(|| "absent".to_owned());
-            let mut change = Change::new(frame.path, edit.from, to, Disruption::Live);
+            let path = frame.path.to_owned();
+            let subject = match &edited.block {
+                Some(marker) => Subject::Block { path, marker: marker.clone() },
+                None => Subject::Line { path },
+            };
+            let mut change = Change::new(subject, Property::CONTENT, edit.from, edit.to, Disruption::Live);
             change.diff = diff.take();
             plan.changes.push(change);
         }

@@ -7,7 +7,9 @@ use std::{
     path::PathBuf,
 };
 
-use gpufleet_protocol::{Certainty, Change, Disruption, FailureKind, tasks::Thp};
+use gpufleet_protocol::{
+    Change, Disruption, FailureKind, Layer, Property, Subject, change::Value as Typed, tasks::Thp,
+};
 use serde_json::{Map, Value};
 
 use crate::{
@@ -144,28 +146,28 @@ impl NodeKind for Thp {
         let settings = self.settings();
         let mut at_boot = Vec::new();
         for (name, wanted) in &settings {
-            let what = format!("transparent_hugepage/{name}");
+            let setting = Subject::kernel_setting(format!("transparent_hugepage/{name}"));
+            let change = |from: Typed| {
+                Change::new(setting.clone(), Property::VALUE, from, Typed::parsed(wanted), Disruption::Live)
+            };
             match state.live.get(name).and_then(Option::as_ref) {
                 Some(value) if value == wanted => {}
-                Some(value) => plan.push(
-                    Step::Live { name, value: wanted.clone() },
-                    Change::new(&what, Some(value.clone()), wanted, Disruption::Live),
-                ),
+                Some(value) => {
+                    plan.push(Step::Live { name, value: wanted.clone() }, change(Typed::parsed(value)))
+                }
                 None => {
-                    let mut change = Change::new(&what, None, wanted, Disruption::Live)
+                    let open = change(Typed::Unknown)
                         .with_note("no file sets it, so its value after the boot is known only in the run");
-                    change.certainty = Certainty::Possible;
-                    plan.changes.push(change);
+                    plan.changes.push(open.possible());
                 }
             }
             let there = value_in(&state.text, name);
             if there != Some(wanted) {
-                let from = there.map(str::to_owned);
-                at_boot.push(Change::new(format!("{what} at boot"), from, wanted, Disruption::Live));
+                at_boot.push(change(there.map(Typed::parsed).into()).at(Layer::Boot));
             }
             if let Some((path, value)) = state.earlier.get(name).filter(|(_, value)| value != wanted) {
                 plan.warnings.push(format!(
-                    "{} sets {what} to {value} at boot; {} comes after it and is not heard",
+                    "{} sets {setting} to {value} at boot; {} comes after it and is not heard",
                     path.display(),
                     Self::FILE
                 ));
@@ -232,11 +234,11 @@ impl NodeKind for Thp {
 
 #[cfg(test)]
 mod tests {
-    use gpufleet_protocol::{OpStatus, message::Mode};
+    use gpufleet_protocol::{Certainty, OpStatus, message::Mode};
     use serde_json::json;
 
     use super::*;
-    use crate::tasks::testing::Bench;
+    use crate::tasks::testing::{Bench, Told, told};
 
     const CONF: &str = "etc/tmpfiles.d/gpufleet-thp.conf";
 
@@ -257,8 +259,8 @@ mod tests {
     }
 
     fn shown(changes: &[Change]) -> Vec<String> {
-        let line = |c: &Change| format!("{}: {} -> {}", c.what, c.from.as_deref().unwrap_or("nothing"), c.to);
-        changes.iter().map(line).collect()
+        let line = |(what, from, to): Told| format!("{what}: {} -> {to}", from.unwrap_or("nothing"));
+        changes.iter().map(told).map(line).collect()
     }
 
     #[test]

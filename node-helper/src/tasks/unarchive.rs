@@ -12,7 +12,7 @@ use std::{
 };
 
 use gpufleet_protocol::{
-    Change, Disruption, FailureKind,
+    Change, Disruption, FailureKind, Property, Subject,
     op::{Blob, UnpackArchive},
 };
 use serde_json::{Map, Value, json};
@@ -501,14 +501,13 @@ impl NodeKind for Unpacking<'_> {
         let count = |count: usize| if count == 1 { "1 path".to_owned() } else { format!("{count} paths") };
         if !state.differs.is_empty() {
             let from = format!("{} of the archive missing or different", count(state.differs.len()));
-            plan.push(Step::Unpack, Change::new(dest, Some(from), "as in the archive", Disruption::Live));
+            let (file, to) = (Subject::file(dest), "as in the archive");
+            plan.push(Step::Unpack, Change::new(file, Property::CONTENT, from, to, Disruption::Live));
         }
         if !state.own.is_empty() {
             let from = format!("{} with another owner or mode", count(state.own.len()));
-            plan.push(
-                Step::Own,
-                Change::new(format!("{dest} below"), Some(from), "as declared", Disruption::Live),
-            );
+            let (tree, to) = (Subject::tree(dest), "as declared");
+            plan.push(Step::Own, Change::new(tree, Property::STATE, from, to, Disruption::Live));
         }
         Ok(plan)
     }

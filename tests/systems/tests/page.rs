@@ -10,7 +10,10 @@ use gpufleet::{
     },
     report::{RunModel, html},
 };
-use gpufleet_protocol::{Change, Disruption};
+use gpufleet_protocol::{
+    Change, Disruption, Property, Subject,
+    change::{Unit, Value},
+};
 use gpufleet_systems_tests::{Browser, sheets};
 use tempfile::TempDir;
 
@@ -64,17 +67,17 @@ fn page(count: usize) -> Page {
             (_, 3) => (NodeState::Drift, None),
             _ => (NodeState::Compliant, None),
         };
-        let change =
-            |what: &str, from: &str, to: &str| Change::new(what, Some(from.to_owned()), to, Disruption::Live);
+        let file = |path: &str, from: &str, to: &str| {
+            Change::new(Subject::file(path), Property::CONTENT, from, to, Disruption::Live)
+        };
+        let gpu = Subject::Gpu { index: 0, uuid: "GPU-0".to_owned() };
+        let watts = |watts: u32| Value::quantity(watts, Unit::Watts);
+        let limit = watts(if at == 13 { 613 } else { 600 });
         let changes = match state {
             NodeState::Drift => vec![
-                change("/etc/motd", &"ab12".repeat(16), &"cd34".repeat(16)),
-                change(
-                    "a long path below /var/lib/some/folder/that/never/ends/and/goes/on.conf",
-                    EVIL,
-                    "kept",
-                ),
-                change("GPU 0 power limit", "700 W", if at == 13 { "613 W" } else { "600 W" }),
+                file("/etc/motd", &"ab12".repeat(16), &"cd34".repeat(16)),
+                file("a long path below /var/lib/some/folder/that/never/ends/and/goes/on.conf", EVIL, "kept"),
+                Change::new(gpu, Property::POWER_LIMIT, watts(700), limit, Disruption::Live),
             ],
             _ => Vec::new(),
         };

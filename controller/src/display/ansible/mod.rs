@@ -280,8 +280,8 @@ impl AnsibleLines {
 
     /// Prints changes for `--diff`: file texts as unified differences, anything else as `from -> to`.
     fn differences(&self, report: &TaskReport, out: &mut String) {
-        for change in fold_changes(report.changes.iter().map(|change| (report, change))) {
-            match &change.diff {
+        for group in fold_changes(report.changes.iter().map(|change| (report, change))) {
+            match &group.change.diff {
                 Some(diff) => {
                     for line in visible_lines(diff).lines() {
                         // Every line of a difference begins with one of these, and no line of gpufleet does.
@@ -300,7 +300,12 @@ impl AnsibleLines {
                     out.push('\n');
                 }
                 None => {
-                    let text = format!("{} {}: {}", change.gpu_label(), change.what, change.values());
+                    let text = format!(
+                        "{} {}: {}",
+                        group.gpu_label(),
+                        group.change.what_of_gpu(),
+                        group.change.values()
+                    );
                     let text = clean_block(&clean(&text));
                     out.push_str(&format!("{}\n", text.trim_end()));
                 }

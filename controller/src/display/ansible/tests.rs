@@ -1,4 +1,4 @@
-use gpufleet_protocol::{Change, Disruption};
+use gpufleet_protocol::{Change, Disruption, Property, Subject};
 
 use super::*;
 use crate::{
@@ -40,7 +40,7 @@ fn run() -> Stream {
     };
     let file = Change {
         diff: Some("--- before: /etc/x\n+++ after: /etc/x\n@@ -1 +1 @@\n-a\n+b\n".into()),
-        ..Change::new("/etc/x", Some("a".into()), "b", Disruption::Live)
+        ..Change::new(Subject::file("/etc/x"), Property::CONTENT, "a", "b", Disruption::Live)
     };
     let copy = TaskReport { changes: vec![file], ..sample::report("copy", 5, TaskStatus::Changed) };
     let hidden = TaskReport {

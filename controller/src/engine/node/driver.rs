@@ -3,7 +3,7 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use gpufleet_protocol::{
-    Disruption, NodeOp, OpOutcome, OpStatus, Request,
+    Change, Disruption, NodeOp, OpOutcome, OpStatus, Request,
     message::Mode,
     tasks::{self, Class, RebootWhen},
 };
@@ -520,7 +520,7 @@ impl NodeDriver {
                 return Err(EarlyEnd::Failed(format!("the helper refuses its permit for {class}")));
             }
             let why = outcome.changes.iter().find(|change| change.disruption == class);
-            let why = why.map_or_else(|| action.task.clone(), |change| change.what.clone());
+            let why = why.map_or_else(|| action.task.clone(), Change::what);
             if let Err(held) = self.custody.permitted(class, &why).await? {
                 return Ok(held);
             }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use gpufleet_protocol::glob::Glob;
 use gpufleet_protocol::tasks::{self, Class};
-use gpufleet_protocol::{Change, Disruption, FailureKind, NodeOp, OpOutcome, OpStatus};
+use gpufleet_protocol::{Change, Disruption, FailureKind, NodeOp, OpOutcome, OpStatus, Property, Subject};
 use serde_json::{Map, Value as Json, json};
 
 use super::judge::hide;
@@ -262,7 +262,8 @@ impl Cursor {
         if self.setup.mode == Mode::Apply {
             self.passes.touch();
         }
-        let mut change = Change::new("node", Some("running".to_owned()), "rebooted", Disruption::Reboot);
+        let (from, to) = ("running", "rebooted");
+        let mut change = Change::new(Subject::Node, Property::STATE, from, to, Disruption::Reboot);
         if let Work::Reboot { reasons, .. } = &action.work
             && !reasons.is_empty()
         {
@@ -378,13 +379,14 @@ impl Cursor {
                 .changes
                 .iter()
                 .map(|change| {
-                    let from = change.from.as_deref().unwrap_or("nothing");
-                    let before = notes.iter().find(|(what, _)| *what == change.what).map(|(_, note)| note);
+                    let (what, to) = (change.what(), change.to_text());
+                    let from = change.from_text().unwrap_or_else(|| "nothing".to_owned());
+                    let before = notes.iter().find(|(known, _)| *known == what).map(|(_, note)| note);
                     let why = change.note.as_ref().map(|note| format!(" ({note})"));
                     let why = why
                         .or_else(|| before.map(|note| format!(" (when it was set: {note})")))
                         .unwrap_or_default();
-                    format!("{} is {from}, declared {}{why}", change.what, change.to)
+                    format!("{what} is {from}, declared {to}{why}")
                 })
                 .collect();
             match report.status {

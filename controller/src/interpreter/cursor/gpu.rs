@@ -176,7 +176,7 @@ impl Cursor {
             self.intervene(action, &whole.status);
         }
         let made = whole.iter().chain(parts.iter().flatten()).flat_map(|outcome| &outcome.changes);
-        let notes = made.filter_map(|change| Some((change.what.clone(), change.note.clone()?))).collect();
+        let notes = made.filter_map(|change| Some((change.what(), change.note.clone()?))).collect();
         let mut kept = Vec::new();
         let mut owners = Vec::new();
         let mut awaiting = Vec::new();

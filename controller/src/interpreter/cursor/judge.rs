@@ -375,9 +375,6 @@ pub(super) fn hide(report: &mut TaskReport) {
         report.message = Some("hidden by `no_log`".to_owned());
     }
     for change in &mut report.changes {
-        change.from = change.from.take().map(|_| "(hidden)".to_owned());
-        change.to = "(hidden)".to_owned();
-        change.diff = None;
-        change.note = None;
+        change.hide();
     }
 }

@@ -1,7 +1,9 @@
 //! What becomes of answers: odd ones, those of groups, and what an activation brings with it.
 
 use gpufleet_protocol::facts::{Facts, OsFacts};
-use gpufleet_protocol::{Awaiting, Change, Disruption, FailureKind, NodeOp, OpOutcome, OpStatus};
+use gpufleet_protocol::{
+    Awaiting, Change, Disruption, FailureKind, NodeOp, OpOutcome, OpStatus, Property, Subject, change,
+};
 
 use super::OpOutcomeSketch::{Changed, Command, Failed, Ok};
 use super::*;
@@ -12,6 +14,10 @@ fn play(tasks: &str) -> String {
 
 fn outcome(status: OpStatus) -> OpOutcome {
     OpOutcome::new(status)
+}
+
+fn set_to_1(from: change::Value) -> Change {
+    Change::new(Subject::kernel_setting("a"), Property::VALUE, from, "1", Disruption::Live)
 }
 
 fn fed(outcome: OpOutcome) -> Fed {
@@ -247,7 +253,7 @@ fn a_verification_tells_what_it_cannot_read() {
         Phase::Declared => Some(fed(outcome(OpStatus::Changed))),
         _ => {
             let mut answer = outcome(OpStatus::Ok);
-            answer.changes.push(Change::new("a", Some("0".to_owned()), "1", Disruption::Live));
+            answer.changes.push(set_to_1("0".into()));
             Some(fed(answer))
         }
     });
@@ -505,7 +511,7 @@ fn verdicts_on_failures() {
             (action.phase() == Phase::Declared).then(|| {
                 let mut answer = outcome(status.clone());
                 if changes {
-                    answer.changes.push(Change::new("a", None, "1", Disruption::Live));
+                    answer.changes.push(set_to_1(change::Value::Absent));
                 }
                 fed(answer)
             })

@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 
 use gpufleet_protocol::op::GpuTask;
 use gpufleet_protocol::tasks::{EccMode, MigMode};
-use gpufleet_protocol::{Awaiting, Change, Disruption, NodeOp, OpOutcome, OpStatus};
+use gpufleet_protocol::{
+    Awaiting, Change, Disruption, NodeOp, OpOutcome, OpStatus, Property, Subject,
+    change::{Unit, Value},
+};
 
 use super::{Action, Fed, Mode, Work};
 
@@ -81,7 +84,8 @@ impl FakeNode {
                 let old = state.sysctl.get(&sysctl.name).cloned();
                 if old != sysctl.value {
                     let new = sysctl.value.clone().unwrap_or_default();
-                    outcome.changes.push(Change::new(&sysctl.name, old, &new, Disruption::Live));
+                    let setting = Subject::kernel_setting(&sysctl.name);
+                    outcome.changes.push(Change::new(setting, Property::VALUE, old, &new, Disruption::Live));
                     if self.stubborn != Some("sysctl") {
                         state.sysctl.insert(sysctl.name.clone(), new);
                     }
@@ -91,8 +95,9 @@ impl FakeNode {
                 for word in &words.add {
                     if !state.next_cmdline.contains(word) {
                         outcome.changes.push(Change::new(
-                            "kernel command line",
-                            None,
+                            Subject::KernelCommandLine { parameter: word.clone() },
+                            Property::VALUE,
+                            Value::Unknown,
                             word,
                             Disruption::Reboot,
                         ));
@@ -110,7 +115,8 @@ impl FakeNode {
                 let new = put.preview.clone().unwrap_or_default();
                 let old = state.files.get(&put.dest).cloned();
                 if old.as_ref() != Some(&new) {
-                    outcome.changes.push(Change::new(&put.dest, old, &new, Disruption::Live));
+                    let file = Subject::file(&put.dest);
+                    outcome.changes.push(Change::new(file, Property::CONTENT, old, &new, Disruption::Live));
                     state.files.insert(put.dest.clone(), new);
                 }
             }
@@ -122,8 +128,9 @@ impl FakeNode {
                         GpuTask::GpuEcc(ecc) => {
                             let wanted = ecc.mode == EccMode::Enabled;
                             if state.ecc_pending != wanted {
-                                part.changes.push(change(
-                                    "ECC",
+                                part.changes.push(Change::new(
+                                    gpu(),
+                                    Property::ECC,
                                     state.ecc_pending,
                                     wanted,
                                     Disruption::Reboot,
@@ -144,18 +151,24 @@ impl FakeNode {
                         GpuTask::GpuMig(mig) => {
                             let wanted = mig.mode == MigMode::Enabled;
                             if state.mig != wanted {
-                                part.changes.push(change("MIG", state.mig, wanted, Disruption::Clients));
+                                part.changes.push(Change::new(
+                                    gpu(),
+                                    Property::new("MIG"),
+                                    state.mig,
+                                    wanted,
+                                    Disruption::Clients,
+                                ));
                                 state.mig = wanted;
                             }
                         }
                         GpuTask::GpuPower(power) => {
                             let wanted = power.limit_watts.unwrap_or_default();
                             if state.power_w != wanted {
-                                let old = Some(format!("{} W", state.power_w));
                                 part.changes.push(Change::new(
-                                    "power limit",
-                                    old,
-                                    format!("{wanted} W"),
+                                    gpu(),
+                                    Property::POWER_LIMIT,
+                                    Value::quantity(state.power_w, Unit::Watts),
+                                    Value::quantity(wanted, Unit::Watts),
                                     Disruption::Live,
                                 ));
                                 if self.stubborn != Some("power") {
@@ -192,9 +205,8 @@ impl FakeNode {
     }
 }
 
-fn change(what: &str, from: bool, to: bool, disruption: Disruption) -> Change {
-    let word = |on: bool| if on { "enabled" } else { "disabled" }.to_owned();
-    Change::new(what, Some(word(from)), word(to), disruption)
+fn gpu() -> Subject {
+    Subject::Gpu { index: 0, uuid: "GPU-0".to_owned() }
 }
 
 /// What a reset or reboot does to the GPUs and the node.

@@ -1,6 +1,6 @@
 //! What the play itself does later to what it declared: named, neither failed nor passed over.
 
-use gpufleet_protocol::{Awaiting, Change, Disruption, OpOutcome, OpStatus};
+use gpufleet_protocol::{Awaiting, Change, Disruption, OpOutcome, OpStatus, Property, Subject};
 
 use super::*;
 
@@ -14,7 +14,13 @@ fn played(tasks: &str, differ: &[&str]) -> Story {
         let differs = action.phase() == Phase::Declared || differ.contains(&action.task.as_str());
         let mut outcome = OpOutcome::new(if differs { OpStatus::Changed } else { OpStatus::Ok });
         if differs && action.phase() != Phase::Declared {
-            outcome.changes.push(Change::new("it", Some("there".to_owned()), "absent", Disruption::Live));
+            outcome.changes.push(Change::new(
+                Subject::file("it"),
+                Property::TYPE,
+                "there",
+                "absent",
+                Disruption::Live,
+            ));
         }
         if let Work::Node { op, .. } = &action.work
             && let gpufleet_protocol::NodeOp::GpuGroup(group) = &**op
@@ -106,7 +112,7 @@ fn what_waits_for_a_reboot_is_no_doing_of_a_command_before_it() {
         };
         let mut member = OpOutcome::new(if differs { OpStatus::Changed } else { OpStatus::Ok });
         if differs {
-            member.changes.push(Change::new("ECC", Some("off".to_owned()), "on", Disruption::Reboot));
+            member.changes.push(Change::new(Subject::Mps, Property::ECC, "off", "on", Disruption::Reboot));
         }
         if phase == Phase::Declared {
             member.awaiting.push(waits());
@@ -174,7 +180,8 @@ fn the_cause_of_a_difference_is_told_with_it() {
         "- hosts: all\n  gather_facts: false\n  tasks:\n    - {name: power, gpu_power: {limit_watts: 500}}\n";
     let story = run(&mut cursor(text, json!({}), Mode::Apply), |_| {
         let mut outcome = OpOutcome::new(OpStatus::Changed);
-        let change = Change::new("GPU 0 power limit", Some("700 W".to_owned()), "500 W", Disruption::Live);
+        let gpu = Subject::Gpu { index: 0, uuid: "GPU-0".to_owned() };
+        let change = Change::new(gpu, Property::POWER_LIMIT, "700 W", "500 W", Disruption::Live);
         outcome.changes.push(change.with_note("persistence is off"));
         outcome.members = vec![outcome.clone()];
         Fed::Outcome(Box::new(outcome))

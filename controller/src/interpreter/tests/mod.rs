@@ -99,8 +99,10 @@ fn line(report: &TaskReport) -> String {
         }
     }
     for change in &report.changes {
-        let from = change.from.as_deref().unwrap_or("-");
-        line.push_str(&format!(" <{} {from} -> {} {}>", change.what, change.to, change.disruption));
+        // Why without the GPU: the fake node has only one.
+        let (what, to) = (change.what_of_gpu(), change.to_text());
+        let from = change.from_text().unwrap_or_else(|| "-".to_owned());
+        line.push_str(&format!(" <{what} {from} -> {to} {}>", change.disruption));
     }
     if let Some(message) = &report.message {
         line.push_str(&format!(" \"{message}\""));

@@ -157,10 +157,13 @@ proptest! {
 }
 
 fn any_answer(choice: u8, action: &Action) -> Fed {
-    use gpufleet_protocol::{Awaiting, Change, Disruption, FailureKind, OpOutcome, OpStatus};
+    use gpufleet_protocol::{
+        Awaiting, Change, Disruption, FailureKind, OpOutcome, OpStatus, Property, Subject, change,
+    };
     let changed = |activated: Option<Disruption>, awaiting: bool| {
         let mut outcome = OpOutcome::new(OpStatus::Changed);
-        outcome.changes.push(Change::new("x", None, "y", Disruption::Live));
+        let (setting, from) = (Subject::kernel_setting("x"), change::Value::Absent);
+        outcome.changes.push(Change::new(setting, Property::VALUE, from, "y", Disruption::Live));
         outcome.activated = activated;
         if awaiting {
             outcome.awaiting.push(Awaiting { activation: Disruption::Reboot, reason: "w".to_owned() });

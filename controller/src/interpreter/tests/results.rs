@@ -1,7 +1,9 @@
 //! What reports and `register` keep of a node's answer.
 
 use gpufleet_protocol::facts::{Facts, OsFacts};
-use gpufleet_protocol::{Awaiting, Change, Disruption, FailureKind, OpOutcome, OpStatus};
+use gpufleet_protocol::{
+    Awaiting, Change, Disruption, FailureKind, OpOutcome, OpStatus, Property, Subject, change,
+};
 
 use super::OpOutcomeSketch::{Changed, Command, Ok};
 use super::*;
@@ -38,7 +40,9 @@ fn reports_keep_all_that_a_node_said() {
         }
         let mut answer = with_data(OpStatus::Changed, json!({"told": "by the node"}));
         answer.warnings.push("careful".to_owned());
-        answer.changes.push(Change::new("a", Some("0".to_owned()), "1", Disruption::Live).with_note("soon"));
+        let a = Subject::kernel_setting("a");
+        let change = Change::new(a, Property::VALUE, "0", "1", Disruption::Live);
+        answer.changes.push(change.with_note("soon"));
         answer.awaiting.push(Awaiting { activation: Disruption::Reboot, reason: "a is set".to_owned() });
         fed(answer)
     });
@@ -52,8 +56,8 @@ fn reports_keep_all_that_a_node_said() {
     assert_eq!((hidden.warnings.len(), hidden.data.len()), (0, 0));
     let change = &hidden.changes[0];
     assert_eq!(
-        (change.from.as_deref(), change.to.as_str(), &change.note),
-        (Some("(hidden)"), "(hidden)", &None)
+        (&change.from, &change.to, change.to_string().as_str(), &change.note),
+        (&change::Value::Hidden, &change::Value::Hidden, "a (hidden) -> (hidden)", &None)
     );
 }
 

@@ -80,10 +80,10 @@ fn a_prediction_tells_exactly_what_the_run_does() {
                 .reports
                 .iter()
                 .flat_map(|report| {
-                    report.changes.iter().map(|change| {
-                        let from = change.from.clone().unwrap_or_default();
-                        format!("{} {} {from} {} {}", report.task, change.what, change.to, change.disruption)
-                    })
+                    report
+                        .changes
+                        .iter()
+                        .map(|change| format!("{} {change} {}", report.task, change.disruption))
                 })
                 .collect();
             all.sort();

@@ -3,7 +3,12 @@
 //! Pure. Two layouts are the same when the same profiles stand at the same places, each with one compute instance that
 //! takes all of it.
 
-use gpufleet_protocol::{Change, Disruption, nvml::Placement, tasks::MigStrategy};
+use gpufleet_protocol::{
+    Change, Disruption, Property,
+    change::MigLayout,
+    nvml::{MigProfile, Placement},
+    tasks::MigStrategy,
+};
 
 use super::{Act, Stage};
 use crate::gpu::{
@@ -17,35 +22,36 @@ fn slot_of(instance: &Instance) -> Slot {
 }
 
 /// The layout there is, in the style of the declaration; instances that nobody can use are named.
-fn present_text(gpu: &Gpu, by_place: bool) -> String {
+fn present(gpu: &Gpu, by_place: bool) -> MigLayout {
     let profiles = gpu.profiles.as_deref().unwrap_or_default();
     let slots: Vec<Slot> = gpu.present().iter().map(slot_of).collect();
-    let mut text = if by_place {
-        mig::places_text(profiles, &slots)
-    } else {
-        mig::counts_text(profiles, slots.iter().map(|slot| slot.profile_id))
-    };
-    let empty = gpu.present().iter().filter(|instance| instance.computes.is_empty()).count();
-    let split = gpu
+    let without_compute_instance =
+        gpu.present().iter().filter(|instance| instance.computes.is_empty()).count();
+    let with_partial_compute_instances = gpu
         .present()
         .iter()
         .filter(|instance| !instance.computes.is_empty() && !gpu.is_whole(instance))
         .count();
-    if empty > 0 {
-        text.push_str(&format!(" ({empty} without compute instance)"));
+    MigLayout {
+        without_compute_instance,
+        with_partial_compute_instances,
+        ..layout(profiles, &slots, by_place)
     }
-    if split > 0 {
-        text.push_str(&format!(" ({split} with partial compute instances)"));
+}
+
+fn layout(profiles: &[MigProfile], slots: &[Slot], by_place: bool) -> MigLayout {
+    match by_place {
+        true => mig::by_place(profiles, slots),
+        false => mig::by_count(profiles, slots.iter().map(|slot| slot.profile_id)),
     }
-    text
 }
 
 /// Destroys all instances, because MIG goes off.
 pub(super) fn clear(stage: &mut Stage, gpu: &Gpu, wants: &GpuWants) {
     let Some(want) = wants.mig.as_ref().filter(|_| !gpu.present().is_empty()) else { return };
-    let what = format!("{} MIG layout", gpu.label());
-    let at = stage
-        .change(want.member, Change::new(what, Some(present_text(gpu, false)), "none", Disruption::Clients));
+    let (from, to) = (present(gpu, false), MigLayout::default());
+    let change = Change::new(gpu.subject(), Property::MIG_LAYOUT, from, to, Disruption::Clients);
+    let at = stage.change(want.member, change);
     for instance in gpu.present() {
         let act = Act::DestroyInstance { uuid: gpu.uuid.clone(), placement: instance.placement };
         stage.step(want.member, act, &[at]);
@@ -92,15 +98,12 @@ pub(super) fn arrange(stage: &mut Stage, gpu: &Gpu, wants: &GpuWants) {
         return;
     }
     let profiles = gpu.profiles.as_deref().unwrap_or_default();
-    let to = if want.value.by_place {
-        mig::places_text(profiles, &want.value.slots)
-    } else {
-        mig::counts_text(profiles, want.value.slots.iter().map(|slot| slot.profile_id))
-    };
+    let to = layout(profiles, &want.value.slots, want.value.by_place);
     let destroys = !(diff.destroy.is_empty() && diff.clear.is_empty());
     let class = if destroys { Disruption::Clients } else { Disruption::Live };
-    let from = Some(present_text(gpu, want.value.by_place));
-    let at = stage.change(want.member, Change::new(format!("{} MIG layout", gpu.label()), from, to, class));
+    let from = present(gpu, want.value.by_place);
+    let change = Change::new(gpu.subject(), Property::MIG_LAYOUT, from, to, class);
+    let at = stage.change(want.member, change);
     let uuid = || gpu.uuid.clone();
     for placement in diff.destroy {
         stage.step(want.member, Act::DestroyInstance { uuid: uuid(), placement }, &[at]);

@@ -1,5 +1,7 @@
 //! What holds for whatever a node is and whatever is declared.
 
+use gpufleet_protocol::{Subject, change::Value};
+
 use super::*;
 
 fn places() -> impl Strategy<Value = Vec<(u32, u32, u32)>> {
@@ -64,13 +66,13 @@ fn tasks() -> impl Strategy<Value = Vec<serde_json::Value>> {
     )
 }
 
-fn multiset(outcomes: &[&OpOutcome]) -> BTreeMap<(usize, String, Option<String>, String, Disruption), usize> {
+fn multiset(outcomes: &[&OpOutcome]) -> BTreeMap<(usize, Subject, String, Value, Value, Disruption), usize> {
     let mut all = BTreeMap::new();
     for outcome in outcomes {
         for (at, member) in outcome.members.iter().enumerate() {
             for change in &member.changes {
-                let key =
-                    (at, change.what.clone(), change.from.clone(), change.to.clone(), change.disruption);
+                let (subject, what) = (change.subject.clone(), change.what());
+                let key = (at, subject, what, change.from.clone(), change.to.clone(), change.disruption);
                 *all.entry(key).or_insert(0) += 1;
             }
         }

@@ -1,7 +1,8 @@
 //! `group`: a group of users.
 
 use gpufleet_protocol::{
-    Change, Disruption,
+    Change, Disruption, Property, Subject,
+    change::Value as Typed,
     tasks::{AccountState, Group},
 };
 use serde_json::{Map, Value, json};
@@ -43,9 +44,9 @@ impl NodeKind for Group {
 
     fn plan(&self, state: &State) -> Result<Plan<Step>, Trouble> {
         let mut plan = Plan::default();
-        let what = format!("group {}", self.name);
-        let change =
-            |what: String, from: Option<String>, to: String| Change::new(what, from, to, Disruption::Live);
+        let change = |property, from: Typed, to: Typed| {
+            Change::new(Subject::group(&self.name), property, from, to, Disruption::Live)
+        };
         let taken = match (&state.taken, self.non_unique, self.state) {
             (Some(other), false, AccountState::Present) => Some(other),
             _ => None,
@@ -53,7 +54,8 @@ impl NodeKind for Group {
         match (&state.found, self.state) {
             (None, AccountState::Absent) => {}
             (Some(team), AccountState::Absent) => {
-                plan.push(Step::Delete, change(what, Some(format!("gid {}", team.gid)), "absent".to_owned()));
+                let from = format!("gid {}", team.gid);
+                plan.push(Step::Delete, change(Property::STATE, from.into(), Typed::Absent));
             }
             (found, AccountState::Present) => {
                 if let (Some(other), Some(gid)) = (taken, self.gid)
@@ -64,11 +66,11 @@ impl NodeKind for Group {
                 match (found, self.gid) {
                     (None, gid) => {
                         let to = gid.map_or_else(|| "present".to_owned(), |gid| format!("gid {gid}"));
-                        plan.push(Step::Add, change(what, None, to));
+                        plan.push(Step::Add, change(Property::STATE, Typed::Absent, to.into()));
                     }
                     (Some(team), Some(gid)) if team.gid != gid => {
-                        let change =
-                            change(format!("{what} gid"), Some(team.gid.to_string()), gid.to_string());
+                        let (from, to) = (Typed::number(team.gid), Typed::number(gid));
+                        let change = change(Property::new("gid"), from, to);
                         plan.push(
                             Step::Number(gid),
                             change.with_note("files keep the old number as their group"),

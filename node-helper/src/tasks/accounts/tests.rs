@@ -7,7 +7,7 @@ use gpufleet_protocol::{
 };
 use serde_json::{Value, json};
 
-use crate::tasks::testing::Bench;
+use crate::tasks::testing::{Bench, Told, told};
 
 /// All the tools in one: they edit the files and log what they were told.
 const TOOL: &str = include_str!("stand_in.py");
@@ -38,8 +38,8 @@ fn group(value: Value) -> Group {
 }
 
 fn shown(outcome: &OpOutcome) -> Vec<String> {
-    let from = |from: &Option<String>| from.clone().unwrap_or_else(|| "-".to_owned());
-    outcome.changes.iter().map(|c| format!("{}: {} -> {}", c.what, from(&c.from), c.to)).collect()
+    let line = |(what, from, to): Told| format!("{what}: {} -> {to}", from.unwrap_or("-"));
+    outcome.changes.iter().map(told).map(line).collect()
 }
 
 fn message(outcome: &OpOutcome) -> &str {
@@ -169,7 +169,7 @@ fn a_missing_home_is_made_with_the_skeleton() {
         return;
     }
     let done = converges!(&bench, user(json!({"name": "ann", "umask": "077"})));
-    assert_eq!(done.changes[0].what, "user ann home directory");
+    assert_eq!(done.changes[0].what(), "user ann home directory");
     assert_eq!(bench.read("home/ann/.profile"), "# profile\n");
     let without = user(json!({"name": "ann", "create_home": false}));
     std::fs::remove_dir_all(bench.path("home/ann")).unwrap();

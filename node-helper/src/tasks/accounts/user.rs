@@ -10,7 +10,8 @@ use std::{
 };
 
 use gpufleet_protocol::{
-    Change, Disruption, FailureKind,
+    Change, Disruption, FailureKind, Property, Subject,
+    change::{Unit, Value as Typed},
     tasks::{AccountState, Hidden, UpdatePassword, User},
 };
 use serde_json::{Map, Value, json};
@@ -89,12 +90,8 @@ fn list(names: &BTreeSet<String>) -> String {
     names.iter().map(String::as_str).collect::<Vec<_>>().join(", ")
 }
 
-fn number(value: Option<i64>) -> String {
-    value.map_or_else(|| "none".to_owned(), |value| value.to_string())
-}
-
-fn change(what: String, from: Option<String>, to: impl Into<String>) -> Change {
-    Change::new(what, from, to, Disruption::Live)
+fn days(value: i64) -> Typed {
+    Typed::quantity(value, Unit::Days)
 }
 
 impl NodeKind for User {
@@ -166,10 +163,12 @@ impl NodeKind for User {
         match (&state.found, self.state) {
             (None, AccountState::Absent) => {}
             (Some(found), AccountState::Absent) => {
-                let from = Some(format!("uid {}", found.uid));
-                let to =
-                    if self.remove { format!("absent, {} too", found.home) } else { "absent".to_owned() };
-                plan.push(Step::Delete, change(format!("user {}", self.name), from, to));
+                let from = format!("uid {}", found.uid);
+                let to = match self.remove {
+                    true => format!("absent, {} too", found.home).into(),
+                    false => Typed::Absent,
+                };
+                plan.push(Step::Delete, self.change(Property::STATE, from, to));
             }
             (None, AccountState::Present) => self.plan_new(state, &mut plan)?,
             (Some(found), AccountState::Present) => self.plan_changes(state, found, &mut plan)?,
@@ -317,6 +316,7 @@ impl NodeKind for User {
 
 /// What a task declares; the methods of the contract use these.
 trait Wanted {
+    fn change(&self, property: Property, from: impl Into<Typed>, to: impl Into<Typed>) -> Change;
     fn hash(&self) -> Option<String>;
     fn memberships(&self, state: &State) -> Option<BTreeSet<String>>;
     fn plan_new(&self, state: &State, plan: &mut Plan<Step>) -> Result<(), Trouble>;
@@ -332,6 +332,10 @@ trait Wanted {
 }
 
 impl Wanted for User {
+    fn change(&self, property: Property, from: impl Into<Typed>, to: impl Into<Typed>) -> Change {
+        Change::new(Subject::user(&self.name), property, from, to, Disruption::Live)
+    }
+
     /// The hash as the shadow has it, lock included.
     fn hash(&self) -> Option<String> {
         let Hidden(hash) = self.password.as_ref()?;
@@ -373,8 +377,8 @@ impl Wanted for User {
         );
         words.extend(self.home.as_ref().map(|home| format!("home {home}")));
         words.extend(self.shell.as_ref().map(|shell| format!("shell {shell}")));
-        let to = if words.is_empty() { "present".to_owned() } else { words.join(", ") };
-        plan.push(Step::Add, change(format!("user {}", self.name), None, to));
+        let to = if words.is_empty() { "present".into() } else { Typed::list(words) };
+        plan.push(Step::Add, self.change(Property::STATE, Typed::Absent, to));
         if let Some(hash) = self.hash() {
             plan.steps.push(Step::Password(Hidden(hash)));
         }
@@ -383,7 +387,6 @@ impl Wanted for User {
     }
 
     fn plan_changes(&self, state: &State, found: &Account, plan: &mut Plan<Step>) -> Result<(), Trouble> {
-        let what = |field: &str| format!("user {} {field}", self.name);
         let mut options: Vec<String> = Vec::new();
         let mut option = |words: &[&str]| options.extend(words.iter().map(|word| (*word).to_owned()));
         if let Some(uid) = self.uid.filter(|uid| *uid != found.uid) {
@@ -392,31 +395,39 @@ impl Wanted for User {
             if self.non_unique {
                 option(&["-o"]);
             }
-            plan.changes.push(change(what("uid"), Some(found.uid.to_string()), uid.to_string()));
+            plan.changes.push(self.change(
+                Property::new("uid"),
+                Typed::number(found.uid),
+                Typed::number(uid),
+            ));
         }
         if let Some(team) = state.primary.as_ref().filter(|team| team.gid != found.gid) {
             option(&["-g", &team.gid.to_string()]);
-            plan.changes.push(change(what("group"), state.current.clone(), team.name.clone()));
+            plan.changes.push(self.change(Property::GROUP, state.current.clone(), &team.name));
         }
         if let Some(groups) = self.memberships(state).filter(|groups| *groups != state.memberships) {
             let names: Vec<&str> = groups.iter().map(String::as_str).collect();
             option(&["-G", &names.join(",")]);
-            plan.changes.push(change(what("groups"), Some(list(&state.memberships)), list(&groups)));
+            plan.changes.push(self.change(
+                Property::new("groups"),
+                Typed::list(&state.memberships),
+                Typed::list(&groups),
+            ));
         }
         if let Some(comment) = self.comment.as_ref().filter(|comment| **comment != found.comment) {
             option(&["-c", comment]);
-            plan.changes.push(change(what("comment"), Some(found.comment.clone()), comment.clone()));
+            plan.changes.push(self.change(Property::new("comment"), &found.comment, comment));
         }
         if let Some(home) = self.home.as_ref().filter(|home| **home != found.home) {
             option(&["-d", home]);
             if self.move_home {
                 option(&["-m"]);
             }
-            plan.changes.push(change(what("home"), Some(found.home.clone()), home.clone()));
+            plan.changes.push(self.change(Property::new("home"), &found.home, home));
         }
         if let Some(shell) = self.shell.as_ref().filter(|shell| **shell != found.shell) {
             option(&["-s", shell]);
-            plan.changes.push(change(what("shell"), Some(found.shell.clone()), shell.clone()));
+            plan.changes.push(self.change(Property::new("shell"), &found.shell, shell));
         }
         self.plan_password(state, &mut options, plan);
         if !options.is_empty() {
@@ -424,8 +435,8 @@ impl Wanted for User {
         }
         let moves = self.move_home && self.home.as_ref().is_some_and(|home| *home != found.home);
         if let (Some(path), false) = (&state.homeless, moves) {
-            let change =
-                change(what("home directory"), Some("missing".to_owned()), path.display().to_string());
+            let to = path.display().to_string();
+            let change = self.change(Property::HOME_DIRECTORY, Typed::Absent, to);
             plan.push(Step::MakeHome, change);
         }
         Ok(())
@@ -440,18 +451,17 @@ impl Wanted for User {
             }
             return;
         };
-        let what = |field: &str| format!("user {} {field}", self.name);
         let bare = |hash: &str| hash.trim_start_matches('!').to_owned();
         let wanted = self.hash().filter(|_| self.update_password == UpdatePassword::Always);
         match wanted {
             Some(hash) if bare(&hash) != bare(&shadow.hash) => {
-                let from = Some("another one".to_owned());
-                plan.push(Step::Password(Hidden(hash)), change(what("password"), from, "the declared one"));
+                let change = self.change(Property::PASSWORD, Typed::Secret, Typed::Secret);
+                plan.push(Step::Password(Hidden(hash)), change);
             }
             _ => match (self.password_lock, locked(&shadow.hash)) {
                 (Some(true), false) => {
                     options.push("-L".to_owned());
-                    plan.changes.push(change(what("password"), Some("unlocked".to_owned()), "locked"));
+                    plan.changes.push(self.change(Property::PASSWORD, "unlocked", "locked"));
                 }
                 (Some(false), true) if bare(&shadow.hash).is_empty() => plan.warnings.push(format!(
                     "{} has no password: unlocking it would let anybody in, so it stays locked",
@@ -459,7 +469,7 @@ impl Wanted for User {
                 )),
                 (Some(false), true) => {
                     options.push("-U".to_owned());
-                    plan.changes.push(change(what("password"), Some("locked".to_owned()), "unlocked"));
+                    plan.changes.push(self.change(Property::PASSWORD, "locked", "unlocked"));
                 }
                 _ => {}
             },
@@ -467,18 +477,17 @@ impl Wanted for User {
         if let Some(expires) = self.expires
             && end_day(expires) != shadow.expires.filter(|days| *days >= 0)
         {
-            let shown = |day: Option<i64>| day.map_or_else(|| "never".to_owned(), date);
             options.extend(["-e".to_owned(), end_day(expires).map_or_else(String::new, date)]);
-            let from = Some(shown(shadow.expires.filter(|days| *days >= 0)));
-            plan.changes.push(change(what("account ends"), from, shown(end_day(expires))));
+            let from = shadow.expires.filter(|days| *days >= 0).map(date);
+            plan.changes.push(self.change(Property::ACCOUNT_ENDS, from, end_day(expires).map(date)));
         }
-        if let Some(days) = self.password_expire_account_disable
-            && Some(days) != shadow.inactive
-            && !(days < 0 && shadow.inactive.is_none())
+        if let Some(wanted) = self.password_expire_account_disable
+            && Some(wanted) != shadow.inactive
+            && !(wanted < 0 && shadow.inactive.is_none())
         {
-            options.extend(["-f".to_owned(), days.to_string()]);
-            let from = Some(number(shadow.inactive));
-            plan.changes.push(change(what("days until disabled"), from, days.to_string()));
+            options.extend(["-f".to_owned(), wanted.to_string()]);
+            let (property, from) = (Property::new("days until disabled"), shadow.inactive.map(days));
+            plan.changes.push(self.change(property, from, days(wanted)));
         }
         self.plan_days(shadow, plan);
     }
@@ -486,18 +495,18 @@ impl Wanted for User {
     fn plan_days(&self, shadow: &Shadow, plan: &mut Plan<Step>) {
         let mut options = Vec::new();
         let new = matches!(plan.steps.first(), Some(Step::Add));
-        for (option, field, wanted, now) in [
+        for (option, name, wanted, now) in [
             ("-m", "shortest days of a password", self.password_expire_min, shadow.min),
             ("-M", "longest days of a password", self.password_expire_max, shadow.max),
             ("-W", "days of warning", self.password_expire_warn, shadow.warn),
         ] {
-            let Some(days) = wanted.filter(|days| Some(*days) != now && !(*days < 0 && now.is_none())) else {
+            let Some(wanted) = wanted.filter(|days| Some(*days) != now && !(*days < 0 && now.is_none()))
+            else {
                 continue;
             };
-            options.extend([option.to_owned(), days.to_string()]);
+            options.extend([option.to_owned(), wanted.to_string()]);
             if !new {
-                let what = format!("user {} {field}", self.name);
-                plan.changes.push(change(what, Some(number(now)), days.to_string()));
+                plan.changes.push(self.change(Property::new(name), now.map(days), days(wanted)));
             }
         }
         if !options.is_empty() {

@@ -7,7 +7,8 @@ mod table;
 use std::{io::Write, path::PathBuf, time::SystemTime};
 
 use gpufleet_protocol::{
-    Change, Disruption,
+    Change, Disruption, Property, Subject,
+    change::CronTable,
     tasks::{Cron, CronState},
 };
 use serde_json::{Map, Value, json};
@@ -113,10 +114,11 @@ impl NodeKind for Cron {
         let mut plan = Plan::default();
         let present = self.state == CronState::Present;
         let place = match &self.cron_file {
-            Some(_) => state.path.display().to_string(),
-            None => format!("crontab of {}", state.user),
+            Some(_) => CronTable::File(state.path.display().to_string()),
+            None => CronTable::User(state.user.clone()),
         };
-        let (what, from, to, table) = if self.env {
+        let name = self.name.clone();
+        let (subject, property, from, to, table) = if self.env {
             let value = self.job.as_deref().filter(|_| present);
             let beside = self.insertafter.as_deref().map(|name| (name, true));
             let beside = beside.or(self.insertbefore.as_deref().map(|name| (name, false)));
@@ -125,19 +127,21 @@ impl NodeKind for Cron {
             })?;
             let from = state.table.variable(&self.name).map(str::to_owned);
             let to = table.variable(&self.name).map(str::to_owned);
-            (format!("{} in the {place}", self.name), from, to, table)
+            let subject = Subject::CronVariable { name, table: place.clone() };
+            (subject, Property::VALUE, from, to, table)
         } else {
             let job = present.then(|| self.line(&state.user));
             let table = state.table.with_job(&self.name, job.as_deref());
             let from = state.table.job(&self.name).map(str::to_owned);
-            (format!("job `{}` in the {place}", self.name), from, job, table)
+            let subject = Subject::CronJob { name, table: place.clone() };
+            (subject, Property::CONTENT, from, job, table)
         };
         let text = table.text();
         if table == state.table && (state.text.is_empty() || state.text.ends_with('\n')) {
             return Ok(plan);
         }
-        let mut change = Change::new(what, from, to.unwrap_or_else(|| "absent".to_owned()), Disruption::Live);
-        change.diff = Some(diff::unified(&place, &state.text, &text));
+        let mut change = Change::new(subject, property, from, to, Disruption::Live);
+        change.diff = Some(diff::unified(&place.to_string(), &state.text, &text));
         let step = match table.is_empty() && self.cron_file.is_some() && !present {
             true => Step::Remove,
             false => Step::Write(text),
@@ -291,7 +295,7 @@ cat > $d/tabs/$user
         assert_eq!(bench.run(&task, Mode::Predict).status, OpStatus::Ok);
         let done = bench.run(&task, Mode::Apply);
         assert_eq!((&done.status, &done.changes), (&OpStatus::Changed, &predicted.changes));
-        assert_eq!(done.changes[0].what, "job `scrub` in the crontab of ann");
+        assert_eq!(done.changes[0].what(), "job `scrub` in the crontab of ann");
         assert_eq!(bench.read("tabs/ann"), "#Ansible: scrub\n5 */2 * * * /bin/scrub -q\n");
         assert_eq!(bench.run(&task, Mode::Apply).status, OpStatus::Ok);
         assert_eq!(done.data["jobs"], json!(["scrub"]));
@@ -301,7 +305,7 @@ cat > $d/tabs/$user
         assert_eq!(bench.run(&off, Mode::Apply).status, OpStatus::Changed);
         assert_eq!(bench.read("tabs/ann"), "#Ansible: scrub\n#@daily x\n");
         let gone = cron(json!({"name": "scrub", "state": "absent", "user": "ann", "backup": true}));
-        assert_eq!(bench.run(&gone, Mode::Apply).changes[0].to, "absent");
+        assert_eq!(bench.run(&gone, Mode::Apply).changes[0].to_text(), "absent");
         assert_eq!(bench.run(&gone, Mode::Apply).status, OpStatus::Ok);
         assert_eq!(bench.read("log"), "ann\nann\nann\n");
     }

@@ -14,7 +14,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use gpufleet_protocol::{Awaiting, Change, Disruption, FailureKind, tasks::KernelCmdline};
+use gpufleet_protocol::{
+    Awaiting, Change, Disruption, FailureKind, Property, Subject, change::Value as Typed,
+    tasks::KernelCmdline,
+};
 use serde_json::{Map, Value, json};
 
 use self::{
@@ -31,7 +34,11 @@ use crate::{
     world::{Content, Effect, Entry, Owned},
 };
 
-const WHAT: &str = "kernel command line";
+/// A word of the command line becomes another, comes or goes.
+fn change(word: &str, from: impl Into<Typed>, to: impl Into<Typed>, class: Disruption) -> Change {
+    let parameter = word.split_once('=').map_or(word, |(name, _)| name).to_owned();
+    Change::new(Subject::KernelCommandLine { parameter }, Property::VALUE, from, to, class)
+}
 
 /// A program that writes what the boot loader reads, and its arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -203,19 +210,19 @@ impl NodeKind for KernelCmdline {
             let mut about = configured.iter().filter_map(|line| line.about(&word));
             let Some(wrong) = about.next() else { continue };
             let from = match wrong.instead.first() {
-                Some(other) => other.clone(),
-                None if wrong.present => format!("{word} in another order"),
-                None => format!("without {word}"),
+                Some(other) => other.into(),
+                None if wrong.present => format!("{word} in another order").into(),
+                None => Typed::Absent,
             };
             let class = if running.about(&word).is_some() { Disruption::Reboot } else { Disruption::Live };
-            plan.changes.push(Change::new(WHAT, Some(from), word, class));
+            plan.changes.push(change(&word, from, &word, class));
         }
         let mut gone: Vec<&String> = Vec::new();
         for word in configured.iter().flat_map(|line| &line.gone) {
             if !gone.contains(&word) {
                 gone.push(word);
                 let class = if running.gone.contains(word) { Disruption::Reboot } else { Disruption::Live };
-                plan.changes.push(Change::new(WHAT, Some(word.clone()), format!("without {word}"), class));
+                plan.changes.push(change(word, word, Typed::Absent, class));
             }
         }
         let stale = !state.sources.entries_count
@@ -236,8 +243,8 @@ impl NodeKind for KernelCmdline {
             }
         }
         if stale && plan.changes.is_empty() && !plan.steps.is_empty() {
-            let to = self.add.first().map_or_else(|| "regenerated".to_owned(), Clone::clone);
-            let change = Change::new(WHAT, Some("not in grub.cfg".to_owned()), to, Disruption::Reboot);
+            let to = self.add.first().map_or("regenerated", String::as_str);
+            let change = change(to, "not in grub.cfg", to, Disruption::Reboot);
             plan.changes.push(change.with_note("grub.cfg is older than /etc/default/grub"));
         }
         if plain_changed && state.feeds_boot_loader {

@@ -1,7 +1,7 @@
 use gpufleet_protocol::{OpStatus, message::Mode};
 
 use super::*;
-use crate::tasks::testing::{Bench, changed};
+use crate::tasks::testing::{Bench, changed, told};
 
 fn declared(add: &[&str], remove: &[&str]) -> KernelCmdline {
     let own = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
@@ -27,10 +27,7 @@ fn a_word_is_written_and_awaits_a_reboot() {
     let done = bench.run(&task, Mode::Apply);
     assert_eq!((&done.status, &done.changes), (&OpStatus::Changed, &predicted.changes));
     let change = &done.changes[0];
-    assert_eq!(
-        (change.what.as_str(), change.from.as_deref(), change.to.as_str()),
-        (WHAT, Some("without iommu=pt"), "iommu=pt")
-    );
+    assert_eq!(told(change), ("kernel command line", Some("without iommu=pt"), "iommu=pt"));
     assert_eq!(change.disruption, Disruption::Reboot);
     assert_eq!(done.awaiting[0].reason, "the running kernel was booted without `iommu=pt`");
     assert_eq!(done.awaiting, predicted.awaiting);
@@ -88,7 +85,7 @@ fn drop_ins_are_used_where_the_distribution_reads_them() {
         "# Written by gpufleet.\nGRUB_CMDLINE_LINUX=\"${GRUB_CMDLINE_LINUX} iommu=pt a=1\"\n"
     );
     let swapped = bench.run(&declared(&["iommu=off"], &["console"]), Mode::Apply);
-    assert_eq!(swapped.changes[0].from.as_deref(), Some("iommu=pt"));
+    assert_eq!(swapped.changes[0].from_text().as_deref(), Some("iommu=pt"));
     assert_eq!(bench.read("etc/default/grub.d/50-cloudimg.cfg"), "GRUB_CMDLINE_LINUX_DEFAULT=\"\"\n");
     assert_eq!(bench.run(&declared(&["iommu=off", "a=1"], &["console"]), Mode::Apply).status, OpStatus::Ok);
 }
@@ -225,12 +222,12 @@ fn a_second_console_keeps_the_first() {
     bench.write("etc/default/grub", "GRUB_CMDLINE_LINUX=\"console=tty0\"\n");
     let task = declared(&["console=ttyS1"], &[]);
     let done = bench.run(&task, Mode::Apply);
-    assert_eq!(done.changes[0].from.as_deref(), Some("without console=ttyS1"));
+    assert_eq!(done.changes[0].from_text().as_deref(), Some("without console=ttyS1"));
     assert_eq!(bench.read("etc/default/grub"), "GRUB_CMDLINE_LINUX=\"console=tty0 console=ttyS1\"\n");
     assert_eq!(bench.run(&task, Mode::Apply).status, OpStatus::Ok);
     let other_way = declared(&["console=ttyS1", "console=tty0"], &[]);
     let done = bench.run(&other_way, Mode::Apply);
-    assert_eq!(done.changes[0].from.as_deref(), Some("console=ttyS1 in another order"));
+    assert_eq!(done.changes[0].from_text().as_deref(), Some("console=ttyS1 in another order"));
     assert_eq!(bench.read("etc/default/grub"), "GRUB_CMDLINE_LINUX=\"console=ttyS1 console=tty0\"\n");
     assert_eq!(bench.run(&other_way, Mode::Apply).status, OpStatus::Ok);
 }

@@ -56,7 +56,7 @@ mod tests {
         let done = bench.run(&task, Mode::Apply);
         assert_eq!((&done.status, &done.changes), (&OpStatus::Changed, &predicted.changes));
         let change = &done.changes[0];
-        assert_eq!((change.from.as_deref(), change.to.as_str()), (Some("a=1"), "a=3"));
+        assert_eq!((change.from_text().as_deref(), change.to_text().as_str()), (Some("a=1"), "a=3"));
         assert!(change.diff.as_deref().unwrap().contains("-a=1\n+a=3\n b=2\n"));
         let settled = bench.snapshot();
         assert_eq!(bench.run(&task, Mode::Apply).status, OpStatus::Ok);

@@ -7,7 +7,8 @@ mod fstab;
 use std::{fs, io, path::PathBuf, time::SystemTime};
 
 use gpufleet_protocol::{
-    Change, Disruption,
+    Change, Disruption, Property, Subject,
+    change::Value as Typed,
     tasks::{Mount, MountState},
 };
 use serde_json::{Map, Value, json};
@@ -256,8 +257,9 @@ fn fstab_step(task: &Mount, state: &State, wanted: Option<&Line>, plan: &mut Pla
     let old = state.text.as_deref().unwrap_or_default();
     let text = fstab::edited(old, &task.path, task.src.as_deref(), wanted);
     let name = if task.path == "none" { task.src.as_deref().unwrap_or("swap") } else { &task.path };
-    let (from, to) = (state.line.as_ref().map(shown), wanted.map_or_else(|| "absent".to_owned(), shown));
-    let mut change = Change::new(format!("{name} in {}", task.fstab), from, to, Disruption::Live);
+    let (from, to) = (state.line.as_ref().map(shown), wanted.map(shown));
+    let entry = Subject::FstabEntry { name: name.to_owned(), file: task.fstab.clone() };
+    let mut change = Change::new(entry, Property::CONTENT, from, to, Disruption::Live);
     change.diff = Some(diff::unified(&task.fstab, old, &text));
     plan.push(Step::Fstab(text), change);
 }
@@ -265,8 +267,14 @@ fn fstab_step(task: &Mount, state: &State, wanted: Option<&Line>, plan: &mut Pla
 /// `acts` leaves out what is asked for each time: remounting.
 fn plan_as(task: &Mount, state: &State, acts: bool) -> Result<Plan<Step>, Trouble> {
     let mut plan = Plan::default();
-    let change = |from: String, to: &str| Change::new(&task.path, Some(from), to, Disruption::Live);
-    let now = |mounted: &Mounted| format!("{} mounted", mounted.source);
+    let mounts = |from: Typed, to: Typed| {
+        Change::new(Subject::mount(&task.path), Property::SOURCE, from, to, Disruption::Live)
+    };
+    let remounts = |mounted: &Mounted, to: &str| {
+        let from = format!("{} mounted", mounted.source);
+        Change::new(Subject::mount(&task.path), Property::STATE, from, to, Disruption::Live)
+    };
+    let now = |mounted: &Mounted| Typed::text(&mounted.source);
     let declared = Line {
         src: task.src.clone().unwrap_or_default(),
         path: task.path.clone(),
@@ -292,7 +300,7 @@ fn plan_as(task: &Mount, state: &State, acts: bool) -> Result<Plan<Step>, Troubl
                             return Err(Trouble::invalid(format!("{} is a {}", task.path, other.what())));
                         }
                     }
-                    plan.push(Step::Mount, change("not mounted".to_owned(), &format!("{src} mounted")));
+                    plan.push(Step::Mount, mounts(Typed::Absent, src.into()));
                 }
                 Some(mounted) if other_source(mounted, src, &declared.opts) => {
                     if task.state == MountState::Ephemeral {
@@ -302,13 +310,13 @@ fn plan_as(task: &Mount, state: &State, acts: bool) -> Result<Plan<Step>, Troubl
                         )));
                     }
                     plan.steps.push(Step::Unmount);
-                    plan.push(Step::Mount, change(now(mounted), &format!("{src} mounted")));
+                    plan.push(Step::Mount, mounts(now(mounted), src.into()));
                 }
                 Some(mounted) => {
                     let options_differ = state.line.as_ref().is_some_and(|line| line.opts != declared.opts);
                     if options_differ && task.state == MountState::Mounted {
                         let to = format!("remounted with {}", declared.opts);
-                        plan.push(Step::Remount, change(now(mounted), &to));
+                        plan.push(Step::Remount, remounts(mounted, &to));
                     }
                 }
             }
@@ -318,11 +326,13 @@ fn plan_as(task: &Mount, state: &State, acts: bool) -> Result<Plan<Step>, Troubl
                 fstab_step(task, state, None, &mut plan);
             }
             if let Some(mounted) = &state.mounted {
-                plan.push(Step::Unmount, change(now(mounted), "not mounted"));
+                plan.push(Step::Unmount, mounts(now(mounted), Typed::Absent));
             }
             let swap = !task.path.starts_with('/');
             if task.state == MountState::Absent && !swap && matches!(state.entry, Entry::Directory { .. }) {
-                plan.push(Step::RemoveDirectory, change("directory".to_owned(), "absent"));
+                let path = Subject::file(&task.path);
+                let gone = Change::new(path, Property::TYPE, "directory", Typed::Absent, Disruption::Live);
+                plan.push(Step::RemoveDirectory, gone);
             }
         }
         MountState::Remounted => match &state.mounted {
@@ -332,7 +342,7 @@ fn plan_as(task: &Mount, state: &State, acts: bool) -> Result<Plan<Step>, Troubl
                     task.path
                 )));
             }
-            Some(mounted) if acts => plan.push(Step::Remount, change(now(mounted), "remounted")),
+            Some(mounted) if acts => plan.push(Step::Remount, remounts(mounted, "remounted")),
             Some(_) => {}
         },
     }
@@ -344,7 +354,7 @@ mod tests {
     use gpufleet_protocol::{OpOutcome, OpStatus, message::Mode};
 
     use super::*;
-    use crate::tasks::testing::Bench;
+    use crate::tasks::testing::{Bench, told};
 
     /// A mount that looks its paths up in fstab, and an umount; both log what they are told.
     const MOUNT: &str = r#"#!/bin/sh
@@ -398,8 +408,7 @@ grep -v " $1 " $d/proc/self/mountinfo > $d/new; mv $d/new $d/proc/self/mountinfo
         assert_eq!(bench.run(&scratch("mounted"), Mode::Predict).status, OpStatus::Ok);
         let done = bench.run(&scratch("mounted"), Mode::Apply);
         assert_eq!((&done.status, &done.changes), (&OpStatus::Changed, &predicted.changes));
-        let shown: Vec<_> =
-            done.changes.iter().map(|c| (c.what.as_str(), c.from.as_deref(), c.to.as_str())).collect();
+        let shown: Vec<_> = done.changes.iter().map(told).collect();
         assert_eq!(
             shown,
             [
@@ -432,11 +441,14 @@ grep -v " $1 " $d/proc/self/mountinfo > $d/new; mv $d/new $d/proc/self/mountinfo
             "state": "mounted", "backup": true,
         }));
         let done = bench.run(&other, Mode::Apply);
-        assert_eq!(done.changes[1].to, "remounted with noatime,nodev");
+        assert_eq!(done.changes[1].to_text(), "remounted with noatime,nodev");
         assert!(done.data["backup_file"].as_str().is_some());
         let moved =
             mount(json!({"path": "/scratch", "src": "/dev/md0", "fstype": "xfs", "state": "mounted"}));
-        assert_eq!(bench.run(&moved, Mode::Apply).changes[1].from.as_deref(), Some("/dev/nvme0n1 mounted"));
+        assert_eq!(
+            bench.run(&moved, Mode::Apply).changes[1].from_text().as_deref(),
+            Some("/dev/nvme0n1 mounted")
+        );
         assert_eq!(bench.run(&moved, Mode::Apply).status, OpStatus::Ok);
         assert_eq!(
             bench.read("log"),

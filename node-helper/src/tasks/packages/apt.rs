@@ -10,7 +10,7 @@ use std::{
 };
 
 use gpufleet_protocol::{
-    Change, Disruption, FailureKind,
+    Change, Disruption, FailureKind, Property, Subject,
     glob::Glob,
     message::streams,
     tasks::{Apt, AptState, AptUpgrade},
@@ -160,16 +160,15 @@ impl NodeKind for Apt {
                     format!("of {}", text.get(..16).unwrap_or(&text))
                 }
             };
-            let change = Change::new("package lists", Some(from), "updated", Disruption::Live);
+            let lists = Property::new("package lists");
+            let change = Change::new(Subject::PackageManager, lists, from, "updated", Disruption::Live);
             plan.push(vec!["update".to_owned()], change);
         }
         plan_orders(&state.orders, &mut plan);
         for (verb, count) in state.cleanings.iter().filter(|(_, count)| *count > 0) {
-            let from = Some(format!("{count} package files"));
-            plan.push(
-                vec![(*verb).to_owned()],
-                Change::new("downloaded packages", from, "cleaned", Disruption::Live),
-            );
+            let (files, from) = (Property::new("downloaded packages"), format!("{count} package files"));
+            let change = Change::new(Subject::PackageManager, files, from, "cleaned", Disruption::Live);
+            plan.push(vec![(*verb).to_owned()], change);
         }
         Ok(plan)
     }

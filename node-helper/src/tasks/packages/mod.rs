@@ -7,7 +7,8 @@ mod apt;
 mod dnf;
 
 use gpufleet_protocol::{
-    Certainty, Change, Disruption,
+    Change, Disruption, Property, Subject,
+    change::Value as Typed,
     tasks::{Apt, AptState, Dnf, Package, PackageManager, PackageState},
 };
 
@@ -25,6 +26,12 @@ struct Action {
     from: Option<String>,
     /// Version afterwards; none when it goes.
     to: Option<String>,
+}
+
+impl Action {
+    fn change(&self, subject: Subject) -> Change {
+        Change::new(subject, Property::VERSION, self.from.clone(), self.to.clone(), Disruption::Live)
+    }
 }
 
 /// One call of the package manager, and what it would do.
@@ -70,19 +77,17 @@ fn plan_orders(orders: &[Order], plan: &mut Plan<Vec<String>>) {
     for order in orders.iter().filter(|order| order.does_something()) {
         plan.steps.push(order.arguments.clone());
         for module in &order.modules {
-            let to = module.to.clone().unwrap_or_else(|| "absent".to_owned());
-            let what = format!("module {}", module.name);
-            plan.changes.push(Change::new(what, module.from.clone(), to, Disruption::Live));
+            let subject = Subject::PackageModule { name: module.name.clone() };
+            plan.changes.push(module.change(subject));
         }
         for action in &order.actions {
-            let to = action.to.clone().unwrap_or_else(|| "absent".to_owned());
-            let what = format!("package {}", action.name);
-            plan.changes.push(Change::new(what, action.from.clone(), to, Disruption::Live));
+            plan.changes.push(action.change(Subject::package(&action.name)));
         }
         for name in &order.unknown {
-            let mut change = Change::new(format!("package {name}"), None, "installed", Disruption::Live);
-            change.certainty = Certainty::Possible;
-            plan.changes.push(change.with_note("the package lists do not have it and are updated first"));
+            let (package, to) = (Subject::package(name), "installed");
+            let change = Change::new(package, Property::STATE, Typed::Absent, to, Disruption::Live)
+                .with_note("the package lists do not have it and are updated first");
+            plan.changes.push(change.possible());
         }
         let drivers: Vec<&str> = order
             .actions

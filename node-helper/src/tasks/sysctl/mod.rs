@@ -10,7 +10,8 @@ use std::{
 };
 
 use gpufleet_protocol::{
-    Certainty, Change, Disruption, FailureKind,
+    Change, Disruption, FailureKind, Layer, Property, Subject,
+    change::Value as Typed,
     glob::Glob,
     tasks::{Sysctl, SysctlState},
 };
@@ -178,7 +179,7 @@ impl NodeKind for Sysctl {
         let key = key_path(&self.name);
         let text = state.text.as_deref().unwrap_or_default();
         let at_boot = value_in(text, &key);
-        let what = format!("{} at boot", self.name);
+        let setting = |name: &str| Subject::kernel_setting(name);
         let wanted = match self.state {
             SysctlState::Absent => None,
             SysctlState::Present => self.value.as_deref().map(words),
@@ -190,13 +191,14 @@ impl NodeKind for Sysctl {
         for (path, name, value) in &state.live {
             let Some(wanted) = wanted.as_ref() else { continue };
             if state.open.contains(path) {
-                let mut change = Change::new(name, None, wanted, Disruption::Live)
+                let (from, to) = (Typed::Unknown, Typed::parsed(wanted));
+                let open = Change::new(setting(name), Property::VALUE, from, to, Disruption::Live)
                     .with_note("no file sets it, so its value after the boot is known only in the run");
-                change.certainty = Certainty::Possible;
-                plan.changes.push(change);
+                plan.changes.push(open.possible());
             } else if !equal(wanted, value) {
                 let step = Step::Live { path: path.clone(), name: name.clone(), value: wanted.clone() };
-                let mut change = Change::new(name, Some(value.clone()), wanted, Disruption::Live);
+                let (from, to) = (Typed::parsed(value), Typed::parsed(wanted));
+                let mut change = Change::new(setting(name), Property::VALUE, from, to, Disruption::Live);
                 if let (Some(partner), Some(reads)) = (value::partner(path), &state.partner)
                     && !value::is_zero(reads)
                 {
@@ -213,8 +215,9 @@ impl NodeKind for Sysctl {
         };
         if !same {
             let step = Step::File(edited(text, &self.name, wanted.as_deref()));
-            let to = wanted.clone().unwrap_or_else(|| "not set".to_owned());
-            plan.push(step, Change::new(what, at_boot, to, Disruption::Live));
+            let (from, to) = (at_boot.as_deref().map(Typed::parsed), wanted.as_deref().map(Typed::parsed));
+            let change = Change::new(setting(&self.name), Property::VALUE, from, to, Disruption::Live);
+            plan.push(step, change.at(Layer::Boot));
         }
         if let Some(wanted) = &wanted {
             self.judge_boot(state, &key, wanted, &mut plan)?;
@@ -340,7 +343,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::tasks::testing::Bench;
+    use crate::tasks::testing::{Bench, told};
 
     fn declared(name: &str, value: &str) -> Sysctl {
         serde_json::from_value(serde_json::json!({"name": name, "value": value})).unwrap()
@@ -363,8 +366,7 @@ mod tests {
         let applied = bench.run(&declared("vm.swappiness", "10"), Mode::Apply);
         assert_eq!(applied.status, OpStatus::Changed);
         assert_eq!(applied.changes, predicted.changes);
-        let shown: Vec<_> =
-            applied.changes.iter().map(|c| (c.what.as_str(), c.from.as_deref(), c.to.as_str())).collect();
+        let shown: Vec<_> = applied.changes.iter().map(told).collect();
         assert_eq!(shown, [("vm.swappiness", Some("60"), "10"), ("vm.swappiness at boot", None, "10")]);
         assert_eq!(bench.read("etc/sysctl.d/90-gpufleet.conf"), "vm.swappiness = 10\n");
         let settled = bench.snapshot();
@@ -410,7 +412,7 @@ mod tests {
             serde_json::from_value(serde_json::json!({"name": "vm.swappiness", "state": "absent"})).unwrap();
         let outcome = bench.run(&absent, Mode::Apply);
         assert_eq!(
-            (outcome.changes[0].from.as_deref(), outcome.changes[0].to.as_str()),
+            (outcome.changes[0].from_text().as_deref(), outcome.changes[0].to_text().as_str()),
             (Some("10"), "not set")
         );
         assert_eq!(bench.read("etc/sysctl.d/90-gpufleet.conf"), "# ours\nkernel.panic = 5\n");

@@ -13,7 +13,7 @@ use std::{
 };
 
 use gpufleet_protocol::{
-    Change, Disruption, FailureKind, NodeOp, OpOutcome, OpRequest, OpStatus,
+    Change, Disruption, FailureKind, NodeOp, OpOutcome, OpRequest, OpStatus, Property, Subject, change,
     message::Mode,
     op::{READ_PIECE, ReadPiece},
 };
@@ -108,10 +108,10 @@ fn outcome(fetch: &FetchFile, found: &Local, changed: bool) -> Fed {
     if changed {
         tell("remote_checksum", json!(found.sha1));
         tell("remote_md5sum", Value::Null);
-        let what = format!("{} here", fetch.dest);
         outcome.changes.push(Change::new(
-            what,
-            None,
+            Subject::ControllerFile { path: fetch.dest.clone() },
+            Property::CONTENT,
+            change::Value::Unknown,
             format!("as {} on the node", fetch.src),
             Disruption::Live,
         ));

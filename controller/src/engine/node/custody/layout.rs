@@ -1,6 +1,6 @@
 //! MIG layouts that another program makes on a node: they are compared with what is declared, and left as they are.
 
-use gpufleet_protocol::{NodeOp, OpRequest, OpStatus};
+use gpufleet_protocol::{Change, NodeOp, OpRequest, OpStatus};
 use tokio::time::{Instant, sleep};
 
 use crate::{
@@ -45,7 +45,7 @@ impl Custody {
         if !matches!(outcome.status, OpStatus::NeedsPermit { .. }) {
             return Ok(Fed::Outcome(Box::new(outcome)));
         }
-        let differs: Vec<&str> = outcome.changes.iter().map(|change| change.what.as_str()).take(4).collect();
+        let differs: Vec<String> = outcome.changes.iter().map(Change::what).take(4).collect();
         let reason = format!(
             "{by} laid it out, and the play declares another layout ({}): declare the same in both",
             differs.join(", ")

@@ -8,7 +8,7 @@ use gpufleet_protocol::{
 use serde_json::{Value, json};
 
 use super::output;
-use crate::tasks::testing::Bench;
+use crate::tasks::testing::{Bench, Told, told};
 
 /// dpkg-query, dpkg, dpkg-deb, apt-cache and apt-get in one. `pool` has what lists offer, `db` what is installed.
 const TOOL: &str = include_str!("stand_in.py");
@@ -30,8 +30,8 @@ fn apt(value: Value) -> Apt {
 }
 
 fn shown(outcome: &OpOutcome) -> Vec<String> {
-    let from = |from: &Option<String>| from.clone().unwrap_or_else(|| "-".to_owned());
-    outcome.changes.iter().map(|c| format!("{}: {} -> {}", c.what, from(&c.from), c.to)).collect()
+    let line = |(what, from, to): Told| format!("{what}: {} -> {to}", from.unwrap_or("-"));
+    outcome.changes.iter().map(told).map(line).collect()
 }
 
 fn message(outcome: &OpOutcome) -> &str {
@@ -121,7 +121,7 @@ fn lists_are_updated_before_the_plan_counts() {
     let young = apt(json!({"name": "fresh", "cache_valid_time": 3600}));
     assert_eq!(bench.run(&young, Mode::Apply).data["cache_updated"], false);
     let alone = apt(json!({"update_cache": true}));
-    assert_eq!(bench.run(&alone, Mode::Apply).changes[0].what, "package lists");
+    assert_eq!(bench.run(&alone, Mode::Apply).changes[0].what(), "package lists");
     let alone = apt(json!({"update_cache": true, "cache_valid_time": 3600}));
     assert_eq!(bench.run(&alone, Mode::Apply).status, OpStatus::Ok);
     assert_eq!(bench.read("log"), "update\ninstall fresh\nupdate\nupdate\n");

@@ -4,7 +4,7 @@ use gpufleet_protocol::{OpOutcome, OpStatus, message::Mode, tasks::Dnf};
 use serde_json::{Value, json};
 
 use super::transaction;
-use crate::tasks::testing::Bench;
+use crate::tasks::testing::{Bench, Told, told};
 
 /// rpm and dnf in one. `pool` has what repositories offer, `db` what is installed.
 const TOOL: &str = r#"#!/usr/bin/python3
@@ -82,8 +82,8 @@ fn dnf(value: Value) -> Dnf {
 }
 
 fn shown(outcome: &OpOutcome) -> Vec<String> {
-    let from = |from: &Option<String>| from.clone().unwrap_or_else(|| "-".to_owned());
-    outcome.changes.iter().map(|c| format!("{}: {} -> {}", c.what, from(&c.from), c.to)).collect()
+    let line = |(what, from, to): Told| format!("{what}: {} -> {to}", from.unwrap_or("-"));
+    outcome.changes.iter().map(told).map(line).collect()
 }
 
 fn message(outcome: &OpOutcome) -> &str {

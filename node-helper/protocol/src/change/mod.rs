@@ -1,5 +1,15 @@
 //! What a task would change on a node, and how much that hurts.
 
+mod display;
+mod older;
+mod subject;
+#[cfg(test)]
+mod tests;
+mod value;
+
+pub use subject::{CronTable, Layer, Property, Subject};
+pub use value::{Amount, MigInstances, MigLayout, Unit, Value};
+
 use serde::{Deserialize, Serialize};
 
 /// How much a change disturbs what runs on the node, in increasing order.
@@ -53,16 +63,21 @@ pub enum Certainty {
 
 /// One difference between a node and what is declared for it.
 ///
-/// The same task on the same node gives the same changes in a plan and in the run that follows it.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+/// The same task on the same node gives the same changes in a plan and in the run that follows it. The sentence that
+/// people read is made of it by its `Display`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Change {
-    /// What differs, for example `GPU 0 power limit` or `vm.swappiness`.
-    pub what: String,
-    /// The value found, with its unit; `None` where there was nothing.
-    pub from: Option<String>,
-    /// The value declared, with its unit.
-    pub to: String,
+    pub subject: Subject,
+    /// What of the subject differs, for example `power limit`.
+    pub property: Property,
+    /// Which of the node's layers holds the value; the live one where it is left out.
+    #[serde(default, skip_serializing_if = "Layer::is_live")]
+    pub layer: Layer,
+    /// The value found.
+    pub from: Value,
+    /// The value declared.
+    pub to: Value,
     pub disruption: Disruption,
     #[serde(default)]
     pub certainty: Certainty,
@@ -75,21 +90,72 @@ pub struct Change {
 }
 
 impl Change {
-    /// A sure change without note or diff.
+    /// A sure change of a live value, without note or diff.
     pub fn new(
-        what: impl Into<String>,
-        from: Option<String>,
-        to: impl Into<String>,
+        subject: Subject,
+        property: Property,
+        from: impl Into<Value>,
+        to: impl Into<Value>,
         disruption: Disruption,
     ) -> Self {
-        let (what, to) = (what.into(), to.into());
-        Self { what, from, to, disruption, certainty: Certainty::Sure, note: None, diff: None }
+        Self {
+            subject,
+            property,
+            layer: Layer::Live,
+            from: from.into(),
+            to: to.into(),
+            disruption,
+            certainty: Certainty::Sure,
+            note: None,
+            diff: None,
+        }
+    }
+
+    #[must_use]
+    pub fn at(self, layer: Layer) -> Self {
+        Self { layer, ..self }
+    }
+
+    /// Only the run can tell whether it is made.
+    #[must_use]
+    pub fn possible(self) -> Self {
+        Self { certainty: Certainty::Possible, ..self }
     }
 
     #[must_use]
     pub fn with_note(mut self, note: impl Into<String>) -> Self {
         self.note = Some(note.into());
         self
+    }
+
+    /// Takes out what `no_log` forbids: values, and what the subject tells of them.
+    pub fn hide(&mut self) {
+        if self.from_text().is_some() {
+            self.from = Value::Hidden;
+        }
+        self.to = Value::Hidden;
+        (self.note, self.diff) = (None, None);
+        match &mut self.subject {
+            Subject::KernelCommandLine { parameter: told } | Subject::Block { marker: told, .. } => {
+                *told = Value::Hidden.to_string();
+            }
+            _ => {}
+        }
+    }
+
+    /// The same change without its GPU, so that those of several GPUs and nodes compare equal.
+    #[must_use]
+    pub fn of_any_gpu(&self) -> Self {
+        let mut change = self.clone();
+        if let Subject::Gpu { index, uuid } = &mut change.subject {
+            (*index, *uuid) = (0, String::new());
+        }
+        change
+    }
+
+    /// What tells it from the other changes of a task: two with the same are about the same value.
+    pub fn about(&self) -> (&Subject, &Property, Layer) {
+        (&self.subject, &self.property, self.layer)
     }
 }
 
