@@ -11,12 +11,12 @@ use gpufleet::{
     display::{self, AnsibleLines, PlanView},
     drain::{LocalRunner, Marker, Scheduler},
     engine::{
-        Engine, EngineError, Kept, Options, Overrules, Past, Recorder, Refusal, RunResult, Sink, Stepper,
-        Stop, finished,
+        Engine, EngineError, Options, Overrules, Recorder, Refusal, ResultsBudget, RunHistory, RunResult,
+        Sink, Stepper, Stop, finished,
     },
-    event::{EVENT_VERSION, Event, RunStarted, Verb, What},
+    event::{EVENT_VERSION, RunStarted, Verb, What},
     interpreter::CachedFiles,
-    journal::{self, Journal, RunDir, RunId},
+    journal::{self, Journal, Record, RunDir, RunId},
     playbook::Overrides,
     report::{self, Ending, ExitRules, Timing, computed_exit_code},
     rollout::Amount,
@@ -114,7 +114,7 @@ impl<'a> Request<'a> {
 pub struct TakenUp {
     pub run: RunId,
     pub started: RunStarted,
-    pub events: Vec<Event>,
+    pub records: Vec<Record>,
 }
 
 pub fn run(args: &RunArgs, environment: &Environment, output: &Output) -> Result<u8, CommandError> {
@@ -352,8 +352,8 @@ pub fn carry_out(
     let dir = RunDir::new(&environment.state_dir, &run);
     let journal = open_journal(&dir, request.verb, taken_up.as_ref(), &loaded.hosts, environment)?;
     loaded.program.library.read_late_from(Arc::new(LateFiles::new(dir.included())));
-    let (started, events) = match taken_up {
-        Some(before) => (before.started, before.events),
+    let (started, records) = match taken_up {
+        Some(before) => (before.started, before.records),
         None => {
             let started = RunStarted {
                 version: EVENT_VERSION,
@@ -399,11 +399,14 @@ pub fn carry_out(
         }
         _ => {}
     }
-    let stepper = request.step.then(|| Arc::new(Steps::new(&events)) as Arc<dyn Stepper>);
-    let recorder = Recorder::after(&events, journal, sinks, jiff::Timestamp::now);
+    let stepper = request.step.then(|| Arc::new(Steps::new(&records)) as Arc<dyn Stepper>);
+    let past = (!records.is_empty()).then(|| (RunHistory::of(&records), environment.who()));
+    let recorder = Recorder::after(records, journal, sinks, jiff::Timestamp::now);
     let engine = Engine {
         delegates: Arc::default(),
-        kept: Arc::new(Kept::of(loaded.play_hosts.iter().flatten().collect::<HashSet<_>>().len())),
+        results_budget: Arc::new(ResultsBudget::of(
+            loaded.play_hosts.iter().flatten().collect::<HashSet<_>>().len(),
+        )),
         program: Arc::clone(&loaded.program),
         play_hosts: loaded.play_hosts.clone(),
         neighbours: loaded.neighbours.clone(),
@@ -432,14 +435,13 @@ pub fn carry_out(
             diff: request.diff,
             runs_commands: request.runs_commands,
             holder,
-            resumed: !events.is_empty(),
+            resumed: past.is_some(),
             overrules: request.overrules,
             own_boot: environment.boot_id.clone(),
             winds_up: request.winds_up,
             adopted: request.adopted.clone(),
         },
     };
-    let past = (!events.is_empty()).then(|| (Past::of(&events), environment.who()));
     let code = block_on(drive(engine, started, past, recorder, &screen, request))??;
     let resumable = screen.lock().unwrap_or_else(PoisonError::into_inner).model.is_resumable();
     if !resumable {
@@ -486,7 +488,7 @@ fn open_journal(
 async fn drive(
     engine: Engine,
     started: RunStarted,
-    past: Option<(Past, String)>,
+    past: Option<(RunHistory, String)>,
     mut recorder: Recorder,
     screen: &Arc<Mutex<Screen>>,
     request: &Request<'_>,
@@ -706,7 +708,7 @@ mod tests {
         let grant = |host: &str| What::PermitGranted { host: host.to_owned(), class: Disruption::Reboot };
         let back = What::Released { host: "gpu001".to_owned() };
         for (seq, what) in (0..).zip([What::RunStarted(started), grant("gpu001"), back, grant("gpu002")]) {
-            screen.model.apply(&Event { seq, at: jiff::Timestamp::UNIX_EPOCH, what });
+            screen.model.apply(&gpufleet::event::Event { seq, at: jiff::Timestamp::UNIX_EPOCH, what });
         }
         let full =
             WriteError::Write { path: "journal.jsonl".into(), cause: "No space left on device".to_owned() };

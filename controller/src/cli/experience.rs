@@ -5,7 +5,7 @@
 use std::path::Path;
 
 use gpufleet::{
-    engine::{Learned, work_of},
+    engine::{DurationHistory, work_of},
     event::{Event, What},
     journal::{RunDir, RunId, newest_runs, skim},
     playbook::{Overrides, Program},
@@ -21,14 +21,19 @@ const LARGEST: u64 = 64 << 20;
 const MOST: u64 = 256 << 20;
 
 /// What earlier runs show of each play; nothing of plays without a window, which need no durations.
-pub fn learned(program: &Program, overrides: &Overrides, state_dir: &Path, own: &RunId) -> Vec<Learned> {
+pub fn learned(
+    program: &Program,
+    overrides: &Overrides,
+    state_dir: &Path,
+    own: &RunId,
+) -> Vec<DurationHistory> {
     let mut works: Vec<Option<String>> = Vec::new();
     for play in &program.plays {
         let has_window = play.policy.overridden(overrides).window.is_some();
         works.push(has_window.then(|| work_of(play)));
     }
-    let mut learned: Vec<Learned> =
-        works.iter().map(|work| work.clone().map(Learned::of).unwrap_or_default()).collect();
+    let mut learned: Vec<DurationHistory> =
+        works.iter().map(|work| work.clone().map(DurationHistory::of).unwrap_or_default()).collect();
     if works.iter().all(Option::is_none) {
         return learned;
     }
@@ -46,7 +51,7 @@ pub fn learned(program: &Program, overrides: &Overrides, state_dir: &Path, own: 
         if !is_of(&beginning, &works) {
             continue;
         }
-        let Some(events) = skim(&dir, &Learned::KINDS, LARGEST) else { continue };
+        let Some(events) = skim(&dir, &DurationHistory::KINDS, LARGEST) else { continue };
         learned.iter_mut().for_each(|learned| learned.add(&events));
         runs += 1;
     }
@@ -72,6 +77,7 @@ mod tests {
 
     use gpufleet::{
         event::{EVENT_VERSION, NodeState, PlayStarted, RunStarted, Verb},
+        index::PlayIndex,
         journal::Journal,
         rollout::Window,
     };
@@ -106,14 +112,13 @@ mod tests {
             inputs: std::collections::BTreeMap::new(),
         };
         let play = PlayStarted {
-            play: 0,
+            play: PlayIndex(0),
             name: "all".to_owned(),
             hosts: Vec::new(),
             waves: Vec::new(),
             max_unavailable: 1,
             policy: None,
             work: Some(work_of(&program().plays[0])),
-            so_far: None,
         };
         let mut events = vec![What::RunStarted(started), What::PlayStarted(play)];
         for node in nodes {
@@ -123,7 +128,7 @@ mod tests {
             events.push(What::NodeState { host, state: NodeState::Done, detail: None });
         }
         for (seq, what) in (0..).zip(events) {
-            journal.append(&Event { seq, at: jiff::Timestamp::UNIX_EPOCH, what }).unwrap();
+            journal.append(&Event { seq, at: jiff::Timestamp::UNIX_EPOCH, what }.into()).unwrap();
         }
         journal.close().unwrap();
         run
@@ -133,7 +138,7 @@ mod tests {
     fn runs_of_the_same_work_are_found_and_others_harm_nothing() {
         let (state, program) = (tempfile::tempdir().unwrap(), program());
         let path = state.path();
-        let nothing = [Learned::of(work_of(&program.plays[0]))];
+        let nothing = [DurationHistory::of(work_of(&program.plays[0]))];
         let own = RunId::generate();
         assert_eq!(learned(&program, &window(), path, &own), nothing);
 
@@ -150,7 +155,7 @@ mod tests {
         assert_eq!(learned(&program, &window(), path, &first), nothing, "its own journal is none of them");
         record(path, Verb::Run, 3..5);
         assert_ne!(learned(&program, &window(), path, &own), one);
-        assert_eq!(learned(&program, &Overrides::default(), path, &own), [Learned::default()]);
+        assert_eq!(learned(&program, &Overrides::default(), path, &own), [DurationHistory::default()]);
     }
 
     #[test]
@@ -163,7 +168,7 @@ mod tests {
         record(state.path(), Verb::Run, 1..3);
         let after = learned(&program, &window(), state.path(), &RunId::generate());
         assert_ne!(before, after, "the newest one is another");
-        let runs = |learned: &[Learned]| format!("{learned:?}").matches("\"01").count();
+        let runs = |learned: &[DurationHistory]| format!("{learned:?}").matches("\"01").count();
         assert_eq!((runs(&before), runs(&after)), (RUNS, RUNS));
     }
 }

@@ -3,7 +3,7 @@
 use std::fs;
 
 use gpufleet::{
-    display::{self, RunRow},
+    display::{self, JsonLines, RunRow},
     event::Verb,
     journal::{JournalError, RunDir, list_runs, process_of, read_events, resolve_run},
     report::{HTML, JSON, NOT_OVER, Renderer, RunModel, Standing},
@@ -90,7 +90,11 @@ pub fn report(args: &ReportArgs, environment: &Environment, output: &Output) -> 
     }
     let text = match args.format {
         ReportFormat::Human => display::not_over(&model, &output.style) + &screen(&model, output),
-        ReportFormat::Jsonl => fs::read_to_string(dir.journal())?,
+        ReportFormat::Jsonl => {
+            let mut lines = JsonLines::new(Vec::new());
+            events.iter().try_for_each(|event| lines.event(event))?;
+            lines.into_text()
+        }
         ReportFormat::Document(renderer) => document(renderer)?,
         ReportFormat::Path => {
             // Why always: a page of an earlier moment would look like this one's.

@@ -6,7 +6,7 @@ use gpufleet::{
     drain::{Marker, Target},
     engine::Recorder,
     event::{DrainStep, RunFinished, What},
-    journal::{Journal, RunDir, RunSummary, list_runs, process_of, read_events},
+    journal::{Journal, RunDir, RunSummary, list_runs, process_of, read_events, read_for_resume},
     report::fold_names,
 };
 
@@ -163,9 +163,9 @@ pub fn adopt(args: AdoptArgs, environment: &Environment, output: &Output) -> Res
 
 /// Ends a run in its journal: another one has its nodes.
 fn give_up(dir: &RunDir) -> Result<(), CommandError> {
-    let events = read_events(&dir.journal())?;
+    let records = read_for_resume(dir)?;
     let journal = Journal::reopen(dir).map_err(CommandError::user)?;
-    let mut recorder = Recorder::after(&events, journal, Vec::new(), jiff::Timestamp::now);
+    let mut recorder = Recorder::after(records, journal, Vec::new(), jiff::Timestamp::now);
     let finished = RunFinished {
         exit_code: 130,
         summary: "another run took its nodes over".to_owned(),

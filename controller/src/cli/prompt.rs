@@ -9,8 +9,9 @@ use futures::future::BoxFuture;
 use gpufleet::{
     display::{self, Style},
     engine::{Confirm, Forecast, Prompt, Refusal, Stepper},
-    event::{Event, What},
+    index::PlayIndex,
     interpreter::Fed,
+    journal::{Entry, Record, Replayed},
     visible::visible_lines,
 };
 
@@ -132,16 +133,16 @@ pub struct Steps {
 
 #[derive(Default)]
 struct Said {
-    answers: HashMap<(usize, String), bool>,
+    answers: HashMap<(PlayIndex, String), bool>,
     /// `c`: everything else runs.
     all: bool,
 }
 
 impl Steps {
     /// What a person said in an earlier process of this run holds.
-    pub fn new(events: &[Event]) -> Self {
-        let answers = events.iter().filter_map(|event| match &event.what {
-            What::Fed { play, op_id, fed: Some(fed), .. } => match **fed {
+    pub fn new(records: &[Record]) -> Self {
+        let answers = records.iter().filter_map(|record| match &record.what {
+            Entry::Replay(Replayed::Fed { play, op_id, fed: Some(fed), .. }) => match **fed {
                 Fed::Asked { run } => Some(((*play, op_id.clone()), run)),
                 _ => None,
             },
@@ -153,7 +154,7 @@ impl Steps {
 }
 
 impl Stepper for Steps {
-    fn runs<'a>(&'a self, play: usize, task: &'a str, title: &'a str) -> BoxFuture<'a, bool> {
+    fn runs<'a>(&'a self, play: PlayIndex, task: &'a str, title: &'a str) -> BoxFuture<'a, bool> {
         Box::pin(async move {
             // Why held while a person thinks: the other nodes wait for the same answer.
             let mut said = self.said.lock().await;

@@ -150,7 +150,7 @@ fn one_of(runs: Runs, wanted: RunId) -> Result<RunSummary, CommandError> {
         return Err(unreadable(run, error));
     }
     let found = runs.readable.into_iter().find(|run| run.run == wanted);
-    Ok(found.ok_or_else(|| JournalError::NoSuchRun(wanted.to_string()))?)
+    Ok(found.ok_or_else(|| JournalError::NoSuchRun { given: wanted.to_string() })?)
 }
 
 /// Of a run that nothing can go on with.
@@ -189,8 +189,8 @@ fn take_up(found: RunSummary, environment: &Environment) -> Result<(RunArgs, Tak
     let Inputs { directory, args } = inputs(&dir.inputs())?;
     std::env::set_current_dir(&directory)
         .map_err(|e| CommandError::user(format!("cannot go to {}: {e}", directory.display())))?;
-    let events = read_for_resume(&dir)?;
-    Ok((args, TakenUp { run: found.run, started: found.started, events }))
+    let records = read_for_resume(&dir)?;
+    Ok((args, TakenUp { run: found.run, started: found.started, records }))
 }
 
 /// How long the journal of a process that was killed may stay locked: a program that it was just starting shares the lock

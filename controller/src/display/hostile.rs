@@ -109,7 +109,7 @@ fn screens(events: &[Event]) -> Vec<(&'static str, String)> {
     }
     let mut lines = JsonLines::new(Vec::new());
     events.iter().for_each(|event| lines.event(event).unwrap());
-    shown.push(("jsonl", lines.into_inner()));
+    shown.push(("jsonl", lines.into_text()));
     shown
 }
 

@@ -31,8 +31,8 @@ impl<W: Write> JsonLines<W> {
         Self { out, seq: 0 }
     }
 
-    #[cfg(test)]
-    pub(super) fn into_inner(self) -> String
+    /// Everything that was written.
+    pub fn into_text(self) -> String
     where
         W: Into<Vec<u8>>,
     {

@@ -10,7 +10,7 @@ use super::{
     plan::{LABEL, note},
 };
 use crate::{
-    event::{Origin, PlayStarted, PolicyShape, WaveShape, WorstCase},
+    event::{DurationOrigin, PlayStarted, PolicyShape, WaveShape, WorstCase},
     report::{RunModel, fold_names},
 };
 
@@ -153,7 +153,7 @@ fn learned(case: &WorstCase) -> String {
     let mut named: Vec<String> = Vec::new();
     let mut measured = None;
     for part in &case.parts {
-        if let Origin::Learned { nodes, runs } = part.from {
+        if let DurationOrigin::Learned { nodes, runs } = part.from {
             named.push(part.what.to_string());
             measured = Some((nodes, runs));
         }

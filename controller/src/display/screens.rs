@@ -6,6 +6,7 @@ use jiff::SignedDuration;
 use super::*;
 use crate::{
     event::{DrainStep, NodeState, TaskReport, TaskStatus, Verb, What},
+    index::PlayIndex,
     report::{
         RunModel,
         sample::{self, Stream},
@@ -197,7 +198,7 @@ fn no_line_of_a_frame_is_wider_than_the_terminal() {
     let mut s = Stream::new();
     s.started(Verb::Run, &hosts);
     s.play(&hosts, &[("canary", 2), ("a label of some length", 28)]);
-    s.push(What::WaveStarted { play: 0, wave: 0, hosts: hosts[..2].to_vec() });
+    s.push(What::WaveStarted { play: PlayIndex(0), wave: 0, hosts: hosts[..2].to_vec() });
     for host in &hosts {
         s.state(
             host,

@@ -10,7 +10,11 @@ use jiff::{Timestamp, tz::TimeZone};
 
 use super::*;
 use crate::{
-    event::{NodeState, Origin, Part, PolicyShape, TaskReport, TaskStatus, Verb, What, WorstCase, WorstPart},
+    event::{
+        DurationOrigin, NodeState, OpId, OutagePart, PolicyShape, TaskReport, TaskStatus, Verb, What,
+        WorstCase, WorstPart,
+    },
+    index::PlayIndex,
     report::{
         RunModel,
         sample::{self, Stream},
@@ -128,10 +132,10 @@ fn plan_without_a_drainer() {
 #[test]
 fn plan_with_times_that_were_learned() {
     let part = |what, seconds, from| WorstPart { what, seconds, from };
-    let learned = Origin::Learned { nodes: 23, runs: 3 };
-    let drain = part(Part::Drain, 420, learned);
-    let reboot = part(Part::Reboot, 540, learned);
-    let work = part(Part::Work, 240, learned);
+    let learned = DurationOrigin::Learned { nodes: 23, runs: 3 };
+    let drain = part(OutagePart::Drain, 420, learned);
+    let reboot = part(OutagePart::Reboot, 540, learned);
+    let work = part(OutagePart::Work, 240, learned);
     let with = |parts: Vec<WorstPart>| PolicyShape {
         worst_case: vec![WorstCase::new(Disruption::Reboot, parts)],
         failure_domain: None,
@@ -148,19 +152,19 @@ fn plan_with_times_that_were_learned() {
                 take up to 1h
     Window      Sat 02:00-06:00 Europe/Berlin: open for 4h; a node is begun up to 20m before its end
     "#);
-    let declared = |what, seconds| part(what, seconds, Origin::Declared);
-    insta::assert_snapshot!(lines(vec![declared(Part::Drain, 3600), reboot, work]), @r#"
+    let declared = |what, seconds| part(what, seconds, DurationOrigin::Declared);
+    insta::assert_snapshot!(lines(vec![declared(OutagePart::Drain, 3600), reboot, work]), @r#"
     Time        a node is out for up to 1h 13m (reboot; reboot and work learned from 23 nodes of 3
                 runs); all of them take up to 3h 39m
     Window      Sat 02:00-06:00 Europe/Berlin: open for 4h; a node is begun up to 1h 13m before its
                 end
     "#);
-    insta::assert_snapshot!(lines(vec![declared(Part::Reboot, 900), work]), @r#"
+    insta::assert_snapshot!(lines(vec![declared(OutagePart::Reboot, 900), work]), @r#"
     Time        a node is out for up to 19m (reboot; work learned from 23 nodes of 3 runs); all of
                 them take up to 57m
     Window      Sat 02:00-06:00 Europe/Berlin: open for 4h; a node is begun up to 19m before its end
     "#);
-    insta::assert_snapshot!(lines(vec![part(Part::Work, 600, Origin::Default)]), @r#"
+    insta::assert_snapshot!(lines(vec![part(OutagePart::Work, 600, DurationOrigin::Default)]), @r#"
     Time        a node is out for up to 10m (reboot); all of them take up to 30m
     Window      Sat 02:00-06:00 Europe/Berlin: open for 4h; a node is begun up to 10m before its end
     "#);
@@ -427,14 +431,14 @@ fn the_live_frame_names_the_slowest() {
     for host in &hosts[..2] {
         s.state(host, NodeState::Applying, None).end(host, NodeState::Done, None);
     }
-    s.push(What::WaveStarted { play: 0, wave: 1, hosts: hosts[2..252].to_vec() });
+    s.push(What::WaveStarted { play: PlayIndex(0), wave: 1, hosts: hosts[2..252].to_vec() });
     for host in &hosts[2..40] {
         s.wait_ms(1000).state(host, NodeState::Applying, None);
     }
     s.state("gpu004", NodeState::Rebooting, Some("waiting for SSH"));
     s.push(What::TaskStarted {
         host: "gpu003".into(),
-        op_id: "1".into(),
+        op_id: OpId::new(PlayIndex(0), "tasks.1", "gpu003"),
         task: "tune fabric".into(),
         kind: "shell".into(),
     });
@@ -468,12 +472,12 @@ fn the_status_says_that_the_window_is_waited_for() {
         s.state(host, NodeState::Preflight, None);
     }
     let opens = s.now() + jiff::SignedDuration::from_mins(192);
-    s.push(What::AwaitsWindow { play: 0, opens });
+    s.push(What::AwaitsWindow { play: PlayIndex(0), opens });
     let line = plain_status(&RunModel::of(&s.events), s.now(), &style());
     insta::assert_snapshot!(line, @r"
     waits for the window, which opens in 3h 12m, 0 of 2 nodes  00:00  failed 0  pending 2
     ");
-    s.push(What::WaveStarted { play: 0, wave: 0, hosts: hosts.clone() });
+    s.push(What::WaveStarted { play: PlayIndex(0), wave: 0, hosts: hosts.clone() });
     let line = plain_status(&RunModel::of(&s.events), s.now(), &style());
     insta::assert_snapshot!(line, @r"
     0 of 2 nodes  00:00  failed 0  pending 2

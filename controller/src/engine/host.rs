@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// One host of the run.
-pub(crate) struct Slot {
+pub(crate) struct HostState {
     pub(crate) name: String,
     pub(crate) link: Option<(Arc<dyn Link>, Purpose)>,
     /// Variables that tasks set, facts included.
@@ -36,7 +36,7 @@ pub(crate) struct Slot {
     pub(crate) forecast: Option<Prediction>,
     /// Where it stood when an earlier process of this run ended.
     pub(crate) resumed: Option<Box<Resumed>>,
-    pub(crate) kept: KeptResults,
+    pub(crate) results: HostResults,
     pub(crate) custody: CustodyRecord,
 }
 
@@ -76,7 +76,7 @@ pub(crate) struct PlayWide {
 
 /// How much of a host's results is kept, in bytes.
 #[derive(Default)]
-pub(crate) struct KeptResults {
+pub(crate) struct HostResults {
     pub(crate) bytes: u64,
     /// The last one of them.
     pub(crate) last: u64,
@@ -136,7 +136,7 @@ impl CustodyRecord {
     }
 }
 
-impl Slot {
+impl HostState {
     pub(crate) fn new(name: String) -> Self {
         Self {
             name,
@@ -152,7 +152,7 @@ impl Slot {
             forecast: None,
             resumed: None,
             play_wide: PlayWide::default(),
-            kept: KeptResults::default(),
+            results: HostResults::default(),
             custody: CustodyRecord::default(),
         }
     }
@@ -223,15 +223,16 @@ impl Slot {
     }
 
     /// `meta: clear_host_errors`: hosts that were lost before take part in the next play.
-    pub(crate) fn clear_errors(slots: &mut [Self]) {
-        let cleared = slots.iter_mut().fold(false, |any, slot| any | slot.play_wide.cleared_errors);
-        for slot in slots {
+    pub(crate) fn clear_errors(host_states: &mut [Self]) {
+        let cleared =
+            host_states.iter_mut().fold(false, |any, host_state| any | host_state.play_wide.cleared_errors);
+        for host_state in host_states {
             // Why not one that did it: what it lost it lost behind it.
-            let before = !std::mem::take(&mut slot.play_wide.cleared_errors);
-            let gone = matches!(slot.verdict, NodeState::Failed | NodeState::Unreachable);
-            if cleared && before && gone && !slot.is_out() {
-                slot.verdict = NodeState::Pending;
-                slot.message = None;
+            let before = !std::mem::take(&mut host_state.play_wide.cleared_errors);
+            let gone = matches!(host_state.verdict, NodeState::Failed | NodeState::Unreachable);
+            if cleared && before && gone && !host_state.is_out() {
+                host_state.verdict = NodeState::Pending;
+                host_state.message = None;
             }
         }
     }
@@ -276,22 +277,22 @@ mod tests {
 
     #[test]
     fn cleared_errors_bring_back_who_was_lost_before() {
-        let slot = |name: &str, verdict, cleared_errors| {
-            let mut slot = Slot::new(name.to_owned());
-            (slot.verdict, slot.play_wide.cleared_errors) = (verdict, cleared_errors);
-            slot
+        let host_state = |name: &str, verdict, cleared_errors| {
+            let mut host_state = HostState::new(name.to_owned());
+            (host_state.verdict, host_state.play_wide.cleared_errors) = (verdict, cleared_errors);
+            host_state
         };
         let states = |cleared: bool| {
-            let mut slots = vec![
-                slot("lost before", NodeState::Failed, false),
-                slot("lost behind", NodeState::Failed, cleared),
-                slot("gone before", NodeState::Unreachable, false),
-                slot("fine", NodeState::Done, cleared),
-                slot("held", NodeState::Held, false),
+            let mut host_states = vec![
+                host_state("lost before", NodeState::Failed, false),
+                host_state("lost behind", NodeState::Failed, cleared),
+                host_state("gone before", NodeState::Unreachable, false),
+                host_state("fine", NodeState::Done, cleared),
+                host_state("held", NodeState::Held, false),
             ];
-            Slot::clear_errors(&mut slots);
-            assert!(!slots.iter().any(|slot| slot.play_wide.cleared_errors));
-            slots.iter().map(|slot| slot.verdict).collect::<Vec<_>>()
+            HostState::clear_errors(&mut host_states);
+            assert!(!host_states.iter().any(|host_state| host_state.play_wide.cleared_errors));
+            host_states.iter().map(|host_state| host_state.verdict).collect::<Vec<_>>()
         };
         use NodeState::{Done, Failed, Held, Pending, Unreachable};
         assert_eq!(states(true), [Pending, Failed, Pending, Done, Held]);

@@ -14,7 +14,6 @@ mod node;
 mod ports;
 mod replay;
 mod run;
-pub(crate) mod task_report;
 #[cfg(test)]
 mod tests;
 mod verdict;
@@ -25,14 +24,14 @@ pub use fleet::{
     ending::{RunResult, Stop, finished},
     recorder::Recorder,
 };
-pub use node::{conversation::delegates::Delegates, kept::Kept, settings::Overrules};
+pub use node::{conversation::delegates::Delegates, results_budget::ResultsBudget, settings::Overrules};
 pub use ports::{
     confirm::{Confirm, Forecast, Prompt, Refusal, Stepper},
     link::{ConnectFailure, Connector, Link, LinkError, Progress, Purpose, Way},
     sink::Sink,
 };
 pub use replay::{
-    durations::{Learned, work_of},
-    history::Past,
+    durations::{DurationHistory, work_of},
+    history::RunHistory,
 };
 pub use run::engine::{Engine, Options};

@@ -1,18 +1,21 @@
 //! Events: the only way to learn about a run.
 //!
 //! They are owned, serialisable and versioned; the terminal, `--format jsonl`, the report and the journal are sinks
-//! of the same stream. This module owns their shape and knows nothing of any sink.
+//! of the same stream. This module owns their shape, and knows nothing of any sink or of who tells of events. What only a
+//! resume reads is no event: it is the [journal](crate::journal)'s.
 
 mod drain;
 mod judged;
 mod node;
+mod op_id;
 mod policy;
 mod task;
 
 pub use drain::DrainStep;
 pub use judged::Judged;
 pub use node::{NodeOutcome, NodeState};
-pub use policy::{DomainShape, Origin, Part, PolicyShape, WorstCase, WorstPart};
+pub use op_id::{OpId, OpIdError};
+pub use policy::{DomainShape, DurationOrigin, OutagePart, PolicyShape, WorstCase, WorstPart};
 pub use task::{Phase, Position, RecapCounts, TaskReport, TaskStatus};
 
 use std::collections::BTreeMap;
@@ -23,19 +26,19 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::{
-    interpreter::Fed,
-    rollout::{Input, SoFar},
-};
+use crate::index::PlayIndex;
 
-/// Version of the event shapes; readers refuse a journal of a newer one.
-pub const EVENT_VERSION: u32 = 1;
+/// Version of the shapes of events and of a journal's records; readers refuse a journal of a newer one.
+///
+/// 2: a task's position has its true column, and what a play began with is a record of its own.
+pub const EVENT_VERSION: u32 = 2;
 
 /// One thing that happened, at one moment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[schemars(deny_unknown_fields)]
 pub struct Event {
-    /// Counts from 0 without gaps: in a journal its records, in `--format jsonl` the lines of that output.
+    /// Counts from 0: in `--format jsonl` the lines of that output, in a journal its records, some of which are no
+    /// events.
     pub seq: u64,
     /// RFC 3339.
     #[schemars(with = "String")]
@@ -76,18 +79,18 @@ pub enum What {
     PlayStarted(PlayStarted),
     /// Everything is read; the next wave waits for the maintenance window.
     AwaitsWindow {
-        play: usize,
+        play: PlayIndex,
         #[schemars(with = "String")]
         opens: Timestamp,
     },
     /// Nodes of one wave may begin.
     WaveStarted {
-        play: usize,
+        play: PlayIndex,
         wave: usize,
         hosts: Vec<String>,
     },
     WaveFinished {
-        play: usize,
+        play: PlayIndex,
         wave: usize,
     },
     Connected {
@@ -112,7 +115,7 @@ pub enum What {
     /// Written and synced before the act, so that a crash knows what may have happened.
     TaskStarted {
         host: String,
-        op_id: String,
+        op_id: OpId,
         task: String,
         kind: String,
     },
@@ -198,48 +201,39 @@ pub enum What {
         epoch: u64,
         who: String,
     },
-    /// What the prediction of a play said of a node.
-    NodePredicted {
-        host: String,
-        play: usize,
-        class: Disruption,
-        /// One reboot will serve the resets too.
-        one_reboot: bool,
-    },
-    /// A node's turn in a play.
-    NodeBegan {
-        host: String,
-        play: usize,
-        one_reboot: bool,
-    },
-    /// What a node's cursor was told, so that a resume can tell it again.
-    Fed {
-        host: String,
-        play: usize,
-        /// Identity of the operation; empty for a latch.
-        op_id: String,
-        /// Nothing where it is secret: that lies in the run's sealed file.
-        #[schemars(with = "Value")]
-        fed: Option<Box<Fed>>,
-        secret: bool,
-    },
-    /// What the rollout was told, for the same purpose.
-    Rollout {
-        play: usize,
-        #[schemars(with = "String")]
-        now: Timestamp,
-        #[schemars(with = "Value")]
-        input: Input,
-    },
 }
 
 impl What {
-    /// Whether it serves a resume only: no screen and no program that follows a run wants it.
-    pub const fn is_internal(&self) -> bool {
-        matches!(
-            self,
-            Self::NodePredicted { .. } | Self::NodeBegan { .. } | Self::Fed { .. } | Self::Rollout { .. }
-        )
+    /// The host that it is about; none where it concerns the run or several hosts.
+    pub fn host(&self) -> Option<&str> {
+        match self {
+            Self::Connected { host, .. }
+            | Self::FactsRead { host, .. }
+            | Self::NodeState { host, .. }
+            | Self::TaskStarted { host, .. }
+            | Self::Progress { host, .. }
+            | Self::TaskFinished { host, .. }
+            | Self::PermitWanted { host, .. }
+            | Self::PermitGranted { host, .. }
+            | Self::Released { host }
+            | Self::IdleChecked { host, .. }
+            | Self::Drain { host, .. }
+            | Self::Overridden { host: Some(host), .. }
+            | Self::RebootIssued { host, .. }
+            | Self::RebootRefused { host, .. }
+            | Self::Rebooted { host, .. }
+            | Self::PowerCycled { host, .. }
+            | Self::NodeFinished { host, .. } => Some(host),
+            Self::RunStarted(_)
+            | Self::PlayStarted(_)
+            | Self::AwaitsWindow { .. }
+            | Self::WaveStarted { .. }
+            | Self::WaveFinished { .. }
+            | Self::Notice { .. }
+            | Self::Overridden { host: None, .. }
+            | Self::RunResumed { .. }
+            | Self::RunFinished(_) => None,
+        }
     }
 }
 
@@ -292,7 +286,7 @@ pub struct RunStarted {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[schemars(deny_unknown_fields)]
 pub struct PlayStarted {
-    pub play: usize,
+    pub play: PlayIndex,
     pub name: String,
     pub hosts: Vec<String>,
     pub waves: Vec<WaveShape>,
@@ -304,9 +298,6 @@ pub struct PlayStarted {
     /// versions before it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub work: Option<String>,
-    /// What earlier plays had left behind by then. None in records of versions before it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub so_far: Option<SoFar>,
 }
 
 /// One wave as it was planned.

@@ -38,7 +38,7 @@ impl PolicyShape {
     /// How much of that the drain is expected to take.
     pub fn drain_part_s(&self, class: Disruption) -> u64 {
         let case = self.worst_case.iter().find(|case| case.class == class);
-        let part = case.and_then(|case| case.parts.iter().find(|part| part.what == Part::Drain));
+        let part = case.and_then(|case| case.parts.iter().find(|part| part.what == OutagePart::Drain));
         part.map_or(self.drain_s, |part| part.seconds)
     }
 }
@@ -73,14 +73,14 @@ impl WorstCase {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(deny_unknown_fields)]
 pub struct WorstPart {
-    pub what: Part,
+    pub what: OutagePart,
     pub seconds: u64,
-    pub from: Origin,
+    pub from: DurationOrigin,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Part {
+pub enum OutagePart {
     /// From the cordon until nothing runs there, a notice's deadline included.
     Drain,
     /// From the order until the node is up in a new boot.
@@ -90,7 +90,7 @@ pub enum Part {
     Work,
 }
 
-impl std::fmt::Display for Part {
+impl std::fmt::Display for OutagePart {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.pad(match self {
             Self::Drain => "drain",
@@ -104,7 +104,7 @@ impl std::fmt::Display for Part {
 /// Where a duration comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", tag = "source")]
-pub enum Origin {
+pub enum DurationOrigin {
     /// The playbook says it.
     Declared,
     /// Nothing says it.

@@ -1,17 +1,40 @@
 //! How one task ended on one node.
 
+use std::sync::Arc;
+
 use gpufleet_protocol::{Awaiting, Blocker, Change};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// Place of a task in its playbook, from 1.
+use super::OpId;
+
+/// Place of a task in its playbook.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[schemars(deny_unknown_fields)]
 pub struct Position {
-    pub file: String,
+    #[serde(with = "shared_text")]
+    #[schemars(with = "String")]
+    pub file: Arc<str>,
+    /// From 1.
     pub line: u32,
+    /// In characters, from 1; always 1 in records of event version 1.
     pub column: u32,
+}
+
+/// Shared text, written as any other.
+mod shared_text {
+    use std::sync::Arc;
+
+    use serde::{Deserialize as _, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(text: &Arc<str>, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(text)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Arc<str>, D::Error> {
+        String::deserialize(from).map(Arc::from)
+    }
 }
 
 impl std::fmt::Display for Position {
@@ -51,25 +74,25 @@ pub enum TaskStatus {
     Held,
 }
 
-/// One task's end on one node, or one member's of a GPU group.
+/// One task's end on one node, or that of one item of its loop, or of one member of a GPU group.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[schemars(deny_unknown_fields)]
 pub struct TaskReport {
     /// Identity in the run: play, section, task, loop key and host.
-    pub op_id: String,
+    pub op_id: OpId,
     /// Its name, or its kind where it has none.
     pub task: String,
     pub kind: String,
     pub position: Position,
     pub phase: Phase,
     pub status: TaskStatus,
-    /// Failed, and the playbook says that this is no matter.
+    /// Failed or unreachable, and the playbook says to go on.
     pub ignored: bool,
     /// Failed, and a `rescue` took over.
     pub rescued: bool,
     /// Why, or what it said.
     pub message: Option<String>,
-    /// Label of the loop item.
+    /// Label of the loop's item; a report with one is followed by the report of the whole task.
     pub item: Option<String>,
     /// The host that did it, where `delegate_to` names another one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -85,6 +108,36 @@ pub struct TaskReport {
     /// What `register` gets; empty for `no_log`.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub data: Map<String, Value>,
+}
+
+impl TaskReport {
+    /// A report that says which task it is of, where that stands, and how it ended.
+    pub fn new(
+        op_id: OpId,
+        task: impl Into<String>,
+        kind: impl Into<String>,
+        position: Position,
+        status: TaskStatus,
+    ) -> Self {
+        Self {
+            phase: op_id.phase,
+            op_id,
+            task: task.into(),
+            kind: kind.into(),
+            position,
+            status,
+            ignored: false,
+            rescued: false,
+            message: None,
+            item: None,
+            delegated_to: None,
+            changes: Vec::new(),
+            awaiting: Vec::new(),
+            blockers: Vec::new(),
+            warnings: Vec::new(),
+            data: Map::new(),
+        }
+    }
 }
 
 /// The numbers of Ansible's recap.

@@ -3,56 +3,15 @@
 use std::fmt;
 use std::sync::Arc;
 
-pub use crate::event::Phase;
 pub use gpufleet_protocol::message::Mode;
 use gpufleet_protocol::op::Blob;
 use gpufleet_protocol::tasks::{Pause, RebootWhen};
 use gpufleet_protocol::{Disruption, NodeOp};
 use serde::{Deserialize, Serialize};
 
-/// The identity of an operation within a run; the journal knows it by this.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct OpId {
-    /// Index of the play, from 0.
-    pub play: u32,
-    /// Place of the task in the play, such as `tasks.3.rescue.0`.
-    #[serde(with = "arc_text")]
-    pub task: Arc<str>,
-    /// Index of the loop's item, from 0.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub item: Option<u32>,
-    #[serde(default)]
-    pub phase: Phase,
-    /// How often before the same was done: flushes of handlers, activations, verifications.
-    #[serde(default)]
-    pub round: u32,
-    /// Which retry of `until` it is, from 0.
-    #[serde(default)]
-    pub retry: u32,
-    #[serde(with = "arc_text")]
-    pub host: Arc<str>,
-}
-
-impl fmt::Display for OpId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.play, self.task)?;
-        if let Some(item) = self.item {
-            write!(f, "[{item}]")?;
-        }
-        match self.phase {
-            Phase::Declared => {}
-            Phase::Reassert => f.write_str("+reassert")?,
-            Phase::Verify => f.write_str("+verify")?,
-        }
-        if self.round > 0 {
-            write!(f, "#{}", self.round)?;
-        }
-        if self.retry > 0 {
-            write!(f, "~{}", self.retry)?;
-        }
-        write!(f, "@{}", self.host)
-    }
-}
+use crate::diagnostic::Span;
+use crate::event;
+pub use crate::event::{OpId, Phase};
 
 /// One thing for the session to do; answered by exactly one feed.
 #[derive(Clone, Debug)]
@@ -61,9 +20,8 @@ pub struct Action {
     /// Rendered name of the task.
     pub task: String,
     pub kind: &'static str,
-    pub file: Arc<str>,
-    /// From 1.
-    pub line: u32,
+    /// Where the task is written.
+    pub position: event::Position,
     pub mode: Mode,
     pub phase: Phase,
     pub work: Work,
@@ -89,6 +47,11 @@ pub struct Action {
     pub job: Option<Job>,
     /// What it gives stays with the host: it is registered, or an item of a loop, or facts.
     pub keeps: bool,
+}
+
+/// Where something is written, as events say it.
+pub(super) fn position(span: &Span) -> event::Position {
+    event::Position { file: Arc::from(span.file()), line: span.line, column: span.column }
 }
 
 /// How an operation goes on by itself.
@@ -160,25 +123,5 @@ pub struct BlobNeed {
 impl fmt::Debug for BlobNeed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "BlobNeed({}, {} bytes)", self.blob.sha256, self.blob.size)
-    }
-}
-
-/// Shared text in serialised types.
-pub(super) mod arc_text {
-    use std::sync::Arc;
-
-    use serde::{Deserialize as _, Deserializer, Serializer};
-
-    pub(in crate::interpreter) fn serialize<S: Serializer>(
-        text: &Arc<str>,
-        to: S,
-    ) -> Result<S::Ok, S::Error> {
-        to.serialize_str(text)
-    }
-
-    pub(in crate::interpreter) fn deserialize<'de, D: Deserializer<'de>>(
-        from: D,
-    ) -> Result<Arc<str>, D::Error> {
-        String::deserialize(from).map(Arc::from)
     }
 }

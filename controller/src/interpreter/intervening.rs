@@ -3,25 +3,23 @@
 //! A declared state that differs at the end is a failure, unless the play itself may have made the difference: a command, of which
 //! nobody knows what it touches, or a task of another kind that works at the same place. Pure; it errs towards failure.
 
-use std::sync::Arc;
-
 use gpufleet_protocol::NodeOp;
 use gpufleet_protocol::operation::{Reach, is_below};
 
 use super::action::Action;
+use crate::event::Position;
 
 /// A task that ran after another one had declared something.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Intervener {
     title: String,
-    file: Arc<str>,
-    line: u32,
+    position: Position,
 }
 
 impl Intervener {
     pub(super) fn of(action: &Action) -> Self {
         let title = if action.no_log { action.kind.to_owned() } else { action.task.clone() };
-        Self { title, file: Arc::clone(&action.file), line: action.line }
+        Self { title, position: action.position.clone() }
     }
 
     /// Tasks by name and place, for a sentence.
@@ -30,7 +28,7 @@ impl Intervener {
         let mut names: Vec<String> = all
             .iter()
             .take(NAMED)
-            .map(|one| format!("\"{}\" ({}:{})", one.title, one.file, one.line))
+            .map(|one| format!("\"{}\" ({}:{})", one.title, one.position.file, one.position.line))
             .collect();
         if all.len() > NAMED {
             names.push(format!("{} more", all.len() - NAMED));

@@ -8,7 +8,6 @@
 
 mod action;
 mod arguments;
-mod board;
 mod check_files;
 mod cursor;
 mod facts;
@@ -18,18 +17,17 @@ mod ledger;
 mod outside;
 mod placing;
 mod prepare;
-mod report;
+mod snapshots;
 mod var_files;
 
 pub use action::{Action, BlobNeed, FetchFile, Job, Mode, OpId, Phase, RunAs, Work};
-pub use board::{Board, Given};
 pub use check_files::check_files;
 pub(crate) use cursor::for_all;
 pub use cursor::{Copied, Cursor, End, EndState, Fed, HostContext, HostVars, Position, Step};
 pub use facts::fact_vars;
 pub use files::{CachedFiles, FileContent, FileKind, Files, TreeFile};
 pub use outside::Machine;
-pub use report::{Status, TaskReport};
+pub use snapshots::{DelegatedFacts, HostSnapshots};
 
 #[cfg(test)]
 pub(crate) mod tests;

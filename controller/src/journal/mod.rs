@@ -1,11 +1,12 @@
-//! The durable record of a run: one folder a run, one event a line.
+//! The durable record of a run: one folder a run, one [`Record`] a line.
 //!
-//! Owns the folder's layout, when a record is on disk, and what a reader accepts. An event that announces a
-//! disruptive act or a command is on disk before the act ([`Journal::durable`]); the others are written in groups.
-//! The journal is the one sink whose error stops a run.
+//! Owns the folder's layout, what only a resume reads ([`Replayed`]), when a record is on disk, and what a reader accepts.
+//! An event that announces a disruptive act or a command is on disk before the act ([`Journal::durable`]); other records
+//! are written in groups. The journal is the one sink whose error stops a run.
 
 mod at_work;
 mod reader;
+mod record;
 mod run_id;
 mod skim;
 mod writer;
@@ -14,6 +15,7 @@ pub use at_work::{AtWork, Turn, at_work, process_of, take_turn};
 pub use reader::{
     JournalError, RunSummary, Runs, is_over, list_runs, read_events, read_for_resume, resolve_run,
 };
+pub use record::{Entry, Record, Replayed};
 pub use run_id::RunId;
 pub use skim::{newest_runs, skim};
 pub use writer::{Journal, WriteError};

@@ -7,8 +7,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{RunDir, RunId, skim::ends};
-use crate::event::{EVENT_VERSION, Event, RunFinished, RunStarted, What};
+use serde::Deserialize;
+
+use super::{Entry, Record, Replayed, RunDir, RunId, skim::ends};
+use crate::{
+    event::{EVENT_VERSION, Event, PlayStarted, RunFinished, RunStarted, What},
+    rollout::SoFar,
+};
 
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
@@ -20,8 +25,8 @@ pub enum JournalError {
         "{path} was written by a newer gpufleet (events of version {found}, this one reads up to {EVENT_VERSION})"
     )]
     Newer { path: PathBuf, found: u32 },
-    #[error("no run `{0}`; `gpufleet runs` lists them")]
-    NoSuchRun(String),
+    #[error("no run `{given}`; `gpufleet runs` lists them")]
+    NoSuchRun { given: String },
     #[error("`{given}` could be {count} runs; give more of its characters")]
     Ambiguous { given: String, count: usize },
 }
@@ -29,53 +34,83 @@ pub enum JournalError {
 /// Reads the events of a journal in order.
 ///
 /// # Errors
-/// A file that cannot be read, a line that is no event and not the last, a newer version.
+/// A file that cannot be read, a line that is no record and not the last, a newer version.
 pub fn read_events(path: &Path) -> Result<Vec<Event>, JournalError> {
+    Ok(read_records(path)?.into_iter().filter_map(Record::into_event).collect())
+}
+
+/// Reads everything in a journal in order.
+fn read_records(path: &Path) -> Result<Vec<Record>, JournalError> {
     let io = |cause| JournalError::Io { path: path.to_owned(), cause };
     let mut reader = BufReader::new(fs::File::open(path).map_err(io)?);
-    let (mut events, mut line, mut number) = (Vec::new(), Vec::new(), 0);
+    let (mut records, mut line, mut number) = (Vec::new(), Vec::new(), 0);
+    let mut version = EVENT_VERSION;
     loop {
         line.clear();
         if reader.read_until(b'\n', &mut line).map_err(io)? == 0 {
-            return Ok(events);
+            return Ok(records);
         }
-        // Why even where it is an event: a writer that goes on cuts such a line off, and readers must agree with it.
+        // Why even where it is a record: a writer that goes on cuts such a line off, and readers must agree with it.
         if line.last() != Some(&b'\n') {
-            return Ok(events);
+            return Ok(records);
         }
         number += 1;
-        match serde_json::from_slice::<Event>(&line) {
-            Ok(event) => {
-                if let What::RunStarted(RunStarted { version, .. }) = &event.what
-                    && *version > EVENT_VERSION
-                {
-                    return Err(JournalError::Newer { path: path.to_owned(), found: *version });
-                }
-                events.push(event);
+        let record: Record = serde_json::from_slice(&line).map_err(|cause| JournalError::Corrupt {
+            path: path.to_owned(),
+            line: number,
+            cause,
+        })?;
+        if let Entry::Event(What::RunStarted(started)) = &record.what {
+            version = started.version;
+            if version > EVENT_VERSION {
+                return Err(JournalError::Newer { path: path.to_owned(), found: version });
             }
-            Err(cause) => return Err(JournalError::Corrupt { path: path.to_owned(), line: number, cause }),
         }
+        let older = if version < 2 { began_with(&record, &line) } else { None };
+        records.push(record);
+        records.extend(older);
     }
 }
 
-/// The events of a run with what was kept apart as secret.
+/// What a play began with, of a journal of version 1: there it is part of the event of the play's start.
+fn began_with(record: &Record, line: &[u8]) -> Option<Record> {
+    #[derive(Deserialize)]
+    struct Line {
+        what: Start,
+    }
+    #[derive(Deserialize)]
+    struct Start {
+        with: Parts,
+    }
+    #[derive(Deserialize)]
+    struct Parts {
+        so_far: SoFar,
+    }
+    let Entry::Event(What::PlayStarted(PlayStarted { play, .. })) = &record.what else { return None };
+    // Why no error: the first journals do not tell it.
+    let so_far = serde_json::from_slice::<Line>(line).ok()?.what.with.so_far;
+    let what = Entry::Replay(Replayed::PlayBeganWith { play: *play, so_far });
+    Some(Record { seq: record.seq, at: record.at, what })
+}
+
+/// Everything in the journal of a run, with what was kept apart as secret.
 ///
 /// # Errors
 /// As [`read_events`].
-pub fn read_for_resume(dir: &RunDir) -> Result<Vec<Event>, JournalError> {
-    let mut events = read_events(&dir.journal())?;
+pub fn read_for_resume(dir: &RunDir) -> Result<Vec<Record>, JournalError> {
+    let mut records = read_records(&dir.journal())?;
     if dir.sealed().exists() {
-        let mut sealed: HashMap<u64, What> =
-            read_events(&dir.sealed())?.into_iter().map(|event| (event.seq, event.what)).collect();
-        for event in &mut events {
-            if let What::Fed { fed: None, .. } = event.what
-                && let Some(what) = sealed.remove(&event.seq)
+        let mut sealed: HashMap<u64, Entry> =
+            read_records(&dir.sealed())?.into_iter().map(|record| (record.seq, record.what)).collect();
+        for record in &mut records {
+            if let Entry::Replay(Replayed::Fed { fed: None, .. }) = record.what
+                && let Some(what) = sealed.remove(&record.seq)
             {
-                event.what = what;
+                record.what = what;
             }
         }
     }
-    Ok(events)
+    Ok(records)
 }
 
 /// Whether nothing can go on with a run any more: it said so in its journal, or it only read and its process is gone.
@@ -86,7 +121,8 @@ pub fn is_over(dir: &RunDir) -> bool {
     let (Some(run), Some(state_dir)) = (run, state_dir) else { return false };
     let Some((first, last)) = ends(dir) else { return false };
     // Why these two: a run begins with what it is, a process of it ends with how it ended, and journals are large.
-    summary(state_dir, run, &[first, last]).is_some_and(|run| !run.running && !run.is_unfinished())
+    let events: Vec<Event> = [first, last].into_iter().filter_map(Record::into_event).collect();
+    summary(state_dir, run, &events).is_some_and(|run| !run.running && !run.is_unfinished())
 }
 
 /// One line of `gpufleet runs`.
@@ -163,7 +199,7 @@ pub fn resolve_run(state_dir: &Path, given: &str) -> Result<RunId, JournalError>
     let mut runs: Vec<RunId> = readable.chain(unreadable.into_iter().map(|(run, _)| run)).collect();
     runs.sort_by(|a, b| b.cmp(a));
     if given == "latest" {
-        return runs.into_iter().next().ok_or_else(|| JournalError::NoSuchRun(given.to_owned()));
+        return runs.into_iter().next().ok_or_else(|| JournalError::NoSuchRun { given: given.to_owned() });
     }
     let wanted = given.trim_end_matches('…').to_ascii_uppercase();
     let mut found: Vec<RunId> = runs
@@ -174,7 +210,7 @@ pub fn resolve_run(state_dir: &Path, given: &str) -> Result<RunId, JournalError>
         .collect();
     match found.len() {
         1 => Ok(found.remove(0)),
-        0 => Err(JournalError::NoSuchRun(given.to_owned())),
+        0 => Err(JournalError::NoSuchRun { given: given.to_owned() }),
         count => Err(JournalError::Ambiguous { given: given.to_owned(), count }),
     }
 }
@@ -194,12 +230,12 @@ mod tests {
         let state = tempfile::tempdir().unwrap();
         let dir = RunDir::new(state.path(), &RunId::generate());
         let journal = Journal::create(&dir).unwrap();
-        journal.append(&notice(0)).unwrap();
+        journal.append(&notice(0).into()).unwrap();
         let (done, written) = tokio::sync::oneshot::channel();
-        journal.durable(&notice(1), done).unwrap();
+        journal.durable(&notice(1).into(), done).unwrap();
         written.await.unwrap().unwrap();
         assert_eq!(read_events(&dir.journal()).unwrap(), [notice(0), notice(1)]);
-        journal.append(&notice(2)).unwrap();
+        journal.append(&notice(2).into()).unwrap();
         journal.close().unwrap();
 
         let whole = fs::read(dir.journal()).unwrap();
@@ -232,6 +268,6 @@ mod tests {
     #[test]
     fn a_run_is_found_by_either_end_of_its_id() {
         let state = tempfile::tempdir().unwrap();
-        assert!(matches!(resolve_run(state.path(), "latest"), Err(JournalError::NoSuchRun(_))));
+        assert!(matches!(resolve_run(state.path(), "latest"), Err(JournalError::NoSuchRun { .. })));
     }
 }

@@ -6,7 +6,7 @@ use std::{
     path::Path,
 };
 
-use super::{RunDir, RunId};
+use super::{Entry, Record, RunDir, RunId};
 use crate::event::{EVENT_VERSION, Event, What};
 
 /// In front of an event's kind in a line.
@@ -52,13 +52,13 @@ pub fn skim(dir: &RunDir, kinds: &[&str], most: u64) -> Option<Vec<Event>> {
     }
 }
 
-/// The first and the last event of a journal, the same one where it is the only one; none where they cannot be read.
-pub(super) fn ends(dir: &RunDir) -> Option<(Event, Event)> {
+/// The first and the last record of a journal, the same one where it is the only one; none where they cannot be read.
+pub(super) fn ends(dir: &RunDir) -> Option<(Record, Record)> {
     let mut file = fs::File::open(dir.journal()).ok()?;
     let mut line = Vec::new();
     BufReader::new(&file).read_until(b'\n', &mut line).ok()?;
-    let first: Event = serde_json::from_slice(line.strip_suffix(b"\n")?).ok()?;
-    if matches!(&first.what, What::RunStarted(started) if started.version > EVENT_VERSION) {
+    let first: Record = serde_json::from_slice(line.strip_suffix(b"\n")?).ok()?;
+    if matches!(&first.what, Entry::Event(What::RunStarted(started)) if started.version > EVENT_VERSION) {
         return None;
     }
     let length = file.metadata().ok()?.len();
@@ -67,7 +67,7 @@ pub(super) fn ends(dir: &RunDir) -> Option<(Event, Event)> {
         let mut tail = Vec::new();
         file.seek(SeekFrom::Start(length - window)).ok()?;
         (&file).take(window).read_to_end(&mut tail).ok()?;
-        // Why: a line without its end is an interrupted write, and no event.
+        // Why: a line without its end is an interrupted write, and no record.
         tail.truncate(tail.iter().rposition(|byte| *byte == b'\n')?);
         let start = tail.iter().rposition(|byte| *byte == b'\n').map(|at| at + 1);
         if let Some(start) = start.or((window == length).then_some(0)) {
@@ -102,7 +102,7 @@ mod tests {
         let dir = RunDir::new(state.path(), &RunId::generate());
         let journal = Journal::create(&dir).unwrap();
         assert_eq!(ends(&dir), None, "nothing happened yet");
-        let said = |seq, text: String| event(seq, What::Notice { level: Level::Info, text });
+        let said = |seq, text: String| Record::from(event(seq, What::Notice { level: Level::Info, text }));
         let first = said(0, "first".to_owned());
         journal.append(&first).unwrap();
         journal.close().unwrap();
@@ -124,8 +124,8 @@ mod tests {
         let journal = Journal::create(&dir).unwrap();
         let released = event(0, What::Released { host: "gpu001".to_owned() });
         let notice = event(1, What::Notice { level: Level::Info, text: "\"event\":\"released\"".to_owned() });
-        journal.append(&released).unwrap();
-        journal.append(&notice).unwrap();
+        journal.append(&released.clone().into()).unwrap();
+        journal.append(&notice.clone().into()).unwrap();
         journal.close().unwrap();
         assert_eq!(newest_runs(state.path()), [run]);
         assert_eq!(skim(&dir, &["released"], 10_000), Some(vec![released.clone()]));

@@ -12,14 +12,14 @@ use std::{
 
 use tokio::sync::oneshot;
 
-use super::RunDir;
-use crate::event::{Event, What};
+use super::{Entry, Record, Replayed, RunDir};
+use crate::event::What;
 
-/// How long an event may wait for others before it is synced with them.
+/// How long a record may wait for others before it is synced with them.
 const GROUP: Duration = Duration::from_millis(20);
 /// How long somebody may look whether the journal is in use, which locks it too.
 const GLANCE: Duration = Duration::from_secs(1);
-/// How many events may wait for the disk before the run waits too.
+/// How many records may wait for the disk before the run waits too.
 const BACKLOG: usize = 4096;
 /// The same in bytes; a larger one waits until it is alone.
 const BACKLOG_BYTES: usize = 32 << 20;
@@ -36,14 +36,15 @@ pub enum WriteError {
     Write { path: PathBuf, cause: String },
 }
 
-struct Record {
+/// A record on its way to the disk.
+struct Line {
     line: Vec<u8>,
     /// The same with what is secret, for the sealed file.
     sealed: Option<Vec<u8>>,
     done: Option<oneshot::Sender<Result<(), WriteError>>>,
 }
 
-impl Record {
+impl Line {
     fn bytes(&self) -> usize {
         self.line.len() + self.sealed.as_ref().map_or(0, Vec::len)
     }
@@ -90,7 +91,7 @@ impl Drop for Writing {
 /// An open journal. Dropping it writes what is left.
 #[derive(Debug)]
 pub struct Journal {
-    sender: Option<mpsc::SyncSender<Record>>,
+    sender: Option<mpsc::SyncSender<Line>>,
     backlog: Arc<Backlog>,
     thread: Option<thread::JoinHandle<Result<(), WriteError>>>,
     path: PathBuf,
@@ -170,51 +171,51 @@ impl Journal {
 
     fn send(
         &self,
-        event: &Event,
+        record: &Record,
         done: Option<oneshot::Sender<Result<(), WriteError>>>,
     ) -> Result<(), WriteError> {
-        let line = |event: &Event| {
-            let mut line = serde_json::to_vec(event)
+        let text = |record: &Record| {
+            let mut text = serde_json::to_vec(record)
                 .map_err(|e| WriteError::Write { path: self.path.clone(), cause: e.to_string() })?;
-            line.push(b'\n');
-            Ok::<_, WriteError>(line)
+            text.push(b'\n');
+            Ok::<_, WriteError>(text)
         };
-        let record = match &event.what {
-            What::Fed { host, play, op_id, fed: Some(_), secret: true } => {
+        let line = match &record.what {
+            Entry::Replay(Replayed::Fed { host, play, op_id, fed: Some(_), secret: true }) => {
                 let (host, op_id) = (host.clone(), op_id.clone());
-                let open = What::Fed { host, play: *play, op_id, fed: None, secret: true };
-                let open = Event { seq: event.seq, at: event.at, what: open };
-                Record { line: line(&open)?, sealed: Some(line(event)?), done }
+                let open = Replayed::Fed { host, play: *play, op_id, fed: None, secret: true };
+                let open = Record { what: Entry::Replay(open), ..*record };
+                Line { line: text(&open)?, sealed: Some(text(record)?), done }
             }
-            _ => Record { line: line(event)?, sealed: None, done },
+            Entry::Replay(_) | Entry::Event(_) => Line { line: text(record)?, sealed: None, done },
         };
         let sender = self.sender.as_ref().ok_or_else(|| self.broken())?;
-        self.backlog.add(record.bytes());
-        sender.send(record).map_err(|_| self.broken())
+        self.backlog.add(line.bytes());
+        sender.send(line).map_err(|_| self.broken())
     }
 
-    /// Hands an event over; it is on disk soon. Progress is not kept.
+    /// Hands a record over; it is on disk soon. Progress is not kept.
     ///
     /// # Errors
     /// [`WriteError`] when an earlier write failed.
-    pub fn append(&self, event: &Event) -> Result<(), WriteError> {
-        if matches!(event.what, What::Progress { .. }) {
+    pub fn append(&self, record: &Record) -> Result<(), WriteError> {
+        if matches!(record.what, Entry::Event(What::Progress { .. })) {
             return Ok(());
         }
-        self.send(event, None)
+        self.send(record, None)
     }
 
-    /// Hands an event over; `done` hears once it, and all before it, are on disk, or that the act that it announces
+    /// Hands a record over; `done` hears once it, and all before it, are on disk, or that the act that it announces
     /// must not happen.
     ///
     /// # Errors
     /// [`WriteError`] when an earlier write failed.
     pub fn durable(
         &self,
-        event: &Event,
+        record: &Record,
         done: oneshot::Sender<Result<(), WriteError>>,
     ) -> Result<(), WriteError> {
-        self.send(event, Some(done))
+        self.send(record, Some(done))
     }
 
     /// Writes what is left.
@@ -273,11 +274,7 @@ impl Files {
     }
 }
 
-fn write_all(
-    mut files: Files,
-    receiver: &mpsc::Receiver<Record>,
-    backlog: &Backlog,
-) -> Result<(), WriteError> {
+fn write_all(mut files: Files, receiver: &mpsc::Receiver<Line>, backlog: &Backlog) -> Result<(), WriteError> {
     while let Ok(first) = receiver.recv() {
         let mut bytes = first.bytes();
         let mut lines = first.line;
@@ -313,7 +310,10 @@ fn write_all(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{event::Level, journal::RunId};
+    use crate::{
+        event::{Event, Level},
+        journal::RunId,
+    };
 
     #[test]
     fn a_full_disk_is_named_whoever_meets_it_first() {
@@ -323,14 +323,14 @@ mod tests {
         let full = OpenOptions::new().append(true).open("/dev/full").unwrap();
         let journal = Journal::start(full, &dir).unwrap();
         let what = What::Notice { level: Level::Info, text: "begins".to_owned() };
-        let event = Event { seq: 0, at: jiff::Timestamp::UNIX_EPOCH, what };
+        let record = Record::from(Event { seq: 0, at: jiff::Timestamp::UNIX_EPOCH, what });
         let (done, written) = oneshot::channel();
-        journal.durable(&event, done).unwrap();
+        journal.durable(&record, done).unwrap();
         let names = |error: WriteError| error.to_string().contains("No space left on device");
         assert!(written.blocking_recv().unwrap().is_err_and(names));
         let until = Instant::now() + Duration::from_secs(10);
         let later = loop {
-            match journal.append(&event) {
+            match journal.append(&record) {
                 Err(error) => break error,
                 Ok(()) => assert!(Instant::now() < until, "the writer goes on"),
             }

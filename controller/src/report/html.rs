@@ -108,7 +108,7 @@ mod tests {
         stream.facts(evil, sample::facts(evil, false));
         let mut report = sample::report("command", 3, crate::event::TaskStatus::Failed);
         (report.task, report.message) = (evil.to_owned(), Some(evil.to_owned()));
-        report.position.file = evil.to_owned();
+        report.position.file = evil.into();
         report.warnings = vec![evil.to_owned()];
         report.changes = vec![gpufleet_protocol::Change::new(
             evil,

@@ -85,7 +85,8 @@ mod tests {
     use super::*;
     use crate::{
         display::{Style, profile_screen},
-        event::{TaskReport, Verb, What},
+        event::{OpId, TaskReport, Verb, What},
+        index::PlayIndex,
         report::sample::{self, Stream},
     };
 
@@ -95,7 +96,8 @@ mod tests {
         s.started(Verb::Run, &hosts).play(&hosts, &[("2", 2)]);
         let mut task = |host: &str, report: TaskReport, ms: i64| {
             let (host, kind) = (host.to_owned(), report.kind.clone());
-            s.push(What::TaskStarted { host: host.clone(), op_id: String::new(), task: kind.clone(), kind });
+            let op_id = OpId::new(PlayIndex(0), "tasks.0", host.as_str());
+            s.push(What::TaskStarted { host: host.clone(), op_id, task: kind.clone(), kind });
             s.wait_ms(ms);
             s.task(&host, report);
         };

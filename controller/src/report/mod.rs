@@ -23,7 +23,6 @@ pub use grouping::{Cause, ChangeGroup, causes, fold_changes, fold_gpus, hardware
 pub(crate) use grouping::{values, without_name};
 pub use html::{HtmlError, html};
 pub use junit::junit;
-pub(crate) use model::host_of;
 pub(crate) use model::seconds_between;
 pub use model::{Connection, NodeModel, Notice, Reboot, RunModel, RunningTask, Standing, Wanted};
 pub use rendering::{HTML, JSON, RENDERERS, RenderError, Renderer};

@@ -14,6 +14,7 @@ use crate::event::{
     ChangeRecord, DrainStep, Event, Judged, Level, NodeOutcome, NodeState, Phase, PlayStarted, RecapCounts,
     RunFinished, RunStarted, TaskReport, TaskStatus, Verb, What, tells_of_a_stop,
 };
+use crate::index::PlayIndex;
 
 /// What the events of one run add up to so far.
 #[derive(Clone, Debug, Default)]
@@ -24,7 +25,7 @@ pub struct RunModel {
     pub latest: Option<Timestamp>,
     pub plays: Vec<PlayStarted>,
     /// Play and wave that began last and has not ended, both from 0.
-    pub current_wave: Option<(usize, usize)>,
+    pub current_wave: Option<(PlayIndex, usize)>,
     /// When the window opens that the next wave waits for.
     pub window_opens: Option<Timestamp>,
     pub notices: Vec<Notice>,
@@ -443,7 +444,7 @@ impl RunModel {
     pub fn apply(&mut self, event: &Event) {
         let before = self.latest.replace(event.at);
         let writes = self.verb().writes();
-        if let Some(host) = host_of(&event.what) {
+        if let Some(host) = event.what.host() {
             let node = self.node_mut(host);
             node.first.get_or_insert(event.at);
             node.since.get_or_insert(event.at);
@@ -583,44 +584,6 @@ impl RunModel {
                 }
             }
             What::PowerCycled { host, .. } => self.node_mut(host).changed_since_facts = true,
-            What::NodePredicted { .. } | What::NodeBegan { .. } | What::Fed { .. } | What::Rollout { .. } => {
-            }
         }
-    }
-}
-
-/// The host that an event is about.
-pub(crate) fn host_of(what: &What) -> Option<&str> {
-    match what {
-        What::Connected { host, .. }
-        | What::FactsRead { host, .. }
-        | What::NodeState { host, .. }
-        | What::TaskStarted { host, .. }
-        | What::Progress { host, .. }
-        | What::TaskFinished { host, .. }
-        | What::PermitWanted { host, .. }
-        | What::PermitGranted { host, .. }
-        | What::Released { host }
-        | What::NodePredicted { host, .. }
-        | What::NodeBegan { host, .. }
-        | What::Fed { host, .. }
-        | What::IdleChecked { host, .. }
-        | What::Drain { host, .. }
-        | What::Overridden { host: Some(host), .. }
-        | What::RebootIssued { host, .. }
-        | What::RebootRefused { host, .. }
-        | What::Rebooted { host, .. }
-        | What::PowerCycled { host, .. }
-        | What::NodeFinished { host, .. } => Some(host),
-        What::RunStarted(_)
-        | What::PlayStarted(_)
-        | What::AwaitsWindow { .. }
-        | What::WaveStarted { .. }
-        | What::WaveFinished { .. }
-        | What::Notice { .. }
-        | What::Overridden { host: None, .. }
-        | What::RunResumed { .. }
-        | What::Rollout { .. }
-        | What::RunFinished(_) => None,
     }
 }

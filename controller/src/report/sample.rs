@@ -8,13 +8,13 @@ use gpufleet_protocol::{
     message::{GpuClient, IdleReport, IdleVerdict},
 };
 use jiff::Timestamp;
-use serde_json::Map;
 
 use crate::event::{
-    DomainShape, EVENT_VERSION, Event, Level, NodeOutcome, NodeState, Origin, Part, Phase, PlayStarted,
-    PolicyShape, Position, RecapCounts, RunFinished, RunStarted, TaskReport, TaskStatus, Verb, WaveShape,
-    What, WorstCase, WorstPart,
+    DomainShape, DurationOrigin, EVENT_VERSION, Event, Level, NodeOutcome, NodeState, OpId, OutagePart,
+    Phase, PlayStarted, PolicyShape, Position, RecapCounts, RunFinished, RunStarted, TaskReport, TaskStatus,
+    Verb, WaveShape, What, WorstCase, WorstPart,
 };
+use crate::index::PlayIndex;
 
 /// Builds a stream, one second after the other.
 pub(crate) struct Stream {
@@ -72,14 +72,13 @@ impl Stream {
             rest = later;
         }
         self.push(What::PlayStarted(PlayStarted {
-            play: 0,
+            play: PlayIndex(0),
             name: "Bring up training nodes".to_owned(),
             hosts: hosts.to_vec(),
             waves: shapes,
             max_unavailable: 1,
             policy: None,
             work: None,
-            so_far: None,
         }))
     }
 
@@ -140,24 +139,9 @@ pub(crate) fn names(count: usize) -> Vec<String> {
 
 /// A report of a task at a line of the playbook.
 pub(crate) fn report(kind: &str, line: u32, status: TaskStatus) -> TaskReport {
-    TaskReport {
-        op_id: format!("0/0/{line}"),
-        task: kind.to_owned(),
-        kind: kind.to_owned(),
-        position: Position { file: "playbooks/bringup.yaml".to_owned(), line, column: 7 },
-        phase: Phase::Declared,
-        status,
-        ignored: false,
-        rescued: false,
-        message: None,
-        item: None,
-        delegated_to: None,
-        changes: Vec::new(),
-        awaiting: Vec::new(),
-        blockers: Vec::new(),
-        warnings: Vec::new(),
-        data: Map::new(),
-    }
+    let op_id = OpId::new(PlayIndex(0), format!("tasks.{line}"), "gpu001");
+    let position = Position { file: "playbooks/bringup.yaml".into(), line, column: 7 };
+    TaskReport::new(op_id, kind, kind, position, status)
 }
 
 pub(crate) fn failed(kind: &str, line: u32, message: &str) -> TaskReport {
@@ -248,12 +232,13 @@ pub(crate) fn policy() -> PolicyShape {
         hosts: hosts.map(|n| format!("gpu{n:03}")).collect(),
     };
     let part = |what, seconds, from| WorstPart { what, seconds, from };
-    let drain = part(Part::Drain, 7200, Origin::Declared);
+    let drain = part(OutagePart::Drain, 7200, DurationOrigin::Declared);
     let case = |class, work| {
-        let reboot = (class == Disruption::Reboot).then(|| part(Part::Reboot, 1200, Origin::Default));
+        let reboot =
+            (class == Disruption::Reboot).then(|| part(OutagePart::Reboot, 1200, DurationOrigin::Default));
         WorstCase::new(class, [drain].into_iter().chain(reboot).chain([work]).collect())
     };
-    let usual = part(Part::Work, 600, Origin::Default);
+    let usual = part(OutagePart::Work, 600, DurationOrigin::Default);
     PolicyShape {
         failure_domain: Some("rack".to_owned()),
         max_per_domain: Some(1),
@@ -330,7 +315,7 @@ pub(crate) fn run() -> Vec<Event> {
     let mut s = Stream::new();
     s.started(Verb::Run, &hosts);
     s.play(&hosts, &[("canary", 1), ("25%", 2), ("25%", 2), ("25%", 2), ("25%", 1)]);
-    s.push(What::WaveStarted { play: 0, wave: 0, hosts: hosts[..1].to_vec() });
+    s.push(What::WaveStarted { play: PlayIndex(0), wave: 0, hosts: hosts[..1].to_vec() });
     for (at, host) in hosts.iter().enumerate() {
         s.wait_ms(500);
         if at == 6 {

@@ -10,7 +10,8 @@ use super::{
     sample::{self, Stream},
     *,
 };
-use crate::event::{DrainStep, Event, NodeState, Origin, Phase, TaskReport, TaskStatus, Verb, What};
+use crate::event::{DrainStep, DurationOrigin, Event, NodeState, Phase, TaskReport, TaskStatus, Verb, What};
+use crate::index::PlayIndex;
 
 /// Every document that a test makes goes through this.
 ///
@@ -35,7 +36,7 @@ fn documents_fit_their_schema() {
     for event in &mut events {
         if let What::PlayStarted(play) = &mut event.what {
             let mut policy = sample::policy();
-            policy.worst_case[0].parts[1].from = Origin::Learned { nodes: 23, runs: 3 };
+            policy.worst_case[0].parts[1].from = DurationOrigin::Learned { nodes: 23, runs: 3 };
             play.policy = Some(policy);
             play.work = Some("6f1c".to_owned());
         }
@@ -449,7 +450,7 @@ fn nodes_that_were_read_wait_for_their_wave() {
     for host in &hosts {
         s.state(host, NodeState::Preflight, None);
     }
-    s.push(What::WaveStarted { play: 0, wave: 0, hosts: hosts[..1].to_vec() });
+    s.push(What::WaveStarted { play: PlayIndex(0), wave: 0, hosts: hosts[..1].to_vec() });
     let model = RunModel::of(&s.events);
     assert_eq!((model.count(NodeState::Preflight), model.count(NodeState::Pending)), (1, 2));
 }

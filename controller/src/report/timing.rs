@@ -9,11 +9,12 @@ use jiff::Timestamp;
 use serde_json::Map;
 
 use crate::event::{Event, NodeState, Phase, Position, TaskReport, TaskStatus, What};
+use crate::index::PlayIndex;
 
 /// One task on one node.
 #[derive(Clone, Debug)]
 pub struct Case {
-    pub play: usize,
+    pub play: PlayIndex,
     pub host: String,
     /// Without what `register` got.
     pub report: TaskReport,
@@ -24,11 +25,11 @@ pub struct Case {
 #[derive(Clone, Debug, Default)]
 pub struct Timing {
     /// Names by index.
-    pub plays: Vec<(usize, String)>,
+    pub plays: Vec<(PlayIndex, String)>,
     pub cases: Vec<Case>,
     /// Nodes that ended without a task that says why: name, state, message.
-    pub losses: Vec<(usize, String, NodeState, String)>,
-    current: usize,
+    pub losses: Vec<(PlayIndex, String, NodeState, String)>,
+    current: PlayIndex,
     begun: HashMap<String, Timestamp>,
     /// What the items of a loop took that goes on.
     items: HashMap<String, u64>,
@@ -102,7 +103,7 @@ impl Timing {
 
     /// Tasks by the time that they took, the slowest first.
     pub fn tasks(&self) -> Vec<TaskTime> {
-        let mut index: HashMap<(usize, &Position), usize> = HashMap::new();
+        let mut index: HashMap<(PlayIndex, &Position), usize> = HashMap::new();
         let mut tasks: Vec<TaskTime> = Vec::new();
         for case in &self.cases {
             let at = *index.entry((case.play, &case.report.position)).or_insert_with(|| {

@@ -3,9 +3,11 @@
 use std::{collections::BTreeMap, collections::HashMap, fmt, fmt::Write as _, sync::Arc};
 
 use gpufleet::{
+    event::{TaskReport, TaskStatus},
+    index::PlayIndex,
     interpreter::{
-        Action, CachedFiles, Cursor, End, EndState, Fed, Files, HostContext, HostVars, Mode, Phase, Status,
-        Step, TaskReport, Work,
+        Action, CachedFiles, Cursor, End, EndState, Fed, Files, HostContext, HostVars, Mode, Phase, Step,
+        Work,
     },
     playbook::{Program, TagFilter},
 };
@@ -161,7 +163,7 @@ fn changes(story: &Story) -> (Sure, Vec<Possible>) {
 }
 
 fn failures(story: &Story) -> Vec<String> {
-    let failed = story.reports.iter().filter(|report| report.status == Status::Failed);
+    let failed = story.reports.iter().filter(|report| report.status == TaskStatus::Failed);
     failed.map(|report| format!("{}: {}", report.task, report.message.clone().unwrap_or_default())).collect()
 }
 
@@ -176,7 +178,7 @@ impl Table {
         let tags = Arc::new(TagFilter::default());
         let mut cursor = Cursor::new(
             &self.program,
-            0,
+            PlayIndex(0),
             Arc::new(context),
             HostVars::default(),
             mode,

@@ -56,7 +56,6 @@ fn page(count: usize) -> Page {
             max_unavailable: 1,
             policy: None,
             work: None,
-            so_far: None,
         }),
     ];
     for (at, host) in hosts.into_iter().enumerate() {

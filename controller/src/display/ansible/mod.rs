@@ -12,6 +12,7 @@ use serde_json::{Map, Value, json};
 use super::{Role, Style, clean, figures::clean_block};
 use crate::{
     event::{Event, Level, NodeState, Position, TaskReport, TaskStatus, Verb, What},
+    index::PlayIndex,
     report::{RunModel, fold_changes, fold_gpus},
     visible::{visible_json, visible_lines},
 };
@@ -40,13 +41,14 @@ pub struct AnsibleLines {
     kept: Vec<(String, TaskReport)>,
 }
 
-type Key = (Position, String);
+type Key = (Position, PlayIndex, String);
 
 /// Identifies a task of the play on all hosts, whatever its rendered name; as in Ansible, the banner has the first
 /// host's name.
 fn key(report: &TaskReport) -> Key {
-    let of_all = report.op_id.split(['[', '+', '#', '~', '@']).next().unwrap_or_default();
-    (report.position.clone(), of_all.to_owned())
+    // Why no further: what an include brings in by each turn of its loop is one task as well.
+    let of_all = report.op_id.task.split(['[', '+', '#', '~', '@']).next().unwrap_or_default();
+    (report.position.clone(), report.op_id.play, of_all.to_owned())
 }
 
 impl AnsibleLines {
@@ -170,7 +172,7 @@ impl AnsibleLines {
         if self.banner.as_ref() == Some(&key) {
             return;
         }
-        let path = report.op_id.split_once('/').map_or("", |(_, path)| path);
+        let path = &report.op_id.task;
         let word = if path.starts_with("handlers") || path.contains(".handlers.") {
             "RUNNING HANDLER"
         } else {

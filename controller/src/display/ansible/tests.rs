@@ -2,7 +2,8 @@ use gpufleet_protocol::{Change, Disruption};
 
 use super::*;
 use crate::{
-    event::Phase,
+    event::{OpId, Phase},
+    index::PlayIndex,
     report::sample::{self, Stream},
 };
 
@@ -55,7 +56,8 @@ fn run() -> Stream {
         s.task("gpu001", TaskReport { item: Some(item.to_owned()), ..command(7, status) });
     }
     s.task("gpu001", TaskReport { ignored: true, ..command(7, TaskStatus::Failed) });
-    let handler = TaskReport { op_id: "0/handlers.0@gpu001".into(), ..command(9, TaskStatus::Ok) };
+    let handler =
+        TaskReport { op_id: OpId::new(PlayIndex(0), "handlers.0", "gpu001"), ..command(9, TaskStatus::Ok) };
     s.task("gpu001", handler);
     s.task("gpu002", TaskReport { ignored: true, ..command(8, TaskStatus::Failed) });
     s.task("gpu002", sample::report("stat", 10, TaskStatus::Skipped));
@@ -67,7 +69,7 @@ fn run() -> Stream {
         deadline: None,
     });
     s.push(What::Rebooted { host: "gpu001".into(), boot_id: "c".into(), seconds: 62 });
-    s.push(What::WaveStarted { play: 0, wave: 1, hosts: vec!["gpu003".into()] });
+    s.push(What::WaveStarted { play: PlayIndex(0), wave: 1, hosts: vec!["gpu003".into()] });
     s.end("gpu001", NodeState::Done, None).end("gpu002", NodeState::Failed, Some("no"));
     s.end("gpu003", NodeState::Unreachable, Some("connection refused"));
     s.finished(2, "done");
@@ -202,7 +204,14 @@ fn a_task_has_one_heading_whatever_its_name_is_on_each_host() {
     s.started(Verb::Run, &hosts).play(&hosts, &[("2", 2)]);
     for host in &hosts {
         let report = sample::report("debug", 3, TaskStatus::Ok);
-        s.task(host, TaskReport { op_id: format!("0/1@{host}"), task: format!("On {host}"), ..report });
+        s.task(
+            host,
+            TaskReport {
+                op_id: OpId::new(PlayIndex(0), "1", host.as_str()),
+                task: format!("On {host}"),
+                ..report
+            },
+        );
     }
     let text = told(&s.events, 0, false);
     assert_eq!((text.matches("TASK [On a]").count(), text.matches("TASK [On b]").count()), (1, 0), "{text}");

@@ -12,12 +12,12 @@ use crate::{
             turn::MakeCursor,
         },
     },
-    interpreter::Board,
+    interpreter::HostSnapshots,
     rollout::SoFar,
 };
 
 /// How a run stands where a play begins or is taken up.
-pub(crate) struct Before {
+pub(crate) struct EarlierPlays {
     pub(crate) so_far: SoFar,
     /// Nodes out of service that the play does not select.
     pub(crate) out_elsewhere: Vec<String>,
@@ -36,9 +36,9 @@ pub(crate) struct PlayContext<'a> {
     pub(crate) cursors: MakeCursor,
     pub(crate) approval: Approval,
     pub(crate) winds_up: bool,
-    pub(crate) before: Before,
+    pub(crate) before: EarlierPlays,
     /// Where its hosts tell each other what they have.
-    pub(crate) board: Arc<Board>,
+    pub(crate) snapshots: Arc<HostSnapshots>,
     pub(crate) recorder: &'a mut Recorder,
     pub(crate) interrupts: &'a mut mpsc::Receiver<()>,
 }

@@ -19,22 +19,23 @@ use crate::{
     engine::{
         error::EngineError,
         fleet::{
+            barriers::{Barriers, TakenLatches, Waiter},
             context::PlayContext,
             ending::{Stop, told},
-            meeting::{Meeting, Taken, Waiter},
             waiting::{alarm, until},
         },
-        host::Slot,
+        host::HostState,
         node::{
-            cut::Cut,
             dispatcher::DispatcherHandle,
             driver::NodeDriver,
+            early_end::EarlyEnd,
             message::{FromNode, Pace, ToNode},
             turn::Turn,
         },
     },
     event::{Level, NodeState, RecapCounts, STOPPING, What},
-    interpreter::{Board, Given},
+    interpreter::{DelegatedFacts, HostSnapshots},
+    journal::{Entry, Replayed},
     report::fold_names,
     rollout::{Action, End, Input, Lost, Rollout, StopReason},
 };
@@ -50,23 +51,28 @@ const PERMIT_VALID_S: u64 = 300;
 const LATE: (Duration, Duration) = (Duration::from_millis(300), Duration::from_secs(2));
 
 /// How a stage of a play ended.
-pub(crate) struct Stage {
-    pub(crate) slots: Vec<Slot>,
+pub(crate) struct PlayOutcome {
+    pub(crate) host_states: Vec<HostState>,
     pub(crate) stop: Option<Stop>,
     pub(crate) lost: Lost,
     /// What hosts were given by the tasks of others, and have not taken over.
-    pub(crate) given: HashMap<Arc<str>, Given>,
+    pub(crate) given: HashMap<Arc<str>, DelegatedFacts>,
 }
 
-impl Stage {
-    pub(crate) fn of(mut slots: Vec<Slot>, stop: Option<Stop>, lost: Lost, board: &Board) -> Self {
-        Slot::clear_errors(&mut slots);
-        Self { slots, stop, lost, given: board.gifts() }
+impl PlayOutcome {
+    pub(crate) fn of(
+        mut host_states: Vec<HostState>,
+        stop: Option<Stop>,
+        lost: Lost,
+        snapshots: &HostSnapshots,
+    ) -> Self {
+        HostState::clear_errors(&mut host_states);
+        Self { host_states, stop, lost, given: snapshots.gifts() }
     }
 }
 
 /// What is new where a play is taken up that an earlier process began.
-pub(crate) struct Again {
+pub(crate) struct ResumeChanges {
     /// Hosts that an earlier play had lost, and that are there now.
     pub(crate) returned: Vec<usize>,
     /// Hosts that ended without anything having been decided.
@@ -82,14 +88,14 @@ struct Running {
 
 pub(crate) struct Dispatcher<'a, 'b> {
     context: &'a mut PlayContext<'b>,
-    slots: Vec<Option<Slot>>,
+    host_states: Vec<Option<HostState>>,
     running: HashMap<usize, Running>,
-    tasks: JoinSet<(usize, Slot, Result<(), Cut>)>,
+    tasks: JoinSet<(usize, HostState, Result<(), EarlyEnd>)>,
     sender: mpsc::Sender<FromNode>,
     inbox: mpsc::Receiver<FromNode>,
     forks: Arc<Semaphore>,
     pace: watch::Sender<Pace>,
-    meeting: Meeting,
+    barriers: Barriers,
     /// Hosts of the play by name.
     index: HashMap<String, usize>,
     rollout: Option<Rollout>,
@@ -112,21 +118,21 @@ pub(crate) struct Dispatcher<'a, 'b> {
 }
 
 impl<'a, 'b> Dispatcher<'a, 'b> {
-    pub(crate) fn new(context: &'a mut PlayContext<'b>, slots: Vec<Slot>) -> Self {
+    pub(crate) fn new(context: &'a mut PlayContext<'b>, host_states: Vec<HostState>) -> Self {
         let (sender, inbox) = mpsc::channel(INBOX);
         let forks = Arc::new(Semaphore::new(context.forks));
         let (pace, _) = watch::channel(Pace::Going);
         let index = context.names.iter().cloned().zip(0..).collect();
         Self {
             context,
-            slots: slots.into_iter().map(Some).collect(),
+            host_states: host_states.into_iter().map(Some).collect(),
             running: HashMap::new(),
             tasks: JoinSet::new(),
             sender,
             inbox,
             forks,
             pace,
-            meeting: Meeting::default(),
+            barriers: Barriers::default(),
             index,
             rollout: None,
             stop: None,
@@ -142,8 +148,8 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
         }
     }
 
-    fn emit(&mut self, what: What) -> Result<(), EngineError> {
-        Ok(self.context.recorder.emit(what)?)
+    fn emit(&mut self, entry: impl Into<Entry>) -> Result<(), EngineError> {
+        Ok(self.context.recorder.emit(entry)?)
     }
 
     fn name(&self, host: usize) -> String {
@@ -151,7 +157,7 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
     }
 
     fn told(&self, reason: &StopReason) -> String {
-        told(reason, |host| self.slots.get(host)?.as_ref())
+        told(reason, |host| self.host_states.get(host)?.as_ref())
     }
 
     fn names(&self, hosts: &[usize]) -> String {
@@ -187,7 +193,7 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
         predict: bool,
         spare: usize,
     ) -> Result<(), EngineError> {
-        for host in 0..self.slots.len() {
+        for host in 0..self.host_states.len() {
             self.spawn(host, Turn::Preflight { facts, predict });
         }
         while !self.running.is_empty() {
@@ -212,8 +218,8 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
     /// Until when hosts that are still being read are waited for; for ever while they are many.
     fn patience(&self, spare: usize) -> Option<Instant> {
         let (running, (connect, read)) = (self.running.len(), self.slowest);
-        let queued = self.slots.len() > self.context.forks;
-        if running >= spare || running * 10 > self.slots.len() || queued || self.stop.is_some() {
+        let queued = self.host_states.len() > self.context.forks;
+        if running >= spare || running * 10 > self.host_states.len() || queued || self.stop.is_some() {
             return None;
         }
         let silent = self.running.values().any(|running| !running.connected);
@@ -225,12 +231,12 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
     }
 
     /// The hosts of the play, but those that are late.
-    pub(crate) fn slots(&self) -> impl Iterator<Item = Option<&Slot>> {
-        self.slots.iter().map(Option::as_ref)
+    pub(crate) fn host_states(&self) -> impl Iterator<Item = Option<&HostState>> {
+        self.host_states.iter().map(Option::as_ref)
     }
 
-    pub(crate) fn slots_mut(&mut self) -> impl Iterator<Item = &mut Slot> {
-        self.slots.iter_mut().flatten()
+    pub(crate) fn host_states_mut(&mut self) -> impl Iterator<Item = &mut HostState> {
+        self.host_states.iter_mut().flatten()
     }
 
     pub(crate) fn context(&mut self) -> &mut PlayContext<'b> {
@@ -242,7 +248,7 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
     }
 
     /// Ends a play whose rollout never began.
-    pub(crate) async fn leave(mut self, stop: Option<Stop>) -> Result<Stage, EngineError> {
+    pub(crate) async fn leave(mut self, stop: Option<Stop>) -> Result<PlayOutcome, EngineError> {
         self.stop = self.stop.or(stop);
         self.finished = true;
         self.finish().await
@@ -250,7 +256,7 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
 
     /// Goes on until the rollout is over and nobody is at work any more: who is late may still be read, and who is
     /// looked at after the soak may not have answered.
-    async fn finish(mut self) -> Result<Stage, EngineError> {
+    async fn finish(mut self) -> Result<PlayOutcome, EngineError> {
         while !(self.finished && self.running.is_empty()) && self.stop != Some(Stop::Aborted) {
             self.turn().await?;
         }
@@ -261,19 +267,24 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
     pub(crate) async fn carry_on(
         mut self,
         rollout: Rollout,
-        again: Again,
-        latches: Vec<(usize, Taken)>,
-    ) -> Result<Stage, EngineError> {
+        again: ResumeChanges,
+        latches: Vec<(usize, TakenLatches)>,
+    ) -> Result<PlayOutcome, EngineError> {
         let wave = rollout.current_wave();
         let of_wave: HashSet<usize> =
             wave.map(|wave| rollout.wave(wave).iter().copied().collect()).unwrap_or_default();
         for (owner, taken) in latches.into_iter().filter(|(host, _)| of_wave.contains(host)) {
-            self.meeting.restore(owner, taken);
+            self.barriers.restore(owner, taken);
         }
-        let has_raised =
-            |slot: &Slot| slot.resumed.as_ref().is_some_and(|resumed| resumed.raised_at.is_some());
-        let raised = self.slots.iter().zip(0..).filter(|(slot, _)| slot.as_ref().is_some_and(has_raised));
-        self.meeting.restore_raised(raised.map(|(_, host)| host));
+        let has_raised = |host_state: &HostState| {
+            host_state.resumed.as_ref().is_some_and(|resumed| resumed.raised_at.is_some())
+        };
+        let raised = self
+            .host_states
+            .iter()
+            .zip(0..)
+            .filter(|(host_state, _)| host_state.as_ref().is_some_and(has_raised));
+        self.barriers.restore_raised(raised.map(|(_, host)| host));
         self.rollout = Some(rollout);
         for host in again.returned {
             self.input(Input::Returned { host })?;
@@ -290,9 +301,15 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
             self.stop = Some(Stop::of(&reason, self.told(&reason)));
             self.pace.send_replace(Pace::NoneNew);
             // Why: who was stopped hears of it once, also where the process that reached the bound did not live to say so.
-            let heard = |slot: &Slot| slot.resumed.as_ref().is_some_and(|resumed| resumed.halted.is_some());
-            let heard = self.slots.iter().zip(0..).filter(|(slot, _)| slot.as_ref().is_some_and(heard));
-            self.meeting.restore_halt(heard.map(|(_, host)| host));
+            let heard = |host_state: &HostState| {
+                host_state.resumed.as_ref().is_some_and(|resumed| resumed.halted.is_some())
+            };
+            let heard = self
+                .host_states
+                .iter()
+                .zip(0..)
+                .filter(|(host_state, _)| host_state.as_ref().is_some_and(heard));
+            self.barriers.restore_halt(heard.map(|(_, host)| host));
         }
         if self.context.winds_up {
             self.stop = Some(Stop::Interrupted);
@@ -315,12 +332,16 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
     }
 
     /// Carries the play out, wave by wave.
-    pub(crate) async fn carry_out(mut self, rollout: Rollout) -> Result<Stage, EngineError> {
+    pub(crate) async fn carry_out(mut self, rollout: Rollout) -> Result<PlayOutcome, EngineError> {
         self.rollout = Some(rollout);
-        for host in 0..self.slots.len() {
-            match self.slots.get(host) {
-                Some(Some(slot)) if slot.custody.adopted => self.input(Input::Adopted { host })?,
-                Some(Some(slot)) if slot.is_absent() => self.input(Input::OthersOut { host, out: true })?,
+        for host in 0..self.host_states.len() {
+            match self.host_states.get(host) {
+                Some(Some(host_state)) if host_state.custody.adopted => {
+                    self.input(Input::Adopted { host })?
+                }
+                Some(Some(host_state)) if host_state.is_absent() => {
+                    self.input(Input::OthersOut { host, out: true })?
+                }
                 None | Some(None) => self.input(Input::Late { host })?,
                 Some(Some(_)) => {}
             }
@@ -329,10 +350,10 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
         self.finish().await
     }
 
-    fn stage(self) -> Stage {
+    fn stage(self) -> PlayOutcome {
         let lost = self.rollout.as_ref().map_or(self.context.before.so_far.lost, Rollout::lost);
-        let slots = self.slots.into_iter().flatten().collect();
-        Stage::of(slots, self.stop, lost, &self.context.board)
+        let host_states = self.host_states.into_iter().flatten().collect();
+        PlayOutcome::of(host_states, self.stop, lost, &self.context.snapshots)
     }
 
     /// Waits for the next thing to happen and deals with it.
@@ -342,9 +363,9 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
             // Why first: an interrupt must not wait behind a busy fleet.
             interrupt = self.context.interrupts.recv() => self.interrupted(interrupt.is_some()),
             Some(message) = self.inbox.recv() => self.message(message),
-            () = until(self.meeting.opens_at()) => {
+            () = until(self.barriers.opens_at()) => {
                 let opened = self.open_barrier();
-                self.meeting.waited();
+                self.barriers.waited();
                 opened
             }
             () = alarm(self.alarm) => {
@@ -352,12 +373,12 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
                 self.input(Input::Tick)
             }
             Some(ended) = self.tasks.join_next() => match ended {
-                Ok((host, slot, result)) => {
+                Ok((host, host_state, result)) => {
                     // Why: what the task sent before it ended comes before its end.
                     while let Ok(message) = self.inbox.try_recv() {
                         self.message(message)?;
                     }
-                    self.ended(host, slot, result)
+                    self.ended(host, host_state, result)
                 }
                 Err(error) if error.is_cancelled() => Ok(()),
                 Err(error) => Err(EngineError::Internal(format!("a node's task panicked: {error}"))),
@@ -393,24 +414,24 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
     }
 
     fn spawn(&mut self, host: usize, turn: Turn) {
-        let Some(mut slot) = self.slots.get_mut(host).and_then(Option::take) else { return };
-        if !slot.is_alive() {
-            self.slots[host] = Some(slot);
+        let Some(mut host_state) = self.host_states.get_mut(host).and_then(Option::take) else { return };
+        if !host_state.is_alive() {
+            self.host_states[host] = Some(host_state);
             return;
         }
-        slot.custody.serves &= turn == Turn::Gate;
+        host_state.custody.serves &= turn == Turn::Gate;
         let (answers, from_us) = mpsc::channel(ANSWERS);
-        let connected = slot.link.is_some();
+        let connected = host_state.link.is_some();
         let dispatcher = DispatcherHandle {
             host,
-            name: slot.name.clone(),
+            name: host_state.name.clone(),
             out: self.sender.clone(),
             answers: from_us,
             pace: self.pace.subscribe(),
             forks: Arc::clone(&self.forks),
             place: None,
         };
-        let driver = NodeDriver::new(Arc::clone(&self.context.settings), dispatcher, slot);
+        let driver = NodeDriver::new(Arc::clone(&self.context.settings), dispatcher, host_state);
         if turn == Turn::Gate {
             self.checked.insert(host);
         }
@@ -421,14 +442,14 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
 
     fn message(&mut self, message: FromNode) -> Result<(), EngineError> {
         match message {
-            FromNode::Event(what) => {
-                if let What::Connected { host, ms, .. } = &what
+            FromNode::Record(entry) => {
+                if let Entry::Event(What::Connected { host, ms, .. }) = &entry
                     && let Some(running) = self.index.get(host).and_then(|host| self.running.get_mut(host))
                 {
                     running.connected = true;
                     self.slowest.0 = self.slowest.0.max(Duration::from_millis(*ms));
                 }
-                self.emit(what)
+                self.emit(entry)
             }
             FromNode::Durable(what, done) => Ok(self.context.recorder.durable(what, done)?),
             FromNode::WantsPermit { host, class, why } => {
@@ -462,7 +483,7 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
                 self.at_barrier(Waiter { host, task, at, is_out })
             }
             FromNode::Raised { host, again } => {
-                self.meeting.raise(host, again);
+                self.barriers.raise(host, again);
                 Ok(())
             }
             FromNode::Latch { host, key } => self.at_latch(host, key),
@@ -483,62 +504,73 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
         }
     }
 
-    fn ended(&mut self, host: usize, mut slot: Slot, result: Result<(), Cut>) -> Result<(), EngineError> {
+    fn ended(
+        &mut self,
+        host: usize,
+        mut host_state: HostState,
+        result: Result<(), EarlyEnd>,
+    ) -> Result<(), EngineError> {
         self.running.remove(&host);
-        slot.until = Some(std::time::Instant::now());
+        host_state.until = Some(std::time::Instant::now());
         match result {
             Ok(()) => {}
-            Err(Cut::Unreachable(why)) => {
-                slot.counts.unreachable += 1;
-                slot.worsen(NodeState::Unreachable, Some(why));
+            Err(EarlyEnd::Unreachable(why)) => {
+                host_state.counts.unreachable += 1;
+                host_state.worsen(NodeState::Unreachable, Some(why));
             }
-            Err(Cut::Held(why)) => slot.worsen(NodeState::Held, Some(why)),
-            Err(Cut::Failed(why)) => {
-                slot.counts.failed += 1;
-                slot.worsen(NodeState::Failed, Some(why));
+            Err(EarlyEnd::Held(why)) => host_state.worsen(NodeState::Held, Some(why)),
+            Err(EarlyEnd::Failed(why)) => {
+                host_state.counts.failed += 1;
+                host_state.worsen(NodeState::Failed, Some(why));
             }
-            Err(Cut::Stopped) if slot.is_alive() => {
+            Err(EarlyEnd::Stopped) if host_state.is_alive() => {
                 // Why over what it had reached: a node that did not get to its end is not as declared.
-                slot.verdict = NodeState::Skipped;
-                let began = slot.counts != RecapCounts::default();
+                host_state.verdict = NodeState::Skipped;
+                let began = host_state.counts != RecapCounts::default();
                 let how_far = if began { "stopped before its end" } else { "stopped before it began" };
-                slot.message = Some(how_far.to_owned());
+                host_state.message = Some(how_far.to_owned());
             }
-            Err(Cut::Stopped) => {}
+            Err(EarlyEnd::Stopped) => {}
         }
-        let state = slot.verdict;
+        let state = host_state.verdict;
         if self.late.remove(&host) {
-            return self.arrived(host, slot);
+            return self.arrived(host, host_state);
         }
-        if self.rollout.is_none() && slot.is_alive() {
+        if self.rollout.is_none() && host_state.is_alive() {
             self.slowest.1 = self.slowest.1.max(self.begun.elapsed());
         }
         if self.checked.remove(&host) {
-            let (ok, why) = (slot.is_alive(), slot.message.clone().unwrap_or_default());
+            let (ok, why) = (host_state.is_alive(), host_state.message.clone().unwrap_or_default());
             if !ok {
-                self.emit(What::NodeState { host: slot.name.clone(), state, detail: slot.message.clone() })?;
+                self.emit(What::NodeState {
+                    host: host_state.name.clone(),
+                    state,
+                    detail: host_state.message.clone(),
+                })?;
             }
-            self.slots[host] = Some(slot);
+            self.host_states[host] = Some(host_state);
             return self.input(Input::SoakChecked { host, ok, why });
         }
         // Why not after a preflight that went well: the node's own turn is still to come.
-        if self.rollout.is_some() || !slot.is_alive() {
-            let (state, detail) = slot.standing();
-            self.emit(What::NodeState { host: slot.name.clone(), state, detail })?;
+        if self.rollout.is_some() || !host_state.is_alive() {
+            let (state, detail) = host_state.standing();
+            self.emit(What::NodeState { host: host_state.name.clone(), state, detail })?;
         }
-        let (fatal, end_play) =
-            (std::mem::take(&mut slot.play_wide.fatal), std::mem::take(&mut slot.play_wide.end_play));
-        if end_play || std::mem::take(&mut slot.play_wide.end_batch) {
-            self.meeting.end();
+        let (fatal, end_play) = (
+            std::mem::take(&mut host_state.play_wide.fatal),
+            std::mem::take(&mut host_state.play_wide.end_play),
+        );
+        if end_play || std::mem::take(&mut host_state.play_wide.end_batch) {
+            self.barriers.end();
         }
-        let halting = self.meeting.is_halting();
+        let halting = self.barriers.is_halting();
         if fatal {
-            self.meeting.halt();
+            self.barriers.halt();
         }
-        if !slot.is_alive() {
-            self.context.board.lose(&slot.name);
+        if !host_state.is_alive() {
+            self.context.snapshots.lose(&host_state.name);
         }
-        self.slots[host] = Some(slot);
+        self.host_states[host] = Some(host_state);
         if self.rollout.is_some() {
             if fatal {
                 self.input(Input::Fatal)?;
@@ -555,20 +587,21 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
             self.input(Input::Ended { host, end })?;
         }
         if fatal {
-            self.meeting.no_news(host, halting);
+            self.barriers.no_news(host, halting);
         }
         let held = format!("{} is held at a task that it does for all hosts (`run_once`)", self.name(host));
         let held = (state == NodeState::Held).then_some(held.as_str());
-        for (waiting, answer) in self.meeting.pass_on(host, held) {
+        for (waiting, answer) in self.barriers.pass_on(host, held) {
             self.answer(waiting, answer)?;
         }
         self.open_barrier()
     }
 
     /// A host that nobody waited for has answered, or will not.
-    fn arrived(&mut self, host: usize, slot: Slot) -> Result<(), EngineError> {
-        let (state, detail, answers) = (slot.verdict, slot.message.clone(), slot.is_alive());
-        self.slots[host] = Some(slot);
+    fn arrived(&mut self, host: usize, host_state: HostState) -> Result<(), EngineError> {
+        let (state, detail, answers) =
+            (host_state.verdict, host_state.message.clone(), host_state.is_alive());
+        self.host_states[host] = Some(host_state);
         if !answers {
             self.emit(What::NodeState { host: self.name(host), state, detail })?;
         }
@@ -589,7 +622,7 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
             let Some(rollout) = &mut self.rollout else { return Ok(()) };
             let now = jiff::Timestamp::now();
             // Why before: what follows from it must not be on disk without it.
-            let told = What::Rollout { play: self.context.settings.play, now, input: input.clone() };
+            let told = Replayed::Rollout { play: self.context.settings.play, now, input: input.clone() };
             self.context.recorder.emit(told)?;
             let actions = rollout.step(now, input)?;
             for action in actions {

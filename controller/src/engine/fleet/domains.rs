@@ -98,6 +98,7 @@ pub(crate) async fn domains<'a>(
 mod tests {
     use super::*;
     use crate::event::{DomainShape, PolicyShape, WaveShape};
+    use crate::index::PlayIndex;
 
     #[test]
     fn a_batch_with_more_of_a_domain_than_may_be_out_waits_for_itself() {
@@ -110,14 +111,13 @@ mod tests {
             ..PolicyShape::default()
         };
         let shape = |most, waves| PlayStarted {
-            play: 0,
+            play: PlayIndex(0),
             name: String::new(),
             hosts: names("a b c d"),
             waves,
             max_unavailable: 2,
             policy: Some(policy(most)),
             work: None,
-            so_far: None,
         };
         let text = waits_for_itself(&shape(1, vec![wave("a c"), wave("b d c")])).unwrap();
         assert!(text.starts_with("a linear play with 2 nodes of `rack2` in the batch `2` and"), "{text}");

@@ -1,7 +1,7 @@
 //! How a run ended, and what its last event says of it.
 
 use crate::{
-    engine::{host::Slot, ports::confirm::Refusal},
+    engine::{host::HostState, ports::confirm::Refusal},
     event::RunFinished,
     report::fold_names,
     rollout::StopReason,
@@ -33,10 +33,10 @@ impl Stop {
 }
 
 /// Why a rollout stopped, with the canaries' names and what happened to them: `canary gpu017 failed (no driver)`.
-pub(crate) fn told<'a>(reason: &StopReason, slot: impl Fn(usize) -> Option<&'a Slot>) -> String {
+pub(crate) fn told<'a>(reason: &StopReason, host_state: impl Fn(usize) -> Option<&'a HostState>) -> String {
     let (canaries, failed) = reason.canaries();
-    let slots: Vec<&Slot> = canaries.iter().filter_map(|host| slot(*host)).collect();
-    let names: Vec<&str> = slots.iter().map(|slot| slot.name.as_str()).collect();
+    let host_states: Vec<&HostState> = canaries.iter().filter_map(|host| host_state(*host)).collect();
+    let names: Vec<&str> = host_states.iter().map(|host_state| host_state.name.as_str()).collect();
     if names.is_empty() {
         return reason.to_string();
     }
@@ -46,7 +46,8 @@ pub(crate) fn told<'a>(reason: &StopReason, slot: impl Fn(usize) -> Option<&'a S
         (false, true) => "was held: it proves nothing",
         (false, false) => "were held: they prove nothing",
     };
-    let why = slots.iter().find_map(|slot| Some((&slot.name, slot.message.as_ref()?)));
+    let why =
+        host_states.iter().find_map(|host_state| Some((&host_state.name, host_state.message.as_ref()?)));
     let why = why.map_or_else(String::new, |(name, message)| match one {
         true => format!(" ({message})"),
         false => format!(" ({name}: {message})"),
@@ -89,12 +90,12 @@ mod tests {
 
     #[test]
     fn a_stop_names_the_canary_and_what_happened_to_it() {
-        let slots = ["gpu001", "gpu002", "gpu007"].map(|name| {
-            let mut slot = Slot::new(name.to_owned());
-            slot.message = (name != "gpu001").then(|| format!("the driver of {name} is gone"));
-            slot
+        let host_states = ["gpu001", "gpu002", "gpu007"].map(|name| {
+            let mut host_state = HostState::new(name.to_owned());
+            host_state.message = (name != "gpu001").then(|| format!("the driver of {name} is gone"));
+            host_state
         });
-        let told = |reason: StopReason| told(&reason, |host| slots.get(host));
+        let told = |reason: StopReason| told(&reason, |host| host_states.get(host));
         let failed = |hosts: &[usize]| told(StopReason::Canary { failed: hosts.to_vec() });
         let held = |hosts: &[usize]| told(StopReason::CanaryHeld { held: hosts.to_vec() });
         insta::assert_snapshot!(failed(&[1]), @"canary gpu002 failed (the driver of gpu002 is gone)");

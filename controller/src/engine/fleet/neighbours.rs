@@ -85,6 +85,7 @@ mod tests {
     use crate::{
         drain::Labelled,
         event::{DomainShape, PolicyShape},
+        index::PlayIndex,
         interpreter::HostContext,
         playbook::Program,
         template::{Dict, Value},
@@ -103,14 +104,13 @@ mod tests {
         let program = Program::load(&["play.yml"], &files).unwrap();
         let domain = |name: &str| DomainShape { name: name.to_owned(), hosts: Vec::new() };
         let shape = PlayStarted {
-            play: 0,
+            play: PlayIndex(0),
             name: String::new(),
             hosts: (0..10).map(|host| format!("h{host}")).collect(),
             waves: Vec::new(),
             max_unavailable: allowed.budget(10).unwrap(),
             policy: Some(PolicyShape { domains: vec![domain("a"), domain("b")], ..PolicyShape::default() }),
             work: None,
-            so_far: None,
         };
         Neighbours::of(names, &program.plays[0], &shape, allowed, known)
     }

@@ -1,14 +1,14 @@
-//! The one place where events get their number and go to journal and sinks.
+//! The one place where records get their number and go to the journal, and events to the sinks too.
 
 use tokio::sync::oneshot;
 
 use crate::{
     engine::ports::sink::Sink,
     event::{Event, What},
-    journal::{Journal, WriteError},
+    journal::{Entry, Journal, Record, WriteError},
 };
 
-/// Numbers events and hands them on.
+/// Numbers records and hands them on.
 pub struct Recorder {
     seq: u64,
     journal: Journal,
@@ -21,52 +21,57 @@ impl Recorder {
         Self { seq: 0, journal, sinks, now }
     }
 
-    /// Goes on behind the events of an earlier process; the sinks hear of those first.
+    /// Goes on behind the records of an earlier process; the sinks hear of its events first.
     pub fn after(
-        past: &[Event],
+        past: Vec<Record>,
         journal: Journal,
         mut sinks: Vec<Box<dyn Sink>>,
         now: fn() -> jiff::Timestamp,
     ) -> Self {
-        for event in past.iter().filter(|event| !event.what.is_internal()) {
+        let seq = past.last().map_or(0, |record| record.seq + 1);
+        for event in past.into_iter().filter_map(Record::into_event) {
             for sink in &mut sinks {
-                sink.past(event);
+                sink.past(&event);
             }
         }
-        let seq = past.last().map_or(0, |event| event.seq + 1);
         Self { seq, journal, sinks, now }
     }
 
-    fn event(&mut self, what: What) -> Event {
-        let event = Event { seq: self.seq, at: (self.now)(), what };
+    /// Gives it its number, and an event to the sinks.
+    fn record(&mut self, entry: Entry) -> Record {
+        let (seq, at) = (self.seq, (self.now)());
         // Why: progress is not kept, and the journal's numbers have no gaps.
-        self.seq += u64::from(!matches!(event.what, What::Progress { .. }));
-        if !event.what.is_internal() {
-            for sink in &mut self.sinks {
-                sink.event(&event);
+        self.seq += u64::from(!matches!(entry, Entry::Event(What::Progress { .. })));
+        match entry {
+            Entry::Event(what) => {
+                let event = Event { seq, at, what };
+                for sink in &mut self.sinks {
+                    sink.event(&event);
+                }
+                event.into()
             }
+            Entry::Replay(_) => Record { seq, at, what: entry },
         }
-        event
     }
 
     /// # Errors
     /// [`WriteError`] when the journal cannot be written: the run must stop.
-    pub fn emit(&mut self, what: What) -> Result<(), WriteError> {
-        let event = self.event(what);
-        self.journal.append(&event)
+    pub fn emit(&mut self, entry: impl Into<Entry>) -> Result<(), WriteError> {
+        let record = self.record(entry.into());
+        self.journal.append(&record)
     }
 
-    /// The same; `done` hears once the event is on disk.
+    /// The same; `done` hears once the record is on disk.
     ///
     /// # Errors
     /// As [`Recorder::emit`].
     pub fn durable(
         &mut self,
-        what: What,
+        entry: impl Into<Entry>,
         done: oneshot::Sender<Result<(), WriteError>>,
     ) -> Result<(), WriteError> {
-        let event = self.event(what);
-        self.journal.durable(&event, done)
+        let record = self.record(entry.into());
+        self.journal.durable(&record, done)
     }
 
     /// Writes what is left and ends the sinks.

@@ -19,8 +19,8 @@ use tokio::time::Instant;
 
 use crate::{
     engine::{
-        host::{PendingReboot, Slot},
-        node::{cut::Cut, dispatcher::DispatcherHandle, settings::PlaySettings},
+        host::{HostState, PendingReboot},
+        node::{dispatcher::DispatcherHandle, early_end::EarlyEnd, settings::PlaySettings},
         ports::link::{ConnectFailure, Link},
         verdict::{self, UnderPermit},
     },
@@ -34,7 +34,7 @@ pub(crate) const READING: Duration = Duration::from_secs(60);
 pub(crate) struct Conversation {
     pub(crate) dispatcher: DispatcherHandle,
     pub(crate) settings: Arc<PlaySettings>,
-    pub(crate) host: Slot,
+    pub(crate) host: HostState,
     pub(crate) permit: PermitUse,
     /// When its connection broke while nothing was asked over it.
     pub(crate) broke: Option<Instant>,
@@ -56,7 +56,7 @@ pub(crate) struct PermitUse {
 
 impl Conversation {
     /// The node's link, connected now when it is not yet, or not for this purpose.
-    pub(crate) async fn link(&mut self) -> Result<Arc<dyn Link>, Cut> {
+    pub(crate) async fn link(&mut self) -> Result<Arc<dyn Link>, EarlyEnd> {
         if let Some((link, purpose)) = &self.host.link {
             // Why: an earlier task of the node made this connection, and what follows must be the same boot.
             if self.reboot.is_none() && self.boot_id.is_none() {
@@ -90,9 +90,9 @@ impl Conversation {
             }
             Err(
                 ConnectFailure::Silent(why) | ConnectFailure::Refused(why) | ConnectFailure::Unreachable(why),
-            ) => Err(Cut::Unreachable(why)),
-            Err(ConnectFailure::Locked(why)) => Err(Cut::Held(why)),
-            Err(ConnectFailure::Unfit(why)) => Err(Cut::Failed(why)),
+            ) => Err(EarlyEnd::Unreachable(why)),
+            Err(ConnectFailure::Locked(why)) => Err(EarlyEnd::Held(why)),
+            Err(ConnectFailure::Unfit(why)) => Err(EarlyEnd::Failed(why)),
         }
     }
 
@@ -104,7 +104,7 @@ impl Conversation {
     }
 
     /// A reboot that this run did not ask for loses what it has done, and nobody knows what else.
-    pub(crate) fn same_boot(&mut self, link: &dyn Link) -> Result<(), Cut> {
+    pub(crate) fn same_boot(&mut self, link: &dyn Link) -> Result<(), EarlyEnd> {
         let now = link.boot_id();
         match (&self.boot_id, &now) {
             (Some(before), Some(after)) if before != after && self.reboot.is_none() => {
@@ -120,7 +120,7 @@ impl Conversation {
     }
 
     /// Reads the node's facts, once a boot.
-    pub(crate) async fn facts(&mut self) -> Result<(), Cut> {
+    pub(crate) async fn facts(&mut self) -> Result<(), EarlyEnd> {
         if self.host.facts.is_some() {
             return Ok(());
         }
@@ -136,7 +136,7 @@ impl Conversation {
         Ok(())
     }
 
-    pub(crate) async fn simple(&mut self, op: NodeOp, timeout: Duration) -> Result<OpOutcome, Cut> {
+    pub(crate) async fn simple(&mut self, op: NodeOp, timeout: Duration) -> Result<OpOutcome, EarlyEnd> {
         let link = self.link().await?;
         let request = OpRequest {
             op,
@@ -154,10 +154,10 @@ impl Conversation {
         }
     }
 
-    pub(crate) async fn request(&mut self, request: Request) -> Result<(), Cut> {
+    pub(crate) async fn request(&mut self, request: Request) -> Result<(), EarlyEnd> {
         let link = self.link().await?;
         match link.request(request).await {
-            Ok(Reply::Error { message }) => Err(Cut::Failed(message)),
+            Ok(Reply::Error { message }) => Err(EarlyEnd::Failed(message)),
             Ok(_) => Ok(()),
             Err(error) => Err(self.lost(error).await),
         }

@@ -6,11 +6,12 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
 use crate::{
     engine::node::{
-        cut::Cut,
+        early_end::EarlyEnd,
         message::{FromNode, LatchValue, Pace, ToNode},
     },
     event::{NodeState, What},
     interpreter::{Fed, Position},
+    journal::Entry,
     rollout::Input,
 };
 
@@ -28,9 +29,9 @@ pub(crate) struct DispatcherHandle {
 }
 
 impl DispatcherHandle {
-    pub(crate) async fn emit(&self, what: What) {
+    pub(crate) async fn emit(&self, entry: impl Into<Entry>) {
         // Why no error: a dispatcher that is gone has ended the run, and this task with it.
-        let _ = self.out.send(FromNode::Event(what)).await;
+        let _ = self.out.send(FromNode::Record(entry.into())).await;
     }
 
     /// Tells the rollout what happened to the node.
@@ -38,7 +39,7 @@ impl DispatcherHandle {
         let _ = self.out.send(FromNode::Tell(input)).await;
     }
 
-    pub(crate) async fn durable(&self, what: What) -> Result<(), Cut> {
+    pub(crate) async fn durable(&self, what: What) -> Result<(), EarlyEnd> {
         let (done, written) = oneshot::channel();
         let _ = self.out.send(FromNode::Durable(what, done)).await;
         // Why on a thread in tests: their virtual time leaps while the runtime has nothing to do, and would while it waits.
@@ -46,7 +47,7 @@ impl DispatcherHandle {
         let written = async { tokio::task::spawn_blocking(|| written.blocking_recv()).await.unwrap() };
         match written.await {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(_)) | Err(_) => Err(Cut::Stopped),
+            Ok(Err(_)) | Err(_) => Err(EarlyEnd::Stopped),
         }
     }
 
@@ -93,7 +94,7 @@ impl DispatcherHandle {
         task: &Arc<str>,
         at: Position,
         is_out: bool,
-    ) -> Result<Option<Fed>, Cut> {
+    ) -> Result<Option<Fed>, EarlyEnd> {
         // Why its place goes: those it waits for may need one.
         drop(self.place.take());
         let task = Arc::clone(task);
@@ -101,7 +102,7 @@ impl DispatcherHandle {
         let answer = self.answers.recv().await;
         self.take_place().await;
         match answer {
-            None => Err(Cut::Stopped),
+            None => Err(EarlyEnd::Stopped),
             Some(ToNode::Halt) => Ok(Some(Fed::Halted)),
             Some(ToNode::End) => Ok(Some(Fed::Ended)),
             Some(_) => Ok(None),
@@ -109,7 +110,7 @@ impl DispatcherHandle {
     }
 
     /// `None`: the task runs here.
-    pub(crate) async fn latch(&mut self, key: &Arc<str>) -> Result<Option<LatchValue>, Cut> {
+    pub(crate) async fn latch(&mut self, key: &Arc<str>) -> Result<Option<LatchValue>, EarlyEnd> {
         drop(self.place.take());
         let _ = self.out.send(FromNode::Latch { host: self.host, key: Arc::clone(key) }).await;
         let answer = self.answers.recv().await;
@@ -117,8 +118,8 @@ impl DispatcherHandle {
         match answer {
             Some(ToNode::LatchYours) => Ok(None),
             Some(ToNode::LatchValue(value)) => Ok(Some(*value)),
-            Some(ToNode::Deny(why)) => Err(Cut::Held(why)),
-            _ => Err(Cut::Stopped),
+            Some(ToNode::Deny(why)) => Err(EarlyEnd::Held(why)),
+            _ => Err(EarlyEnd::Stopped),
         }
     }
 }

@@ -10,21 +10,22 @@ use gpufleet_protocol::{
 
 use crate::{
     engine::{
-        host::{Prediction, Slot},
+        host::{HostState, Prediction},
         node::{
             conversation::{Conversation, PermitUse},
             custody::Custody,
-            cut::Cut,
             dispatcher::DispatcherHandle,
-            driven::Seen,
+            drive_result::DriveResult,
+            early_end::EarlyEnd,
             message::{FromNode, Pace},
             settings::PlaySettings,
         },
         ports::confirm::Stepper,
-        task_report, verdict,
+        verdict,
     },
     event::{NodeState, Phase, TaskReport, Verb, What},
     interpreter::{Action, BlobNeed, Cursor, End, EndState, Fed, Step, Work},
+    journal::Replayed,
 };
 
 /// Drives one node's cursor through one play.
@@ -49,7 +50,7 @@ pub(crate) struct Leftover {
 }
 
 impl NodeDriver {
-    pub(crate) fn new(settings: Arc<PlaySettings>, dispatcher: DispatcherHandle, host: Slot) -> Self {
+    pub(crate) fn new(settings: Arc<PlaySettings>, dispatcher: DispatcherHandle, host: HostState) -> Self {
         // Why every node: of one that had just begun even that may not have reached the journal.
         let left = Leftover { ask_spool: settings.run.resumed, ..Leftover::default() };
         let permit = PermitUse { acted: host.custody.adopted, ..PermitUse::default() };
@@ -62,7 +63,7 @@ impl NodeDriver {
     /// Predicts one play on this node.
     ///
     /// `deferred` is the same play where GPU groups leave their activation to the reboot.
-    pub(crate) async fn predict(&mut self, mut cursor: Cursor, deferred: Cursor) -> Result<(), Cut> {
+    pub(crate) async fn predict(&mut self, mut cursor: Cursor, deferred: Cursor) -> Result<(), EarlyEnd> {
         self.custody.node.request(Request::ForgetPredictions).await?;
         // Why silent at first: only the prediction that stands is reported.
         let mut seen = self.drive(&mut cursor, true).await?;
@@ -76,7 +77,7 @@ impl NodeDriver {
         self.custody
             .node
             .dispatcher
-            .emit(What::NodePredicted {
+            .emit(Replayed::NodePredicted {
                 host: self.custody.node.host.name.clone(),
                 play: self.custody.node.settings.play,
                 class: prediction.class,
@@ -97,12 +98,12 @@ impl NodeDriver {
     }
 
     /// Carries one play out on this node.
-    pub(crate) async fn apply(&mut self, mut cursor: Cursor) -> Result<(), Cut> {
+    pub(crate) async fn apply(&mut self, mut cursor: Cursor) -> Result<(), EarlyEnd> {
         let one_reboot = self.custody.node.host.forecast.is_some_and(|forecast| forecast.reset_and_reboot);
         self.custody
             .node
             .dispatcher
-            .emit(What::NodeBegan {
+            .emit(Replayed::NodeBegan {
                 host: self.custody.node.host.name.clone(),
                 play: self.custody.node.settings.play,
                 one_reboot,
@@ -114,11 +115,11 @@ impl NodeDriver {
     }
 
     /// Drives a cursor to its end.
-    pub(crate) async fn carry_on(&mut self, cursor: &mut Cursor) -> Result<(), Cut> {
+    pub(crate) async fn carry_on(&mut self, cursor: &mut Cursor) -> Result<(), EarlyEnd> {
         let mut seen = self.drive(cursor, false).await;
         // Why those too: what a lost run did to them is over once the play holds, whether or not it had to act.
         let adopted = self.custody.node.host.custody.adopted
-            && matches!(&seen, Ok(Seen { end: Some(end), .. }) if end.state == EndState::Done);
+            && matches!(&seen, Ok(DriveResult { end: Some(end), .. }) if end.state == EndState::Done);
         let marked = self.custody.node.host.custody.serves && self.custody.node.host.custody.drain.is_some();
         if marked || self.custody.node.is_out() && (!self.custody.node.permit.acted || adopted) {
             let released =
@@ -135,9 +136,9 @@ impl NodeDriver {
         self.take_over(end);
         match stopped {
             true if self.custody.node.is_out() => {
-                Err(Cut::Held("stopped before its end, while it was out of service".to_owned()))
+                Err(EarlyEnd::Held("stopped before its end, while it was out of service".to_owned()))
             }
-            true => Err(Cut::Stopped),
+            true => Err(EarlyEnd::Stopped),
             false => Ok(()),
         }
     }
@@ -193,8 +194,8 @@ impl NodeDriver {
         }
     }
 
-    async fn drive(&mut self, cursor: &mut Cursor, silent: bool) -> Result<Seen, Cut> {
-        let mut seen = Seen::default();
+    async fn drive(&mut self, cursor: &mut Cursor, silent: bool) -> Result<DriveResult, EarlyEnd> {
+        let mut seen = DriveResult::default();
         let mut latch = self.left.latch.take_if(|_| !silent);
         loop {
             let reports = match cursor.next() {
@@ -205,11 +206,11 @@ impl NodeDriver {
                         && stopping
                         && action.phase == Phase::Declared
                     {
-                        return Err(Cut::Stopped);
+                        return Err(EarlyEnd::Stopped);
                     }
                     let fed = match self.perform(&action, silent, &mut seen).await {
                         // Why not one that is out of service: nobody may leave it behind.
-                        Err(Cut::Unreachable(reason))
+                        Err(EarlyEnd::Unreachable(reason))
                             if action.forgives_loss && !self.custody.node.is_out() =>
                         {
                             Fed::Unreachable { reason }
@@ -218,10 +219,10 @@ impl NodeDriver {
                     };
                     let mut fed = match fed {
                         Fed::Outcome(outcome) if (action.keeps || outcome.facts.is_some()) && !silent => {
-                            Fed::Outcome(Box::new(self.custody.node.settings.run.kept.within(
+                            Fed::Outcome(Box::new(self.custody.node.settings.run.results_budget.within(
                                 *outcome,
                                 &action.id,
-                                &mut self.custody.node.host.kept,
+                                &mut self.custody.node.host.results,
                             )))
                         }
                         fed => fed,
@@ -299,7 +300,6 @@ impl NodeDriver {
                     .send(FromNode::LatchResult { key, result: Box::new(result) })
                     .await;
             }
-            let reports: Vec<TaskReport> = reports.into_iter().map(task_report::report).collect();
             for report in &reports {
                 seen.note(report);
             }
@@ -312,15 +312,20 @@ impl NodeDriver {
     }
 
     /// A person's word on a task; a run that stops does not wait for it, unless the node is out of service.
-    async fn wanted_by(&self, stepper: &dyn Stepper, task: &str, title: &str) -> Result<bool, Cut> {
+    async fn wanted_by(&self, stepper: &dyn Stepper, task: &str, title: &str) -> Result<bool, EarlyEnd> {
         let stays = self.custody.node.host.custody.out_of_service;
         tokio::select! {
             run = stepper.runs(self.custody.node.settings.play, task, title) => Ok(run),
-            () = self.custody.node.dispatcher.stops(), if !stays => Err(Cut::Stopped),
+            () = self.custody.node.dispatcher.stops(), if !stays => Err(EarlyEnd::Stopped),
         }
     }
 
-    async fn perform(&mut self, action: &Action, silent: bool, seen: &mut Seen) -> Result<Fed, Cut> {
+    async fn perform(
+        &mut self,
+        action: &Action,
+        silent: bool,
+        seen: &mut DriveResult,
+    ) -> Result<Fed, EarlyEnd> {
         if !silent {
             // Why not a job: asked for again, it is found and never begun twice.
             if self.left.ask_spool
@@ -419,10 +424,10 @@ impl NodeDriver {
         }
     }
 
-    async fn announce(&mut self, action: &Action) -> Result<(), Cut> {
+    async fn announce(&mut self, action: &Action) -> Result<(), EarlyEnd> {
         let started = What::TaskStarted {
             host: self.custody.node.host.name.clone(),
-            op_id: action.id.to_string(),
+            op_id: action.id.clone(),
             task: action.task.clone(),
             kind: action.kind.to_owned(),
         };
@@ -441,7 +446,7 @@ impl NodeDriver {
     }
 
     /// Waits before a task is tried again.
-    async fn before_retry(&mut self, how_long: Duration, left: u32) -> Result<(), Cut> {
+    async fn before_retry(&mut self, how_long: Duration, left: u32) -> Result<(), EarlyEnd> {
         let text = match left {
             0 => format!("waits {} s", how_long.as_secs()),
             _ => format!("failed, tries again in {} s; {left} left", how_long.as_secs()),
@@ -457,7 +462,7 @@ impl NodeDriver {
         tokio::select! {
             () = tokio::time::sleep(how_long) => {}
             // Why not one that is out of service: it has to get to a safe point.
-            Ok(_) = stops, if !self.custody.node.host.custody.out_of_service => return Err(Cut::Stopped),
+            Ok(_) = stops, if !self.custody.node.host.custody.out_of_service => return Err(EarlyEnd::Stopped),
         }
         self.custody.node.dispatcher.take_place().await;
         Ok(())
@@ -469,7 +474,7 @@ impl NodeDriver {
         op: &NodeOp,
         blobs: &[BlobNeed],
         timeout_s: u64,
-    ) -> Result<Fed, Cut> {
+    ) -> Result<Fed, EarlyEnd> {
         if let Some(host) = &action.delegate {
             return Ok(match self.custody.node.on_another(action, host, op, blobs, timeout_s).await {
                 Ok(outcome) => Fed::Outcome(Box::new(outcome)),
@@ -495,7 +500,7 @@ impl NodeDriver {
             let progress = Box::new(move |text: &str| {
                 // Why try: what a node is doing right now is not worth waiting for.
                 let what = What::Progress { host: host.clone(), text: text.to_owned() };
-                let _ = out.try_send(FromNode::Event(what));
+                let _ = out.try_send(FromNode::Record(what.into()));
             });
             let outcome = match link.call(request, blobs.to_vec(), progress).await {
                 Ok(outcome) => outcome,
@@ -509,7 +514,7 @@ impl NodeDriver {
                 return Ok(Fed::Outcome(Box::new(outcome)));
             };
             if self.custody.node.permit.permit.as_ref().is_some_and(|permit| permit.class >= class) {
-                return Err(Cut::Failed(format!("the helper refuses its permit for {class}")));
+                return Err(EarlyEnd::Failed(format!("the helper refuses its permit for {class}")));
             }
             let why = outcome.changes.iter().find(|change| change.disruption == class);
             let why = why.map_or_else(|| action.task.clone(), |change| change.what.clone());
@@ -532,7 +537,7 @@ impl NodeDriver {
         action: &Action,
         op: &NodeOp,
         blobs: &[BlobNeed],
-    ) -> Result<Fed, Cut> {
+    ) -> Result<Fed, EarlyEnd> {
         let timeout_s = action.timeout_s.unwrap_or(self.custody.node.settings.run.task_timeout_s);
         let runs = action.mode == Mode::Apply
             && !self.custody.node.settings.run.verb.writes()

@@ -8,7 +8,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use crate::{
     drain::Runner,
-    engine::{host::Slot, ports::confirm::Confirm},
+    engine::{host::HostState, ports::confirm::Confirm},
     interpreter::HostContext,
     playbook::{Play, Policy, PowerCycle},
     template::{self, Dict, Scope, TemplateError, Value, inert},
@@ -56,8 +56,8 @@ impl Hooks {
     ///
     /// # Errors
     /// Why there is none, ready to be shown.
-    pub(crate) fn line(&self, command: &Value, slot: &Slot) -> Result<String, String> {
-        let context = self.contexts.get(&slot.name).cloned().unwrap_or_default();
+    pub(crate) fn line(&self, command: &Value, host_state: &HostState) -> Result<String, String> {
+        let context = self.contexts.get(&host_state.name).cloned().unwrap_or_default();
         let [files, play] = &self.vars;
         let rendered = |set: &Arc<Dict>, facts: &Arc<Dict>| {
             let layers: Vec<Arc<Dict>> =
@@ -72,7 +72,7 @@ impl Hooks {
                 Ok(if rendered.has_unknown() { None } else { Some(rendered.to_text()) })
             })
         };
-        let (of_node, facts) = (&slot.vars.set, &slot.vars.facts);
+        let (of_node, facts) = (&host_state.vars.set, &host_state.vars.facts);
         let (text, has_secret) = inert::line(|| rendered(of_node, facts));
         // Why refused: a command line stands in the list of processes, and what it prints in messages.
         if has_secret {
@@ -132,7 +132,7 @@ mod tests {
             "- hosts: all\n  vars: {{ok: /opt/ok}}\n  rollout:\n    health_gate: [{{command: \"{gate}\"}}]\n"
         );
         let hooks = hooks(&text);
-        hooks.line(&hooks.gates()[0], &Slot::new(host.to_owned()))
+        hooks.line(&hooks.gates()[0], &HostState::new(host.to_owned()))
     }
 
     #[test]
@@ -152,15 +152,15 @@ mod tests {
             let hooks = hooks(&format!(
                 "- hosts: all\n  vars: {{both: 'a && b'}}\n  rollout:\n    health_gate: [{{command: \"{gate}\"}}]\n"
             ));
-            let mut slot = Slot::new("gpu001".to_owned());
+            let mut host_state = HostState::new("gpu001".to_owned());
             let mut facts = Dict::default();
             facts.insert("ansible_hostname", template::Value::str(said));
             facts.insert(
                 "nested",
                 template::Value::map([("list", template::Value::list(vec![template::Value::str(said)]))]),
             );
-            slot.vars.facts = Arc::new(facts);
-            hooks.line(&hooks.gates()[0], &slot)
+            host_state.vars.facts = Arc::new(facts);
+            hooks.line(&hooks.gates()[0], &host_state)
         };
         let bad = "$(touch${IFS}/tmp/x)";
         for gate in [

@@ -6,11 +6,17 @@ use gpufleet_protocol::{Disruption, Permit};
 use jiff::Timestamp;
 use tokio::sync::oneshot;
 
-use crate::{drain::DrainError, event::What, interpreter::Position, journal::WriteError, rollout::Input};
+use crate::{
+    drain::DrainError,
+    event::What,
+    interpreter::Position,
+    journal::{Entry, WriteError},
+    rollout::Input,
+};
 
 /// From a node's task; `host` is the index in the play.
 pub(crate) enum FromNode {
-    Event(What),
+    Record(Entry),
     /// An event that must be on disk before its act.
     Durable(What, oneshot::Sender<Result<(), WriteError>>),
     WantsPermit {

@@ -2,14 +2,14 @@
 
 pub(super) mod conversation;
 pub(super) mod custody;
-pub(super) mod cut;
 pub(super) mod dispatcher;
-mod driven;
+mod drive_result;
 pub(super) mod driver;
+pub(super) mod early_end;
 pub(super) mod hooks;
-pub(super) mod kept;
 pub(super) mod message;
 mod pause;
+pub(super) mod results_budget;
 mod resume;
 pub(super) mod settings;
 pub(super) mod throttle;

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::{
     engine::{
-        node::{cut::Cut, driver::NodeDriver},
+        node::{driver::NodeDriver, early_end::EarlyEnd},
         ports::confirm::Prompt,
     },
     interpreter::Fed,
@@ -23,7 +23,7 @@ impl NodeDriver {
     ///
     /// # Errors
     /// The run was told to stop meanwhile: whoever takes it up again is asked again, or waits again.
-    pub(crate) async fn pause_play(&mut self, pause: &Pause) -> Result<Fed, Cut> {
+    pub(crate) async fn pause_play(&mut self, pause: &Pause) -> Result<Fed, EarlyEnd> {
         // Why its place goes: nothing is done on the node meanwhile.
         drop(self.custody.node.dispatcher.place.take());
         let begun = tokio::time::Instant::now();
@@ -42,7 +42,7 @@ impl NodeDriver {
                 tokio::select! {
                     () = tokio::time::sleep(Duration::from_secs(seconds)) => {}
                     // Why not one that is out of service: it has to get to a safe point.
-                    () = stops, if !self.custody.node.is_out() => return Err(Cut::Stopped),
+                    () = stops, if !self.custody.node.is_out() => return Err(EarlyEnd::Stopped),
                 }
             }
             None => {
@@ -78,13 +78,13 @@ impl NodeDriver {
         Ok(Fed::Outcome(Box::new(outcome)))
     }
 
-    fn unanswered(&self) -> Cut {
+    fn unanswered(&self) -> EarlyEnd {
         match self.custody.node.is_out() {
-            true => Cut::Held(
+            true => EarlyEnd::Held(
                 "the run was stopped at a `pause` that waits for a person, while it was out of service"
                     .to_owned(),
             ),
-            false => Cut::Stopped,
+            false => EarlyEnd::Stopped,
         }
     }
 }

@@ -9,16 +9,17 @@ use gpufleet_protocol::{
 use crate::{
     engine::{
         host::Resumed,
-        node::{cut::Cut, driver::NodeDriver},
+        node::{driver::NodeDriver, early_end::EarlyEnd},
     },
     event::{NodeState, What},
     interpreter::{Action, Fed, RunAs, Work},
+    journal::Replayed,
     playbook::OnInterrupt,
 };
 
 impl NodeDriver {
     /// Goes on where the earlier process was.
-    pub(crate) async fn take_up(&mut self, resumed: Resumed) -> Result<(), Cut> {
+    pub(crate) async fn take_up(&mut self, resumed: Resumed) -> Result<(), EarlyEnd> {
         let Resumed {
             mut cursor,
             unreported,
@@ -32,7 +33,7 @@ impl NodeDriver {
             ..
         } = resumed;
         if let Some(task) = astray {
-            return Err(Cut::Held(format!(
+            return Err(EarlyEnd::Held(format!(
                 "what the journal says of it is of other tasks than it comes to now, at {task}: nobody can tell what it has done; look at it, \
                  and run the playbook anew"
             )));
@@ -71,7 +72,7 @@ impl NodeDriver {
         self.custody
             .node
             .dispatcher
-            .emit(What::Fed {
+            .emit(Replayed::Fed {
                 host,
                 play: self.custody.node.settings.play,
                 op_id,
@@ -83,7 +84,7 @@ impl NodeDriver {
 
     /// The answer to an operation that an earlier process of this run asked for and did not live to hear. A command
     /// that was cut off is never run twice unless its task says so.
-    pub(crate) async fn spooled(&mut self, action: &Action) -> Result<Option<Fed>, Cut> {
+    pub(crate) async fn spooled(&mut self, action: &Action) -> Result<Option<Fed>, EarlyEnd> {
         if !matches!(action.work, Work::Node { .. }) {
             return Ok(None);
         }
@@ -104,14 +105,14 @@ impl NodeDriver {
                         self.custody.node.settings.purpose,
                     )
                     .await;
-                link.map_err(|why| Cut::Held(format!("delegated to {host}: {why}")))?
+                link.map_err(|why| EarlyEnd::Held(format!("delegated to {host}: {why}")))?
             }
             None => self.custody.node.link().await?,
         };
         let spooled = match link.request(Request::Spooled { op_id }).await {
             Ok(Reply::Spooled(spooled)) => spooled,
-            Ok(Reply::Error { message }) => return Err(Cut::Failed(message)),
-            Ok(_) => return Err(Cut::Failed("the helper does not know what it has done".to_owned())),
+            Ok(Reply::Error { message }) => return Err(EarlyEnd::Failed(message)),
+            Ok(_) => return Err(EarlyEnd::Failed("the helper does not know what it has done".to_owned())),
             Err(error) => return Err(self.custody.node.lost(error).await),
         };
         let is_command = tasks::find(action.kind).is_some_and(|kind| kind.class == Class::Command);
@@ -135,7 +136,7 @@ impl NodeDriver {
                 self.left.ask_spool = false;
                 let what = format!(
                     "interrupted in task `{}` ({}:{}): it began, and how far it got is not known",
-                    action.task, action.file, action.line
+                    action.task, action.position.file, action.position.line
                 );
                 return Ok(match action.on_interrupt {
                     OnInterrupt::Rerun => None,

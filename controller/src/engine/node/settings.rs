@@ -10,7 +10,7 @@ use crate::{
         node::{
             conversation::{delegates::Delegates, ways::Ways},
             hooks::Hooks,
-            kept::Kept,
+            results_budget::ResultsBudget,
             throttle::Throttles,
         },
         ports::{
@@ -19,6 +19,7 @@ use crate::{
         },
     },
     event::Verb,
+    index::PlayIndex,
 };
 
 /// What all nodes of a run share.
@@ -39,14 +40,14 @@ pub(crate) struct RunSettings {
     pub(crate) ways: Arc<Ways>,
     pub(crate) delegates: Arc<Delegates>,
     /// What hosts keep of results.
-    pub(crate) kept: Arc<Kept>,
+    pub(crate) results_budget: Arc<ResultsBudget>,
 }
 
 /// What all nodes of a play share.
 pub(crate) struct PlaySettings {
     pub(crate) run: Arc<RunSettings>,
     /// The play's index in the program.
-    pub(crate) play: usize,
+    pub(crate) play: PlayIndex,
     pub(crate) purpose: Purpose,
     /// What must hold before a node is given back.
     pub(crate) gate: Vec<HealthCheck>,

@@ -3,6 +3,7 @@
 use futures::future::BoxFuture;
 use gpufleet_protocol::Disruption;
 
+use crate::index::PlayIndex;
 use crate::report::fold_names;
 
 /// What a run would disturb, read from the nodes right before it asks.
@@ -82,5 +83,5 @@ impl Confirm for Nobody {
 /// Says which tasks run, one by one (`--step`).
 pub trait Stepper: Send + Sync {
     /// Whether this task of this play runs; the same answer for every node that asks.
-    fn runs<'a>(&'a self, play: usize, task: &'a str, title: &'a str) -> BoxFuture<'a, bool>;
+    fn runs<'a>(&'a self, play: PlayIndex, task: &'a str, title: &'a str) -> BoxFuture<'a, bool>;
 }

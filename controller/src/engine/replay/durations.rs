@@ -18,7 +18,7 @@ use jiff::Timestamp;
 use sha2::{Digest, Sha256};
 
 use crate::{
-    event::{DrainStep, Event, NodeState, Origin, Part, What},
+    event::{DrainStep, DurationOrigin, Event, NodeState, OutagePart, What},
     playbook::{Drain, Gate, Play},
     template::Value,
 };
@@ -101,7 +101,7 @@ pub fn work_of(play: &Play) -> String {
 
 /// How long nodes were out for one work, over all runs that were added.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Learned {
+pub struct DurationHistory {
     work: String,
     classes: BTreeMap<Disruption, Seen>,
 }
@@ -130,14 +130,14 @@ pub(crate) struct Figures {
     runs: usize,
 }
 
-impl Learned {
+impl DurationHistory {
     /// Nothing yet of this work.
     pub fn of(work: String) -> Self {
         Self { work, classes: BTreeMap::new() }
     }
 
     /// Adds what the journal of one run shows, whether the run ended or not. Its events must be in order; others than
-    /// those of [`Learned::KINDS`] are not looked at.
+    /// those of [`DurationHistory::KINDS`] are not looked at.
     pub fn add(&mut self, events: &[Event]) {
         let mut reading = Reading::default();
         for event in events {
@@ -182,17 +182,17 @@ impl Figures {
     /// What to expect of a part instead of the default; none where it was not measured.
     ///
     /// Drain and reboot are ended by their timeouts, which are the defaults here: the margin does not go beyond.
-    pub(crate) fn of(&self, part: Part, default_s: u64) -> Option<(u64, Origin)> {
+    pub(crate) fn of(&self, part: OutagePart, default_s: u64) -> Option<(u64, DurationOrigin)> {
         let (longest, floor, most) = match part {
-            Part::Drain => (self.longest.drain?, DRAIN_FLOOR_S, default_s),
-            Part::Reboot => (self.longest.reboot?, REBOOT_FLOOR_S, default_s),
+            OutagePart::Drain => (self.longest.drain?, DRAIN_FLOOR_S, default_s),
+            OutagePart::Reboot => (self.longest.reboot?, REBOOT_FLOOR_S, default_s),
             // Why not: what it was needed for once is no measure of the next time.
-            Part::PowerCycle => return None,
-            Part::Work => (self.longest.work?, WORK_FLOOR_S, LONGEST_S),
+            OutagePart::PowerCycle => return None,
+            OutagePart::Work => (self.longest.work?, WORK_FLOOR_S, LONGEST_S),
         };
         let margin = longest.div_ceil(2);
         let seconds = longest.saturating_add(margin).max(floor).min(most.max(longest));
-        Some((seconds, Origin::Learned { nodes: self.nodes, runs: self.runs }))
+        Some((seconds, DurationOrigin::Learned { nodes: self.nodes, runs: self.runs }))
     }
 }
 

@@ -1,6 +1,6 @@
 //! What a journal says of a run that was cut off or stopped: enough to lead both cores to where they were.
 //!
-//! Pure: reads events, owns no file and no connection. A cursor is deterministic, and so is the rollout: told the same
+//! Pure: reads records, owns no file and no connection. A cursor is deterministic, and so is the rollout: told the same
 //! things in the same order they stand in the same place.
 
 use std::{
@@ -14,20 +14,21 @@ use jiff::Timestamp;
 use crate::{
     drain::Marker,
     engine::{
-        host::{PendingReboot, Prediction, Resumed, Slot},
-        task_report,
+        host::{HostState, PendingReboot, Prediction, Resumed},
         verdict::{self, UnderPermit},
     },
-    event::{DrainStep, Event, NodeState, PlayStarted, TaskReport, Verb, What},
+    event::{DrainStep, NodeState, PlayStarted, TaskReport, Verb, What},
+    index::PlayIndex,
     interpreter::{Copied, Cursor, End, Fed, Position, Step},
-    rollout::Input,
+    journal::{Entry, Record, Replayed},
+    rollout::{Input, SoFar},
 };
 
 /// A run so far.
 #[derive(Debug, Default)]
-pub struct Past {
-    plays: BTreeMap<usize, PastPlay>,
-    hosts: HashMap<String, PastHost>,
+pub struct RunHistory {
+    plays: BTreeMap<PlayIndex, PlayHistory>,
+    hosts: HashMap<String, HostHistory>,
     drained: bool,
     run: String,
     /// When nodes were power cycled.
@@ -36,16 +37,18 @@ pub struct Past {
 
 /// A play that got as far as its waves.
 #[derive(Debug)]
-pub(crate) struct PastPlay {
+pub(crate) struct PlayHistory {
     pub(crate) shape: PlayStarted,
+    /// What earlier plays had left behind when it began; the first journals do not tell.
+    pub(crate) so_far: Option<SoFar>,
     /// What the rollout was told, each with its place in the journal.
     pub(crate) inputs: Vec<(usize, Timestamp, Input)>,
-    nodes: HashMap<String, PastNode>,
+    nodes: HashMap<String, NodeHistory>,
 }
 
 /// One node in one play.
 #[derive(Clone, Debug, Default)]
-struct PastNode {
+struct NodeHistory {
     began: bool,
     one_reboot: bool,
     prediction: Option<Prediction>,
@@ -87,7 +90,7 @@ impl Told {
 
 /// What is known of a node whatever the play.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct PastHost {
+pub(crate) struct HostHistory {
     facts: Option<Arc<Facts>>,
     /// What was read since a reboot that is not seen through: it is still to be compared with what was there before.
     facts_since: Option<Arc<Facts>>,
@@ -107,7 +110,7 @@ pub(crate) struct PastHost {
     /// Where in the journal its last reboot was issued.
     issued_at: usize,
     /// The play that took it out of service and did not give it back.
-    out: Option<usize>,
+    out: Option<PlayIndex>,
 }
 
 /// Hosts that are being read before a play.
@@ -132,52 +135,56 @@ impl Reading {
     }
 }
 
-impl Past {
-    /// Reads the events of a run, in order.
-    pub fn of(events: &[Event]) -> Self {
+impl RunHistory {
+    /// Reads the records of a run, in order.
+    pub fn of(records: &[Record]) -> Self {
         let mut past = Self::default();
-        let mut current = 0;
+        let mut current = PlayIndex::default();
         // Why apart: predictions come before the play's first event.
         let mut predicted: HashMap<String, Prediction> = HashMap::new();
         // The same for hosts that are lost while they are being read.
         let mut read = Reading::default();
-        for (place, event) in events.iter().enumerate() {
-            match &event.what {
+        for (place, Record { at, what, .. }) in records.iter().enumerate() {
+            let what = match what {
+                Entry::Event(what) => what,
+                Entry::Replay(Replayed::NodePredicted { host, play, class, one_reboot }) => {
+                    let prediction = Prediction { class: *class, reset_and_reboot: *one_reboot };
+                    match past.plays.get_mut(play) {
+                        Some(begun) => begun.node(host).prediction = Some(prediction),
+                        None => _ = predicted.insert(host.clone(), prediction),
+                    }
+                    continue;
+                }
+                Entry::Replay(replayed) => {
+                    // Why: a process that goes on takes up earlier plays again before the last one.
+                    if let Replayed::Rollout { play, .. } = replayed {
+                        current = *play;
+                    }
+                    past.replayed(current, place, replayed);
+                    continue;
+                }
+            };
+            match what {
                 What::RunStarted(started) => past.run.clone_from(&started.run_id),
                 What::PlayStarted(shape) => {
                     current = shape.play;
                     let nodes = std::mem::take(&mut predicted)
                         .into_iter()
                         .map(|(host, prediction)| {
-                            (host, PastNode { prediction: Some(prediction), ..PastNode::default() })
+                            (host, NodeHistory { prediction: Some(prediction), ..NodeHistory::default() })
                         })
                         .collect();
-                    let mut play = PastPlay { shape: shape.clone(), inputs: Vec::new(), nodes };
+                    let mut play =
+                        PlayHistory { shape: shape.clone(), so_far: None, inputs: Vec::new(), nodes };
                     let Reading { lost, .. } = std::mem::take(&mut read);
                     for (host, end) in lost {
                         play.nodes.entry(host).or_default().end = Some(end);
                     }
                     past.plays.insert(current, play);
                 }
-                What::NodePredicted { host, play, class, one_reboot } => {
-                    let prediction = Prediction { class: *class, reset_and_reboot: *one_reboot };
-                    match past.plays.get_mut(play) {
-                        Some(begun) => {
-                            begun.nodes.entry(host.clone()).or_default().prediction = Some(prediction);
-                        }
-                        None => _ = predicted.insert(host.clone(), prediction),
-                    }
-                }
-                What::Rollout { play, now, input } => {
-                    // Why: a process that goes on takes up earlier plays again before the last one.
-                    current = *play;
-                    if let Some(play) = past.plays.get_mut(play) {
-                        play.inputs.push((place, *now, input.clone()));
-                    }
-                }
                 What::RunResumed { .. } => past.take_up(),
                 what if read.takes(what) => {}
-                what => past.note(current, place, event.at, what),
+                what => past.note(current, place, *at, what),
             }
         }
         past
@@ -191,8 +198,47 @@ impl Past {
         }
     }
 
-    fn note(&mut self, current: usize, place: usize, at: Timestamp, what: &What) {
-        let Some(name) = crate::report::host_of(what) else { return };
+    fn replayed(&mut self, current: PlayIndex, place: usize, replayed: &Replayed) {
+        match replayed {
+            Replayed::PlayBeganWith { play, so_far } => {
+                if let Some(play) = self.plays.get_mut(play) {
+                    play.so_far = Some(*so_far);
+                }
+            }
+            Replayed::Rollout { play, now, input } => {
+                if let Some(play) = self.plays.get_mut(play) {
+                    play.inputs.push((place, *now, input.clone()));
+                }
+            }
+            Replayed::NodeBegan { host, one_reboot, .. } => {
+                let Some(play) = self.plays.get_mut(&current) else { return };
+                let node = play.node(host);
+                node.began = true;
+                node.one_reboot = *one_reboot;
+                node.end = None;
+            }
+            Replayed::Fed { host, op_id, fed, .. } => self.fed(current, place, host, op_id, fed.as_deref()),
+            // Read with the play that it belongs to, which may not have begun.
+            Replayed::NodePredicted { .. } => {}
+        }
+    }
+
+    /// A node's cursor was told something.
+    fn fed(&mut self, current: PlayIndex, place: usize, host: &str, op_id: &str, fed: Option<&Fed>) {
+        let history = self.hosts.entry(host.to_owned()).or_default();
+        if fed == Some(&Fed::Rebooted) && history.reboot.is_some() {
+            history.reboot = None;
+            history.facts = history.facts_since.take();
+        }
+        let Some(play) = self.plays.get_mut(&current) else { return };
+        let node = play.node(host);
+        node.taken_up = false;
+        let reported = node.reported;
+        node.moments.push(Moment::Fed(Told { fed: fed.cloned(), to: op_id.to_owned(), reported, place }));
+    }
+
+    fn note(&mut self, current: PlayIndex, place: usize, at: Timestamp, what: &What) {
+        let Some(name) = what.host() else { return };
         let host = self.hosts.entry(name.to_owned()).or_default();
         match what {
             What::Connected { boot_id, .. } => {
@@ -231,10 +277,6 @@ impl Past {
                 (host.rebooted, host.rebooted_drained) = (true, true);
                 host.boot_id = Some(boot_id.clone());
             }
-            What::Fed { fed: Some(fed), .. } if **fed == Fed::Rebooted && host.reboot.is_some() => {
-                host.reboot = None;
-                host.facts = host.facts_since.take();
-            }
             What::PermitGranted { .. } => host.out = Some(current),
             What::Drain { step: DrainStep::Begun { run, nonce, .. }, .. } => {
                 self.drained = true;
@@ -249,22 +291,8 @@ impl Past {
             _ => {}
         }
         let Some(play) = self.plays.get_mut(&current) else { return };
-        let node = play.nodes.entry(name.to_owned()).or_default();
+        let node = play.node(name);
         match what {
-            What::NodeBegan { one_reboot, .. } => {
-                node.began = true;
-                node.one_reboot = *one_reboot;
-                node.end = None;
-            }
-            What::Fed { fed, op_id, .. } => {
-                node.taken_up = false;
-                node.moments.push(Moment::Fed(Told {
-                    fed: fed.as_deref().cloned(),
-                    to: op_id.clone(),
-                    reported: node.reported,
-                    place,
-                }));
-            }
             What::PermitGranted { .. } => node.moments.push(Moment::Granted),
             What::Released { .. } => node.moments.push(Moment::Released),
             What::TaskFinished { .. } => node.reported += 1,
@@ -288,7 +316,7 @@ impl Past {
     /// Hosts that answered, and were not told to go away since. Not those that were silent already when the first of the
     /// reboots was issued that are not seen through: such silence says nothing of these.
     pub(crate) fn heard(&self) -> impl Iterator<Item = &str> {
-        let awaited = |host: &&PastHost| host.reboot.as_ref().is_some_and(|reboot| !reboot.proven);
+        let awaited = |host: &&HostHistory| host.reboot.as_ref().is_some_and(|reboot| !reboot.proven);
         let first =
             self.hosts.values().filter(awaited).map(|host| host.issued_at).min().unwrap_or(usize::MAX);
         let heard = self.hosts.iter().filter(move |(_, host)| {
@@ -298,12 +326,12 @@ impl Past {
     }
 
     /// What is known of a play, if it got as far as its waves.
-    pub(crate) fn play(&mut self, index: usize) -> Option<PastPlay> {
+    pub(crate) fn play(&mut self, index: PlayIndex) -> Option<PlayHistory> {
         self.plays.remove(&index)
     }
 
     /// Puts into a slot what is known of its node whatever the play.
-    pub(crate) fn restore(&self, slot: &mut Slot) {
+    pub(crate) fn restore(&self, slot: &mut HostState) {
         let Some(host) = self.hosts.get(&slot.name) else { return };
         slot.facts.clone_from(&host.facts);
         slot.custody.rebooted = host.rebooted;
@@ -317,16 +345,16 @@ impl Past {
     }
 
     /// Whether a later play than this one has the node out of service.
-    pub(crate) fn is_out_after(&self, play: usize, host: &str) -> bool {
+    pub(crate) fn is_out_after(&self, play: PlayIndex, host: &str) -> bool {
         self.hosts.get(host).and_then(|host| host.out).is_some_and(|by| by > play)
     }
 
-    pub(crate) fn host(&self, name: &str) -> PastHost {
+    pub(crate) fn host(&self, name: &str) -> HostHistory {
         self.hosts.get(name).cloned().unwrap_or_default()
     }
 }
 
-impl PastNode {
+impl NodeHistory {
     /// Whether it ended without anything having been decided: a process that goes on takes it up again.
     const fn is_retried(&self) -> bool {
         matches!(self.end, Some((NodeState::Held | NodeState::Unreachable | NodeState::Skipped, _)))
@@ -350,19 +378,23 @@ impl PastNode {
     }
 }
 
-impl PastPlay {
+impl PlayHistory {
+    fn node(&mut self, host: &str) -> &mut NodeHistory {
+        self.nodes.entry(host.to_owned()).or_default()
+    }
+
     /// Whether its first wave was due.
     pub(crate) fn has_begun(&self) -> bool {
         self.inputs.iter().any(|(_, _, input)| *input == Input::Begin)
     }
 
     /// Those of the hosts that began, batch by batch; those in none of them last.
-    pub(crate) fn batches<'a>(&self, slots: &'a [Slot]) -> Vec<Vec<&'a Slot>> {
+    pub(crate) fn batches<'a>(&self, slots: &'a [HostState]) -> Vec<Vec<&'a HostState>> {
         let mut place: HashMap<&str, usize> = HashMap::new();
         for (wave, number) in self.shape.waves.iter().zip(0..) {
             place.extend(wave.hosts.iter().map(|host| (host.as_str(), number)));
         }
-        let mut batches: BTreeMap<usize, Vec<&'a Slot>> = BTreeMap::new();
+        let mut batches: BTreeMap<usize, Vec<&'a HostState>> = BTreeMap::new();
         for slot in slots.iter().filter(|slot| self.began(&slot.name)) {
             batches
                 .entry(place.get(slot.name.as_str()).copied().unwrap_or(usize::MAX))
@@ -374,7 +406,7 @@ impl PastPlay {
 
     /// Whether the node ended without anything having been decided.
     pub(crate) fn is_retried(&self, host: &str) -> bool {
-        self.nodes.get(host).is_some_and(PastNode::is_retried)
+        self.nodes.get(host).is_some_and(NodeHistory::is_retried)
     }
 
     /// How the node's part ended, if it did.
@@ -399,8 +431,8 @@ impl PastPlay {
     pub(crate) fn replay(
         &self,
         mut cursor: Cursor,
-        slot: &mut Slot,
-        past: &PastHost,
+        slot: &mut HostState,
+        past: &HostHistory,
         again: bool,
     ) -> (Resumed, Option<End>) {
         let mut unproven = None;
@@ -483,7 +515,7 @@ impl PastPlay {
             {
                 *value = Some(result);
             }
-            reports.extend(reported.into_iter().map(task_report::report));
+            reports.extend(reported);
         }
         for report in &reports {
             slot.counts.count(report);
@@ -527,7 +559,7 @@ impl PastPlay {
     }
 
     /// What the journal says of the node's end, over what its tasks said.
-    pub(crate) fn settle(&self, slot: &mut Slot) {
+    pub(crate) fn settle(&self, slot: &mut HostState) {
         if let Some((state, detail)) = self.nodes.get(&slot.name).and_then(|node| node.end.as_ref()) {
             slot.verdict = *state;
             slot.message.clone_from(detail);

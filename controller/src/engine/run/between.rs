@@ -3,9 +3,10 @@
 use std::{collections::HashMap, sync::Arc};
 
 use crate::{
-    engine::{host::Slot, run::engine::Engine},
+    engine::{host::HostState, run::engine::Engine},
     event::{NodeState, Verb},
-    interpreter::Given,
+    index::PlayIndex,
+    interpreter::DelegatedFacts,
     template::Value,
 };
 
@@ -15,11 +16,12 @@ impl Engine {
     /// Source: `PlaybookExecutor.run` of ansible-core 2.19.
     pub(crate) fn ends_before(
         &self,
-        play: usize,
+        play: PlayIndex,
         over: bool,
-        slots: &HashMap<String, Slot>,
+        host_states: &HashMap<String, HostState>,
     ) -> Option<String> {
         // Why not an audit: it changes nothing, and is to tell of everything.
+        let play = play.place();
         let before = play.checked_sub(1).filter(|_| self.options.verb != Verb::Audit)?;
         let (before, now) = (self.program.plays.get(before)?, self.program.plays.get(play)?);
         if over {
@@ -28,24 +30,30 @@ impl Engine {
                 before.name
             ));
         }
-        let failed = |slot: &Slot| matches!(slot.verdict, NodeState::Failed | NodeState::Unreachable);
-        (now.playbook != before.playbook && slots.values().any(failed))
+        let failed =
+            |host_state: &HostState| matches!(host_state.verdict, NodeState::Failed | NodeState::Unreachable);
+        (now.playbook != before.playbook && host_states.values().any(failed))
             .then(|| "hosts failed: the playbooks that follow are left out".to_owned())
     }
 
     /// Gives hosts what the tasks of others set for them.
-    pub(crate) fn hand_out(&self, given: &HashMap<Arc<str>, Given>, slots: &mut HashMap<String, Slot>) {
+    pub(crate) fn hand_out(
+        &self,
+        given: &HashMap<Arc<str>, DelegatedFacts>,
+        host_states: &mut HashMap<String, HostState>,
+    ) {
         for (host, given) in given {
-            if let Some(slot) = slots.get_mut(&**host) {
-                Arc::make_mut(&mut slot.vars.facts).extend(&given.facts);
-                Arc::make_mut(&mut slot.vars.set).extend(&given.set);
+            if let Some(host_state) = host_states.get_mut(&**host) {
+                Arc::make_mut(&mut host_state.vars.facts).extend(&given.facts);
+                Arc::make_mut(&mut host_state.vars.set).extend(&given.set);
             }
         }
     }
 
     /// Puts hosts in the order of the inventory.
     pub(crate) fn as_in_inventory(&self, names: &mut [String]) {
-        let groups = self.contexts_of(0).values().find_map(|context| context.magic.get("groups"));
+        let groups =
+            self.contexts_of(PlayIndex::default()).values().find_map(|context| context.magic.get("groups"));
         let all =
             groups.and_then(Value::as_map).and_then(|groups| groups.get("all")).and_then(Value::as_list);
         let places: HashMap<&str, usize> =

@@ -14,19 +14,19 @@ use crate::{
         error::EngineError,
         fleet::{
             approval::Approval,
-            context::{Before, PlayContext},
-            dispatcher::{Dispatcher, Stage},
+            context::{EarlierPlays, PlayContext},
+            dispatcher::{Dispatcher, PlayOutcome},
             domains::{Domains, domains, waits_for_itself},
             ending::{RunResult, Stop},
             neighbours::Neighbours,
             recorder::Recorder,
             start::rollout,
         },
-        host::Slot,
+        host::HostState,
         node::{
             conversation::{delegates::Delegates, ways::Ways},
             hooks::Hooks,
-            kept::Kept,
+            results_budget::ResultsBudget,
             settings::{Overrules, PlaySettings, RunSettings},
             throttle::Throttles,
             turn::MakeCursor,
@@ -36,13 +36,15 @@ use crate::{
             link::{Connector, Purpose},
         },
         replay::{
-            durations::{self, Learned},
-            history::{Past, PastPlay},
+            durations::{self, DurationHistory},
+            history::{PlayHistory, RunHistory},
         },
         run::{drain_preview, peers, policy},
     },
     event::{DrainStep, Level, NodeState, PlayStarted, RunStarted, Verb, WaveShape, What},
-    interpreter::{Board, Cursor, Files, HostContext, for_all},
+    index::PlayIndex,
+    interpreter::{Cursor, Files, HostContext, HostSnapshots, for_all},
+    journal::Replayed,
     playbook::{Order, Overrides, Play, Program, Strategy, TagFilter},
     report::fold_names,
     rollout::{Amount, Batch, Lost, SoFar, WaveHost, plan_waves},
@@ -99,14 +101,14 @@ pub struct Engine {
     /// Who drains the nodes of each play; none where nobody has to.
     pub schedulers: Vec<Option<Arc<Scheduler>>>,
     /// What earlier journals show of each play; plays beyond its end are not known.
-    pub learned: Vec<Learned>,
+    pub learned: Vec<DurationHistory>,
     /// Runs hooks on this machine.
     pub runner: Arc<dyn Runner>,
     pub options: Options,
     /// Hosts that do tasks for others.
     pub delegates: Arc<Delegates>,
     /// What hosts keep of results.
-    pub kept: Arc<Kept>,
+    pub results_budget: Arc<ResultsBudget>,
 }
 
 impl Engine {
@@ -122,7 +124,7 @@ impl Engine {
     ) -> Result<RunResult, EngineError> {
         let order = started.hosts.clone();
         recorder.emit(What::RunStarted(started))?;
-        self.go_on(order, Past::default(), recorder, interrupts).await
+        self.go_on(order, RunHistory::default(), recorder, interrupts).await
     }
 
     /// Goes on with a run that another process began, from what its journal says.
@@ -132,7 +134,7 @@ impl Engine {
     pub async fn resume(
         self,
         started: RunStarted,
-        past: Past,
+        past: RunHistory,
         who: String,
         recorder: &mut Recorder,
         interrupts: &mut mpsc::Receiver<()>,
@@ -144,31 +146,31 @@ impl Engine {
     async fn go_on(
         self,
         order: Vec<String>,
-        mut past: Past,
+        mut past: RunHistory,
         recorder: &mut Recorder,
         interrupts: &mut mpsc::Receiver<()>,
     ) -> Result<RunResult, EngineError> {
-        let mut slots: HashMap<String, Slot> =
-            order.iter().map(|name| (name.clone(), Slot::new(name.clone()))).collect();
-        for slot in slots.values_mut() {
-            slot.custody.left_behind = self.options.adopted.get(&slot.name).cloned();
-            past.restore(slot);
+        let mut host_states: HashMap<String, HostState> =
+            order.iter().map(|name| (name.clone(), HostState::new(name.clone()))).collect();
+        for host_state in host_states.values_mut() {
+            host_state.custody.left_behind = self.options.adopted.get(&host_state.name).cloned();
+            past.restore(host_state);
         }
         let ways = Ways::new(Arc::clone(&self.connector), &order, past.heard(), past.power_cycles());
         let settings = Arc::new(self.settings(ways));
         let mut stop = None;
         let mut lost = Lost::default();
         let mut over = false;
-        for index in 0..self.play_hosts.len() {
+        for index in (0..self.play_hosts.len()).map(PlayIndex::from) {
             // Why not one that did not get to its waves: it was planned from what had been read by then.
-            let begun = past.play(index).filter(PastPlay::has_begun);
+            let begun = past.play(index).filter(PlayHistory::has_begun);
             // Why only then: whom a play that began has out of service is brought back, whatever became of earlier ones.
             if begun.is_none() {
                 if stop.is_some() || self.options.winds_up {
                     stop = stop.or(Some(Stop::Interrupted));
                     break;
                 }
-                if let Some(why) = self.ends_before(index, over, &slots) {
+                if let Some(why) = self.ends_before(index, over, &host_states) {
                     recorder.emit(What::Notice { level: Level::Warning, text: why })?;
                     break;
                 }
@@ -176,18 +178,21 @@ impl Engine {
             let hosts = match &begun {
                 // Why not the play's: an order that is shuffled is another one now.
                 Some(begun) => begun.shape.hosts.clone(),
-                None => self.play_hosts.get(index).cloned().unwrap_or_default(),
+                None => self.play_hosts.get(index.place()).cloned().unwrap_or_default(),
             };
-            let mut taken: Vec<Slot> = hosts.iter().filter_map(|host| slots.remove(host)).collect();
-            for slot in &mut taken {
-                slot.forecast = None;
+            let mut taken: Vec<HostState> =
+                hosts.iter().filter_map(|host| host_states.remove(host)).collect();
+            for host_state in &mut taken {
+                host_state.forecast = None;
             }
-            let began = |slot: &Slot| begun.as_ref().is_some_and(|begun| begun.began(&slot.name));
-            let all_there = taken.iter().all(|slot| slot.is_alive() || began(slot));
-            let is_out = |slot: &Slot| slot.is_out() || past.is_out_after(index, &slot.name);
+            let began =
+                |host_state: &HostState| begun.as_ref().is_some_and(|begun| begun.began(&host_state.name));
+            let all_there = taken.iter().all(|host_state| host_state.is_alive() || began(host_state));
+            let is_out =
+                |host_state: &HostState| host_state.is_out() || past.is_out_after(index, &host_state.name);
             let out_elsewhere: Vec<String> =
-                order.iter().filter(|host| slots.get(*host).is_some_and(is_out)).cloned().collect();
-            let before = Before {
+                order.iter().filter(|host| host_states.get(*host).is_some_and(is_out)).cloned().collect();
+            let before = EarlierPlays {
                 so_far: SoFar { lost, out_elsewhere: out_elsewhere.len() },
                 out_elsewhere,
                 stopped: stop.is_some() && !self.options.winds_up,
@@ -195,29 +200,34 @@ impl Engine {
             };
             let stage = match begun {
                 Some(begun) => {
-                    self.take_up(index, begun, &past, taken, &slots, before, recorder, interrupts).await?
+                    self.take_up(index, begun, &past, taken, &host_states, before, recorder, interrupts)
+                        .await?
                 }
-                None => self.play(index, taken, &slots, before, recorder, interrupts).await?,
+                None => self.play(index, taken, &host_states, before, recorder, interrupts).await?,
             };
             lost = stage.lost;
             // Why the first one: the others only follow from it.
             stop = if stage.stop == Some(Stop::Aborted) { stage.stop } else { stop.or(stage.stop) };
             if stop.is_none() && self.options.verb.writes() {
-                self.tell_who_is_still_drained(index, &stage.slots, recorder).await?;
+                self.tell_who_is_still_drained(index, &stage.host_states, recorder).await?;
             }
             if self.options.verb == Verb::Plan
                 && let Some(scheduler) = self.scheduler(index)
             {
-                let disturbed = forecast(stage.slots.iter(), stage.slots.len()).disturbed;
+                let disturbed = forecast(stage.host_states.iter(), stage.host_states.len()).disturbed;
                 let names = disturbed.into_iter().map(|(name, _)| name).collect();
                 drain_preview::tell_what_blocks(&scheduler, names, recorder).await?;
             }
-            over = all_there && !stage.slots.is_empty() && !stage.slots.iter().any(Slot::is_alive);
-            slots.extend(stage.slots.into_iter().map(|slot| (slot.name.clone(), slot)));
-            self.hand_out(&stage.given, &mut slots);
+            over = all_there
+                && !stage.host_states.is_empty()
+                && !stage.host_states.iter().any(HostState::is_alive);
+            host_states.extend(
+                stage.host_states.into_iter().map(|host_state| (host_state.name.clone(), host_state)),
+            );
+            self.hand_out(&stage.given, &mut host_states);
             if stop == Some(Stop::Aborted) {
-                for slot in slots.values_mut() {
-                    slot.custody.out_of_service |= past.is_out_after(index, &slot.name);
+                for host_state in host_states.values_mut() {
+                    host_state.custody.out_of_service |= past.is_out_after(index, &host_state.name);
                 }
                 break;
             }
@@ -225,8 +235,8 @@ impl Engine {
         if stop != Some(Stop::Aborted) {
             self.unlock(past.has_drained(), recorder).await?;
         }
-        let out_of_service = self.close(&order, &slots, &stop, recorder).await?;
-        let held = slots.values().any(Slot::waits_for_a_person);
+        let out_of_service = self.close(&order, &host_states, &stop, recorder).await?;
+        let held = host_states.values().any(HostState::waits_for_a_person);
         Ok(RunResult { stop, out_of_service, held })
     }
 
@@ -242,23 +252,24 @@ impl Engine {
             connector: Arc::clone(&self.connector),
             ways,
             delegates: Arc::clone(&self.delegates),
-            kept: Arc::clone(&self.kept),
+            results_budget: Arc::clone(&self.results_budget),
         }
     }
 
     /// Names the nodes of a play that earlier runs left drained. They may well be as declared, and do no work.
     async fn tell_who_is_still_drained(
         &self,
-        play: usize,
-        slots: &[Slot],
+        play: PlayIndex,
+        host_states: &[HostState],
         recorder: &mut Recorder,
     ) -> Result<(), EngineError> {
         let Some(scheduler) = self.scheduler(play).filter(|scheduler| scheduler.surveys) else {
             return Ok(());
         };
-        let looked_at = slots.iter().filter(|slot| slot.is_alive() && !slot.is_out());
-        let hosts: HashMap<String, &str> =
-            looked_at.map(|slot| (scheduler.target(&slot.name).node, slot.name.as_str())).collect();
+        let looked_at = host_states.iter().filter(|host_state| host_state.is_alive() && !host_state.is_out());
+        let hosts: HashMap<String, &str> = looked_at
+            .map(|host_state| (scheduler.target(&host_state.name).node, host_state.name.as_str()))
+            .collect();
         let targets: Vec<Target> = hosts.values().map(|host| scheduler.target(host)).collect();
         // Why no error: it is a last look, and changes nothing.
         let Ok(outages) = scheduler.drainer.survey(&targets).await else { return Ok(()) };
@@ -304,20 +315,21 @@ impl Engine {
     fn adopt(&self, dispatcher: &mut Dispatcher<'_, '_>) -> Result<(), EngineError> {
         let Some(scheduler) = dispatcher.context().settings.scheduler.clone() else { return Ok(()) };
         let mut begun = Vec::new();
-        for slot in dispatcher.slots_mut() {
+        for host_state in dispatcher.host_states_mut() {
             // Why taken: what an earlier play gave back is nobody's any more.
-            let Some(marker) = slot.custody.left_behind.take().filter(|_| slot.custody.drain.is_none())
+            let Some(marker) =
+                host_state.custody.left_behind.take().filter(|_| host_state.custody.drain.is_none())
             else {
                 continue;
             };
             let step = DrainStep::Begun {
                 scheduler: scheduler.drainer.name().to_owned(),
-                node: scheduler.target(&slot.name).node,
+                node: scheduler.target(&host_state.name).node,
                 run: marker.run.clone(),
                 nonce: marker.nonce.clone(),
             };
-            begun.push(What::Drain { host: slot.name.clone(), step });
-            slot.custody.adopt(marker);
+            begun.push(What::Drain { host: host_state.name.clone(), step });
+            host_state.custody.adopt(marker);
         }
         for what in begun {
             dispatcher.context().recorder.emit(what)?;
@@ -327,23 +339,23 @@ impl Engine {
 
     pub(crate) fn neighbours(
         &self,
-        index: usize,
+        index: PlayIndex,
         play: &Play,
         shape: &PlayStarted,
         domains: &Domains<'_>,
     ) -> Neighbours {
-        let names = self.neighbours.get(index).map(Vec::as_slice).unwrap_or_default();
+        let names = self.neighbours.get(index.place()).map(Vec::as_slice).unwrap_or_default();
         Neighbours::of(names, play, shape, self.amount(play), domains)
     }
 
     pub(crate) async fn domains(
         &self,
-        index: usize,
+        index: PlayIndex,
         play: &Play,
         hosts: &[String],
         recorder: &mut Recorder,
     ) -> Result<Domains<'_>, EngineError> {
-        let beside = self.neighbours.get(index).into_iter().flatten();
+        let beside = self.neighbours.get(index.place()).into_iter().flatten();
         let hosts: Vec<String> = hosts.iter().chain(beside).cloned().collect();
         let contexts = self.contexts_of(index);
         domains(play, &hosts, contexts, self.scheduler(index).as_deref(), recorder).await
@@ -352,16 +364,16 @@ impl Engine {
     /// `hostvars`, where anybody asks for it: what is known of every host as the play begins.
     pub(crate) fn hostvars<'a>(
         &self,
-        index: usize,
+        index: PlayIndex,
         play: &Play,
-        slots: impl Iterator<Item = &'a Slot>,
-        elsewhere: &'a HashMap<String, Slot>,
+        host_states: impl Iterator<Item = &'a HostState>,
+        elsewhere: &'a HashMap<String, HostState>,
     ) -> Option<Value> {
         let known = self.contexts_of(index).values().find_map(|context| context.magic.get("hostvars"))?;
         let mode = if self.options.verb.writes() { Mode::Apply } else { Mode::Predict };
         let mut same = for_all(play, mode, &self.options.tags, &*self.files);
         same.insert("ansible_diff_mode", Value::Bool(self.options.diff));
-        Some(peers::hostvars(known, &same, slots.chain(elsewhere.values()), play.gather_facts))
+        Some(peers::hostvars(known, &same, host_states.chain(elsewhere.values()), play.gather_facts))
     }
 
     fn amount(&self, play: &Play) -> Amount {
@@ -369,41 +381,44 @@ impl Engine {
     }
 
     /// What a play knows of each host.
-    pub(crate) fn contexts_of(&self, play: usize) -> &Arc<HashMap<String, Arc<HostContext>>> {
+    pub(crate) fn contexts_of(&self, play: PlayIndex) -> &Arc<HashMap<String, Arc<HostContext>>> {
         static NOBODY: LazyLock<Arc<HashMap<String, Arc<HostContext>>>> = LazyLock::new(Arc::default);
-        self.contexts.get(play).or_else(|| self.contexts.first()).unwrap_or(&NOBODY)
+        self.contexts.get(play.place()).or_else(|| self.contexts.first()).unwrap_or(&NOBODY)
     }
 
-    pub(crate) fn play_at(&self, index: usize) -> Result<&Play, EngineError> {
-        let play = self.program.plays.get(index);
+    pub(crate) fn play_at(&self, index: PlayIndex) -> Result<&Play, EngineError> {
+        let play = self.program.plays.get(index.place());
         play.map(Arc::as_ref).ok_or_else(|| EngineError::Internal(format!("no play {index}")))
     }
 
-    pub(crate) fn scheduler(&self, play: usize) -> Option<Arc<Scheduler>> {
-        self.schedulers.get(play).cloned().flatten()
+    pub(crate) fn scheduler(&self, play: PlayIndex) -> Option<Arc<Scheduler>> {
+        self.schedulers.get(play.place()).cloned().flatten()
     }
 
     async fn close(
         &self,
         order: &[String],
-        slots: &HashMap<String, Slot>,
+        host_states: &HashMap<String, HostState>,
         stop: &Option<Stop>,
         recorder: &mut Recorder,
     ) -> Result<Vec<String>, EngineError> {
         let mut out_of_service = Vec::new();
         for name in order {
-            let Some(slot) = slots.get(name) else {
+            let Some(host_state) = host_states.get(name) else {
                 // Why: its task was cut off by the second interrupt.
                 out_of_service.push(name.clone());
                 continue;
             };
-            if slot.is_out() {
+            if host_state.is_out() {
                 out_of_service.push(name.clone());
             }
-            recorder.emit(What::NodeFinished { host: name.clone(), outcome: slot.outcome() })?;
+            recorder.emit(What::NodeFinished { host: name.clone(), outcome: host_state.outcome() })?;
         }
         if stop != &Some(Stop::Aborted) {
-            let links = slots.values().filter_map(|slot| slot.link.as_ref()).map(|(link, _)| link.close());
+            let links = host_states
+                .values()
+                .filter_map(|host_state| host_state.link.as_ref())
+                .map(|(link, _)| link.close());
             futures::future::join_all(links).await;
             self.delegates.close().await;
         }
@@ -412,16 +427,16 @@ impl Engine {
 
     async fn play(
         &self,
-        index: usize,
-        slots: Vec<Slot>,
-        elsewhere: &HashMap<String, Slot>,
-        before: Before,
+        index: PlayIndex,
+        host_states: Vec<HostState>,
+        elsewhere: &HashMap<String, HostState>,
+        before: EarlierPlays,
         recorder: &mut Recorder,
         interrupts: &mut mpsc::Receiver<()>,
-    ) -> Result<Stage, EngineError> {
+    ) -> Result<PlayOutcome, EngineError> {
         let play = self.play_at(index)?;
         let writes = self.options.verb.writes();
-        let names: Vec<String> = slots.iter().map(|slot| slot.name.clone()).collect();
+        let names: Vec<String> = host_states.iter().map(|host_state| host_state.name.clone()).collect();
         let disrupts = play.disruption > Disruption::Live;
         let budget = match self.amount(play).budget(names.len()) {
             Ok(budget) => budget,
@@ -432,8 +447,8 @@ impl Engine {
         let mut context = self.context(index, play, names.clone(), before, recorder, interrupts);
         let batches: Vec<Batch> = play.waves.iter().map(policy::batch).collect();
         let canary = batches.contains(&Batch::Canary);
-        let gone: Vec<bool> = slots.iter().map(|slot| !slot.is_alive()).collect();
-        let mut dispatcher = Dispatcher::new(&mut context, slots);
+        let gone: Vec<bool> = host_states.iter().map(|host_state| !host_state.is_alive()).collect();
+        let mut dispatcher = Dispatcher::new(&mut context, host_states);
         if disrupts || canary || !writes {
             // Why none in a reading: who is left out of it would look as if nothing were wrong.
             // Nor where a person is asked: all that will be disturbed has to be in the question.
@@ -441,10 +456,10 @@ impl Engine {
             dispatcher.preflight(canary || disrupts, disrupts || !writes, spare).await?;
         }
         let hosts: Vec<WaveHost> = dispatcher
-            .slots()
+            .host_states()
             .zip(gone)
-            .map(|(slot, gone)| match slot {
-                Some(slot) => slot.in_waves(gone),
+            .map(|(host_state, gone)| match host_state {
+                Some(host_state) => host_state.in_waves(gone),
                 None => WaveHost { late: true, gone, ..WaveHost::default() },
             })
             .collect();
@@ -454,9 +469,11 @@ impl Engine {
             hosts: wave.hosts.iter().filter_map(|host| names.get(*host).cloned()).collect(),
             aside: wave.aside,
         });
-        let models = durations::models(dispatcher.slots().flatten().filter_map(|slot| slot.facts.as_deref()));
-        let unknown = Learned::default();
-        let learned = (self.learned.get(index).unwrap_or(&unknown), &models);
+        let models = durations::models(
+            dispatcher.host_states().flatten().filter_map(|host_state| host_state.facts.as_deref()),
+        );
+        let unknown = DurationHistory::default();
+        let learned = (self.learned.get(index.place()).unwrap_or(&unknown), &models);
         let domains = self.domains(index, play, &names, dispatcher.context().recorder).await?;
         let shape = PlayStarted {
             play: index,
@@ -466,7 +483,6 @@ impl Engine {
             max_unavailable: budget,
             policy: Some(policy::policy(play, &self.options.overrides, &names, &domains, learned)),
             work: Some(durations::work_of(play)),
-            so_far: Some(so_far),
         };
         if disrupts
             && play.strategy == Strategy::Linear
@@ -474,22 +490,23 @@ impl Engine {
         {
             return Err(EngineError::WaitsForItself { play: play.name.clone(), why });
         }
-        let hostvars = self.hostvars(index, play, dispatcher.slots().flatten(), elsewhere);
-        let lost: Vec<String> = (dispatcher.slots().flatten())
-            .filter(|slot| !slot.is_alive())
-            .map(|slot| slot.name.clone())
+        let hostvars = self.hostvars(index, play, dispatcher.host_states().flatten(), elsewhere);
+        let lost: Vec<String> = (dispatcher.host_states().flatten())
+            .filter(|host_state| !host_state.is_alive())
+            .map(|host_state| host_state.name.clone())
             .collect();
-        let (make, board) = self.cursors(index, &names, &shape.waves, hostvars, &lost);
+        let (make, snapshots) = self.cursors(index, &names, &shape.waves, hostvars, &lost);
         dispatcher.context().cursors = make;
         // Why not in a reading: it has been read, and what hosts were given on the way is the next play's too.
         if writes {
-            dispatcher.context().board = board;
+            dispatcher.context().snapshots = snapshots;
         }
         dispatcher.context().recorder.emit(What::PlayStarted(shape.clone()))?;
+        dispatcher.context().recorder.emit(Replayed::PlayBeganWith { play: index, so_far })?;
         if dispatcher.is_stopped() || !writes {
             return dispatcher.leave(None).await;
         }
-        let forecast = forecast(dispatcher.slots().flatten(), hosts.len());
+        let forecast = forecast(dispatcher.host_states().flatten(), hosts.len());
         if let Some(refusal) = self.agree(forecast, dispatcher.context()).await? {
             return dispatcher.leave(Some(Stop::Declined(refusal))).await;
         }
@@ -502,17 +519,17 @@ impl Engine {
 
     pub(crate) fn context<'a>(
         &self,
-        index: usize,
+        index: PlayIndex,
         play: &Play,
         names: Vec<String>,
-        before: Before,
+        before: EarlierPlays,
         recorder: &'a mut Recorder,
         interrupts: &'a mut mpsc::Receiver<()>,
     ) -> PlayContext<'a> {
         let r#become = self.options.default_become || play.may_escalate();
         let nobody_yet = HashMap::new();
         let hostvars = self.hostvars(index, play, std::iter::empty(), &nobody_yet);
-        let (cursors, board) = self.cursors(index, &names, &[], hostvars, &[]);
+        let (cursors, snapshots) = self.cursors(index, &names, &[], hostvars, &[]);
         let settings = PlaySettings {
             run: Arc::clone(&before.settings),
             play: index,
@@ -526,7 +543,7 @@ impl Engine {
                     .is_some_and(|text| text.rsplit('.').next() == Some("local")),
                 guest: false,
                 commands: self.options.runs_commands,
-                login: self.logins.get(index).copied().unwrap_or_default(),
+                login: self.logins.get(index.place()).copied().unwrap_or_default(),
             },
             gate: play.policy.checks(),
             hooks: Hooks::new(
@@ -549,7 +566,7 @@ impl Engine {
             approval: Approval::Everything,
             winds_up: self.options.winds_up || before.stopped,
             before,
-            board,
+            snapshots,
             recorder,
             interrupts,
         }
@@ -590,15 +607,15 @@ impl Engine {
     /// `waves` are the play's batches once they are known.
     pub(crate) fn cursors(
         &self,
-        play: usize,
+        play: PlayIndex,
         names: &[String],
         waves: &[WaveShape],
         hostvars: Option<Value>,
         lost: &[String],
-    ) -> (MakeCursor, Arc<Board>) {
+    ) -> (MakeCursor, Arc<HostSnapshots>) {
         let mut names = names.to_vec();
         // Why: as in Ansible, lists of all hosts of a play do not follow its `order`.
-        if self.program.plays.get(play).is_some_and(|play| play.order != Order::Inventory) {
+        if self.program.plays.get(play.place()).is_some_and(|play| play.order != Order::Inventory) {
             self.as_in_inventory(&mut names);
         }
         let shared = |names: &[String]| -> Vec<Arc<str>> {
@@ -615,33 +632,34 @@ impl Engine {
             .unwrap_or_default();
         // Why only then: before, each host is read for itself.
         let known = hostvars.as_ref().filter(|_| !waves.is_empty()).and_then(Value::as_map).cloned();
-        let board = Arc::new(Board::new(known, names.clone(), batches.clone(), extra));
-        lost.iter().for_each(|host| board.lose(host));
-        let of_cursors = Arc::clone(&board);
+        let snapshots = Arc::new(HostSnapshots::new(known, names.clone(), batches.clone(), extra));
+        lost.iter().for_each(|host| snapshots.lose(host));
+        let of_cursors = Arc::clone(&snapshots);
         let (program, files) = (Arc::clone(&self.program), Arc::clone(&self.files));
         let (contexts, options) = (Arc::clone(self.contexts_of(play)), self.options.clone());
         let peers = peers::of(&names, &batches, lost, hostvars);
-        let make: MakeCursor = Arc::new(move |slot: &Slot, mode: Mode, defer_to_reboot: bool| {
-            let context = contexts.get(&slot.name).cloned().unwrap_or_default();
+        let make: MakeCursor = Arc::new(move |host_state: &HostState, mode: Mode, defer_to_reboot: bool| {
+            let context = contexts.get(&host_state.name).cloned().unwrap_or_default();
             let (tags, files) = (Arc::clone(&options.tags), Arc::clone(&files));
-            let mut cursor = Cursor::new(&program, play, context, slot.vars.clone(), mode, tags, files)?;
+            let mut cursor =
+                Cursor::new(&program, play, context, host_state.vars.clone(), mode, tags, files)?;
             cursor.set_defer_to_reboot(defer_to_reboot);
             cursor.set_diff_mode(options.diff);
             cursor.set_runs_commands(options.runs_commands);
             cursor.set_stepping(options.stepper.is_some() && mode == Mode::Apply);
-            cursor.set_peers(peers.get(&slot.name), Some(Arc::clone(&of_cursors)));
+            cursor.set_peers(peers.get(&host_state.name), Some(Arc::clone(&of_cursors)));
             Some(cursor)
         });
-        (make, board)
+        (make, snapshots)
     }
 }
 
 /// What the predictions say that a play would disturb.
-pub(crate) fn forecast<'a>(slots: impl Iterator<Item = &'a Slot>, hosts: usize) -> Forecast {
-    let disturbed = slots.filter_map(|slot| {
-        let class = slot.forecast?.class;
-        (class > Disruption::Live && slot.verdict != NodeState::Unreachable)
-            .then(|| (slot.name.clone(), class))
+pub(crate) fn forecast<'a>(host_states: impl Iterator<Item = &'a HostState>, hosts: usize) -> Forecast {
+    let disturbed = host_states.filter_map(|host_state| {
+        let class = host_state.forecast?.class;
+        (class > Disruption::Live && host_state.verdict != NodeState::Unreachable)
+            .then(|| (host_state.name.clone(), class))
     });
     Forecast { disturbed: disturbed.collect(), hosts }
 }

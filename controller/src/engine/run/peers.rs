@@ -5,7 +5,7 @@
 use std::{collections::HashMap, sync::Arc};
 
 use crate::{
-    engine::host::Slot,
+    engine::host::HostState,
     interpreter::fact_vars,
     template::{Dict, Value},
 };
@@ -65,7 +65,7 @@ pub(crate) fn of(
 pub(crate) fn hostvars<'a>(
     known: &Value,
     same: &Dict,
-    slots: impl Iterator<Item = &'a Slot>,
+    host_states: impl Iterator<Item = &'a HostState>,
     facts: bool,
 ) -> Value {
     let Value::Map(known) = known else { return known.clone() };
@@ -75,16 +75,16 @@ pub(crate) fn hostvars<'a>(
         vars.extend(same);
         all.insert(Arc::clone(host), Value::Map(Arc::new(vars)));
     }
-    for slot in slots {
-        let Some(Value::Map(vars)) = all.get(&slot.name) else { continue };
+    for host_state in host_states {
+        let Some(Value::Map(vars)) = all.get(&host_state.name) else { continue };
         let mut vars = (**vars).clone();
-        if let Some(facts) = slot.facts.as_ref().filter(|_| facts) {
+        if let Some(facts) = host_state.facts.as_ref().filter(|_| facts) {
             vars.extend(&fact_vars(facts));
         }
-        vars.extend(&slot.vars.facts);
-        vars.extend(&slot.vars.included);
-        vars.extend(&slot.vars.set);
-        all.insert(slot.name.as_str(), Value::Map(Arc::new(vars)));
+        vars.extend(&host_state.vars.facts);
+        vars.extend(&host_state.vars.included);
+        vars.extend(&host_state.vars.set);
+        all.insert(host_state.name.as_str(), Value::Map(Arc::new(vars)));
     }
     Value::Map(Arc::new(all))
 }

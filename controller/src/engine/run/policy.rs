@@ -7,9 +7,9 @@ use gpufleet_protocol::{Disruption, tasks::Params};
 use crate::{
     engine::{
         fleet::domains::Domains,
-        replay::durations::{Figures, Learned, Models},
+        replay::durations::{DurationHistory, Figures, Models},
     },
-    event::{DomainShape, Origin, Part, PolicyShape, WorstCase, WorstPart},
+    event::{DomainShape, DurationOrigin, OutagePart, PolicyShape, WorstCase, WorstPart},
     playbook::{self, Drain, Overrides, Play},
     rollout::{Amount, Batch},
 };
@@ -47,23 +47,23 @@ fn worst_case(
         let figure = learned.filter(|_| !is_written).and_then(|figures| figures.of(what, seconds));
         let (seconds, from) = match (figure, is_written) {
             (Some(figure), _) => figure,
-            (None, true) => (seconds, Origin::Declared),
-            (None, false) => (seconds, Origin::Default),
+            (None, true) => (seconds, DurationOrigin::Declared),
+            (None, false) => (seconds, DurationOrigin::Default),
         };
         WorstPart { what, seconds, from }
     };
     let mut parts = Vec::new();
     if policy.drain != Drain::None {
-        parts.push(part(Part::Drain, policy.written.drain, policy.drain.worst_case_s()));
+        parts.push(part(OutagePart::Drain, policy.written.drain, policy.drain.worst_case_s()));
     }
     if class == Disruption::Reboot {
         let (is_written, seconds) = reboot(play, policy);
-        parts.push(part(Part::Reboot, is_written, seconds));
+        parts.push(part(OutagePart::Reboot, is_written, seconds));
         if let Some(cycle) = &policy.power_cycle {
-            parts.push(part(Part::PowerCycle, policy.written.power_cycle, cycle.timeout_s));
+            parts.push(part(OutagePart::PowerCycle, policy.written.power_cycle, cycle.timeout_s));
         }
     }
-    parts.push(part(Part::Work, false, WORK_RESERVE_S));
+    parts.push(part(OutagePart::Work, false, WORK_RESERVE_S));
     Some(WorstCase::new(class, parts))
 }
 
@@ -88,7 +88,7 @@ pub(crate) fn policy(
     overrides: &Overrides,
     hosts: &[String],
     known: &Domains<'_>,
-    (learned, models): (&Learned, &Models),
+    (learned, models): (&DurationHistory, &Models),
 ) -> PolicyShape {
     let policy = play.policy.overridden(overrides);
     let mut domains: Vec<DomainShape> = Vec::new();
@@ -149,8 +149,8 @@ mod tests {
         Arc::clone(&Program::load(&["play.yml"], &files).unwrap().plays[0])
     }
 
-    fn nothing() -> (&'static Learned, &'static Models) {
-        static NOTHING: LazyLock<(Learned, Models)> = LazyLock::new(Default::default);
+    fn nothing() -> (&'static DurationHistory, &'static Models) {
+        static NOTHING: LazyLock<(DurationHistory, Models)> = LazyLock::new(Default::default);
         (&NOTHING.0, &NOTHING.1)
     }
 
@@ -207,7 +207,7 @@ mod tests {
                 policy(&play, &Overrides::default(), &hosts, &Domains::Variables(&contexts), nothing());
             let parts = &shape.worst_case.last().unwrap().parts;
             let short = |part: &WorstPart| {
-                let from = if part.from == Origin::Declared { "written" } else { "usual" };
+                let from = if part.from == DurationOrigin::Declared { "written" } else { "usual" };
                 format!("{} {from} {}", part.what, part.seconds)
             };
             parts.iter().map(short).collect::<Vec<_>>().join(", ")

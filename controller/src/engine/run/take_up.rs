@@ -10,17 +10,18 @@ use crate::{
         error::EngineError,
         fleet::{
             approval::Approval,
-            context::Before,
-            dispatcher::{Again, Dispatcher, Stage},
+            context::EarlierPlays,
+            dispatcher::{Dispatcher, PlayOutcome, ResumeChanges},
             ending::{Stop, told},
             recorder::Recorder,
             start::rollout,
         },
-        host::Slot,
-        replay::history::{Past, PastPlay},
+        host::HostState,
+        replay::history::{PlayHistory, RunHistory},
         run::engine::{Engine, forecast},
     },
     event::NodeState,
+    index::PlayIndex,
     rollout::{Batch, SoFar, StopReason, Wave},
 };
 
@@ -29,15 +30,15 @@ impl Engine {
     #[expect(clippy::too_many_arguments, reason = "what a play works with, and what is known of it")]
     pub(crate) async fn take_up(
         &self,
-        index: usize,
-        begun: PastPlay,
-        past: &Past,
-        mut slots: Vec<Slot>,
-        elsewhere: &HashMap<String, Slot>,
-        before: Before,
+        index: PlayIndex,
+        begun: PlayHistory,
+        past: &RunHistory,
+        mut host_states: Vec<HostState>,
+        elsewhere: &HashMap<String, HostState>,
+        before: EarlierPlays,
         recorder: &mut Recorder,
         interrupts: &mut mpsc::Receiver<()>,
-    ) -> Result<Stage, EngineError> {
+    ) -> Result<PlayOutcome, EngineError> {
         let play = self.play_at(index)?;
         let names = begun.shape.hosts.clone();
         let number: HashMap<&String, usize> = names.iter().zip(0..).collect();
@@ -55,8 +56,8 @@ impl Engine {
         let scheduler = self.scheduler(index);
         // Why not as it is now: earlier plays were taken up again meanwhile, and the play began before that.
         // Of records without those numbers: as near as can be told now, without what later plays did.
-        let so_far = begun.shape.so_far.unwrap_or_else(|| SoFar {
-            out_elsewhere: elsewhere.values().filter(|slot| slot.is_out()).count(),
+        let so_far = begun.so_far.unwrap_or_else(|| SoFar {
+            out_elsewhere: elsewhere.values().filter(|host_state| host_state.is_out()).count(),
             ..before.so_far
         });
         let mut core =
@@ -67,37 +68,47 @@ impl Engine {
             bound = core.stopped().filter(|reason| reason.is_lasting()).and(bound.or(Some(*place)));
         }
         let any_error = core.stopped() == Some(&StopReason::AnyError);
-        let hostvars = self.hostvars(index, play, slots.iter(), elsewhere);
-        let lost: Vec<String> =
-            slots.iter().filter(|slot| !slot.is_alive()).map(|slot| slot.name.clone()).collect();
-        let (make, board) = self.cursors(index, &names, &begun.shape.waves, hostvars, &lost);
-        let ended_badly =
-            |slot: &&Slot| matches!(begun.end(&slot.name), Some(NodeState::Failed | NodeState::Unreachable));
-        slots.iter().filter(ended_badly).for_each(|slot| board.lose(&slot.name));
+        let hostvars = self.hostvars(index, play, host_states.iter(), elsewhere);
+        let lost: Vec<String> = host_states
+            .iter()
+            .filter(|host_state| !host_state.is_alive())
+            .map(|host_state| host_state.name.clone())
+            .collect();
+        let (make, snapshots) = self.cursors(index, &names, &begun.shape.waves, hostvars, &lost);
+        let ended_badly = |host_state: &&HostState| {
+            matches!(begun.end(&host_state.name), Some(NodeState::Failed | NodeState::Unreachable))
+        };
+        host_states.iter().filter(ended_badly).for_each(|host_state| snapshots.lose(&host_state.name));
         // Why before: what one host saw of another hangs on what that one did.
-        for batch in begun.batches(&slots) {
-            let cursor = |slot: &Slot| make(slot, Mode::Apply, begun.one_reboot(&slot.name));
+        for batch in begun.batches(&host_states) {
+            let cursor =
+                |host_state: &HostState| make(host_state, Mode::Apply, begun.one_reboot(&host_state.name));
             begun.rehearse(
-                batch.into_iter().filter_map(|slot| Some((cursor(slot)?, slot.name.as_str()))).collect(),
+                batch
+                    .into_iter()
+                    .filter_map(|host_state| Some((cursor(host_state)?, host_state.name.as_str())))
+                    .collect(),
             );
         }
         let unfinished: BTreeSet<usize> = core.in_flight().into_iter().collect();
         let mut again = Vec::new();
         let mut latches = Vec::new();
-        for (host, slot) in slots.iter_mut().enumerate() {
-            slot.forecast = begun.prediction(&slot.name);
-            let retried = begun.is_retried(&slot.name) && !before.stopped;
-            if !begun.began(&slot.name) {
+        for (host, host_state) in host_states.iter_mut().enumerate() {
+            host_state.forecast = begun.prediction(&host_state.name);
+            let retried = begun.is_retried(&host_state.name) && !before.stopped;
+            if !begun.began(&host_state.name) {
                 // Why not those that wait for their wave: nobody has told the rollout of their end.
                 if retried && core.has_ended(host) {
                     again.push(host);
                 } else {
-                    begun.settle(slot);
+                    begun.settle(host_state);
                 }
                 continue;
             }
-            let Some(cursor) = make(slot, Mode::Apply, begun.one_reboot(&slot.name)) else { continue };
-            let (resumed, end) = begun.replay(cursor, slot, &past.host(&slot.name), retried);
+            let Some(cursor) = make(host_state, Mode::Apply, begun.one_reboot(&host_state.name)) else {
+                continue;
+            };
+            let (resumed, end) = begun.replay(cursor, host_state, &past.host(&host_state.name), retried);
             // Why: the others hear of such a failure when it happens, and not when its host is at its end.
             if any_error && end.as_ref().is_some_and(|end| end.fatal) {
                 bound = bound.min(resumed.raised_at).or(bound);
@@ -111,30 +122,32 @@ impl Engine {
             }
             if retried || unfinished.contains(&host) {
                 // Why not always: what it had done before stays done.
-                if !slot.is_alive() {
-                    slot.verdict = NodeState::Pending;
+                if !host_state.is_alive() {
+                    host_state.verdict = NodeState::Pending;
                 }
-                slot.message = None;
-                slot.resumed = Some(Box::new(resumed));
+                host_state.message = None;
+                host_state.resumed = Some(Box::new(resumed));
             } else {
                 if let Some(end) = end {
-                    slot.vars = end.vars;
-                    slot.play_wide.cleared_errors |= end.cleared_errors;
+                    host_state.vars = end.vars;
+                    host_state.play_wide.cleared_errors |= end.cleared_errors;
                 }
-                begun.settle(slot);
+                begun.settle(host_state);
             }
         }
-        for resumed in slots.iter_mut().filter_map(|slot| slot.resumed.as_mut()) {
+        for resumed in host_states.iter_mut().filter_map(|host_state| host_state.resumed.as_mut()) {
             // Why: what it heard before was of something else.
             resumed.halted = resumed.halted.filter(|heard| bound.is_some_and(|bound| bound < *heard));
         }
-        let hosts = |wanted: &dyn Fn(usize, &Slot) -> bool| -> Vec<usize> {
-            let hosts = slots.iter().enumerate().filter(|(host, slot)| wanted(*host, slot));
+        let hosts = |wanted: &dyn Fn(usize, &HostState) -> bool| -> Vec<usize> {
+            let hosts = host_states.iter().enumerate().filter(|(host, host_state)| wanted(*host, host_state));
             hosts.map(|(host, _)| host).collect()
         };
-        let out = hosts(&|_, slot| slot.is_absent() || past.is_out_after(index, &slot.name));
+        let out =
+            hosts(&|_, host_state| host_state.is_absent() || past.is_out_after(index, &host_state.name));
         let news = core.news(before.so_far, &out.into_iter().collect());
-        let returned = hosts(&|host, slot| core.is_in_no_wave(host) && slot.is_alive() && !before.stopped);
+        let returned =
+            hosts(&|host, host_state| core.is_in_no_wave(host) && host_state.is_alive() && !before.stopped);
         let goes_on = core.stopped().is_some_and(|reason| !reason.is_lasting());
         let is_over = match before.stopped {
             true => unfinished.is_empty(),
@@ -144,18 +157,19 @@ impl Engine {
             if let Some(news) = news {
                 core.step(jiff::Timestamp::now(), news)?;
             }
-            let stop = core.stopped().map(|reason| Stop::of(reason, told(reason, |host| slots.get(host))));
-            return Ok(Stage::of(slots, stop, core.lost(), &board));
+            let stop =
+                core.stopped().map(|reason| Stop::of(reason, told(reason, |host| host_states.get(host))));
+            return Ok(PlayOutcome::of(host_states, stop, core.lost(), &snapshots));
         }
         let domains = self.domains(index, play, &names, recorder).await?;
         let mut context = self.context(index, play, names, before, recorder, interrupts);
-        (context.cursors, context.board) = (make, board);
+        (context.cursors, context.snapshots) = (make, snapshots);
         context.neighbours = self.neighbours(index, play, &begun.shape, &domains);
         if !self.confirm.is_blanket() {
             // Why not asked again: what this run was shown to disturb was agreed to before it began.
-            context.approval = Approval::shown(&forecast(slots.iter(), slots.len()));
+            context.approval = Approval::shown(&forecast(host_states.iter(), host_states.len()));
         }
-        let again = Again { returned, reopened: again, news };
-        Dispatcher::new(&mut context, slots).carry_on(core, again, latches).await
+        let again = ResumeChanges { returned, reopened: again, news };
+        Dispatcher::new(&mut context, host_states).carry_on(core, again, latches).await
     }
 }

@@ -5,13 +5,13 @@ use std::{sync::Arc, time::Duration};
 use tokio::{sync::mpsc, time::Instant};
 
 use super::{
-    FakeScheduler, Holder, PLAYBOOK, RunDir, RunId, World, engine, hosts, process, process_of, process_with,
-    read_for_resume, started, virtual_time,
+    FakeScheduler, Holder, PLAYBOOK, RunDir, RunId, World, engine, events_in, hosts, process, process_of,
+    process_with, read_for_resume, started, virtual_time,
     world::{Fault, Machine, boot_id, lock},
 };
 use crate::{
     drain::{Marker, NoticePlan, RebootOrder},
-    engine::{Overrules, Past, Recorder, RunResult, Stop, run::drain_preview},
+    engine::{Overrules, Recorder, RunHistory, RunResult, Stop, run::drain_preview},
     event::{DrainStep, NodeState, What},
     journal::Journal,
     rollout::Amount,
@@ -62,7 +62,7 @@ pub(super) async fn run(world: &Arc<World>, overrules: Overrules, interrupt: Opt
     let result = engine.run(started(&hosts), &mut recorder, &mut interrupts).await.unwrap();
     drop(keep);
     recorder.finish().unwrap();
-    let events = read_for_resume(&dir).unwrap().into_iter().map(|event| event.what).collect();
+    let events = events_in(&dir).into_iter().map(|event| event.what).collect();
     let log = lock(&world.queue.log).clone();
     Ended { result, events, log }
 }
@@ -302,7 +302,7 @@ fn a_node_that_serves_again_is_told_as_it_is_and_a_resume_ends_it() {
         given_back_in_mid_reboot(&world, true);
         let result = process(&world, &hosts, &dir, 1).await.unwrap();
         assert!(result.held && result.out_of_service.is_empty(), "{result:?}");
-        let events = read_for_resume(&dir).unwrap();
+        let events = events_in(&dir);
         let message = events.iter().find_map(|event| match &event.what {
             What::NodeFinished { host, outcome } if host == "gpu001" => outcome.message.clone(),
             _ => None,
@@ -470,7 +470,7 @@ const ECC: &str = "- hosts: all\n  gather_facts: false\n  max_unavailable: 1\n  
 async fn untouched(world: &Arc<World>, epoch: u64, dir: &RunDir) -> (RunResult, NodeState, String, usize) {
     let hosts = hosts(2);
     let result = process_of(ECC, world, &hosts, dir, epoch).await.unwrap();
-    let events = read_for_resume(dir).unwrap();
+    let events = events_in(dir);
     let model = crate::report::RunModel::of(&events);
     let node = model.nodes().iter().find(|node| node.name == "gpu002").unwrap();
     (result, node.state, node.message().unwrap_or_default().to_owned(), node.reboots.len())
@@ -609,13 +609,13 @@ fn winding_up_leads_to_a_safe_point_and_begins_nothing() {
         let dir = RunDir::new(state.path(), &RunId::generate());
         crashes_when(&world, |machine| machine.down);
         assert!(process(&world, &hosts, &dir, 1).await.is_none());
-        let past = read_for_resume(&dir).unwrap();
+        let records = read_for_resume(&dir).unwrap();
+        let past = RunHistory::of(&records);
         let journal = Journal::reopen(&dir).unwrap();
-        let mut recorder = Recorder::after(&past, journal, Vec::new(), jiff::Timestamp::now);
+        let mut recorder = Recorder::after(records, journal, Vec::new(), jiff::Timestamp::now);
         let (_press, mut interrupts) = mpsc::channel(1);
         let mut engine = engine(PLAYBOOK, &world, &hosts, 2);
         engine.options.winds_up = true;
-        let past = Past::of(&past);
         let who = "test".to_owned();
         let result = engine.resume(started(&hosts), past, who, &mut recorder, &mut interrupts).await.unwrap();
         recorder.finish().unwrap();
@@ -639,7 +639,7 @@ fn a_node_is_given_back_only_under_the_lock() {
         let result = process(&world, &hosts, &dir, 2).await.unwrap();
         assert_eq!(result.out_of_service, ["gpu001"]);
         assert_eq!(*lock(&world.queue.log), Vec::<String>::new());
-        let past = read_for_resume(&dir).unwrap();
+        let past = events_in(&dir);
         let said = past.iter().rev().find_map(|event| match &event.what {
             What::Drain { host, step: DrainStep::Stuck { why } } if host == "gpu001" => Some(why.clone()),
             _ => None,
@@ -736,7 +736,7 @@ async fn rehearsed(world: &Arc<World>) -> (Vec<String>, usize) {
     let scheduler = FakeScheduler::of(world, None);
     drain_preview::tell_what_blocks(&scheduler, hosts, &mut recorder).await.unwrap();
     recorder.finish().unwrap();
-    let said = read_for_resume(&dir).unwrap().into_iter().filter_map(|event| match event.what {
+    let said = events_in(&dir).into_iter().filter_map(|event| match event.what {
         What::Notice { text, .. } => Some(text),
         _ => None,
     });

@@ -6,7 +6,7 @@ use futures::future::BoxFuture;
 use tokio::sync::mpsc;
 
 use super::{
-    PLAYBOOK, RunDir, RunId, RunResult, World, engine, hosts, process_with, read_for_resume, virtual_time,
+    PLAYBOOK, RunDir, RunId, RunResult, World, engine, events_in, hosts, process_with, virtual_time,
     world::lock,
 };
 use crate::{
@@ -42,7 +42,7 @@ async fn pressed_in(
 const COUNT: usize = 3;
 
 fn model(dir: &RunDir) -> RunModel {
-    RunModel::of(&read_for_resume(dir).unwrap())
+    RunModel::of(&events_in(dir))
 }
 
 /// What a report says of the nodes.
@@ -166,7 +166,7 @@ fn who_was_about_to_be_disturbed_is_stopped_and_not_held() {
                 assert_eq!(node.tasks_in(TaskStatus::Held).count(), 0, "{after}: {node:?}");
             }
             stopped += model.count(NodeState::Skipped);
-            let events = read_for_resume(&dir).unwrap();
+            let events = events_in(&dir);
             assert!(!events.iter().any(
                 |event| matches!(&event.what, What::NodeState { state, .. } if *state == NodeState::Held)
             ));

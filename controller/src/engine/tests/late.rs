@@ -4,10 +4,11 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::sync::mpsc;
 
-use super::{PLAYBOOK, RunDir, RunId, World, engine, hosts, read_for_resume, started, virtual_time};
+use super::{PLAYBOOK, RunDir, RunId, World, engine, events_in, hosts, started, virtual_time};
 use crate::{
     engine::Recorder,
     event::{NodeState, TaskStatus, What},
+    index::PlayIndex,
     journal::Journal,
     rollout::Amount,
 };
@@ -31,7 +32,7 @@ fn run_in(world: &Arc<World>, hosts: &[String], playbook: &str) -> Vec<What> {
         let result = engine.run(started(hosts), &mut recorder, &mut interrupts).await.unwrap();
         recorder.finish().unwrap();
         assert_eq!((result.stop, result.out_of_service), (None, Vec::new()));
-        read_for_resume(&dir).unwrap().into_iter().map(|event| event.what).collect()
+        events_in(&dir).into_iter().map(|event| event.what).collect()
     })
 }
 
@@ -61,7 +62,7 @@ fn nobody_waits_for_a_host_that_never_answers() {
     expected[1] = NodeState::Unreachable;
     assert_eq!(states(&events), expected);
     let last = events.iter().rev().find_map(|what| match what {
-        What::WaveStarted { play: 0, hosts, .. } => Some(hosts.clone()),
+        What::WaveStarted { play: PlayIndex(0), hosts, .. } => Some(hosts.clone()),
         _ => None,
     });
     assert!(last.unwrap().contains(&"gpu002".to_owned()), "who is late goes last");

@@ -10,14 +10,15 @@ use jiff::Timestamp;
 use proptest::prelude::*;
 use tokio::sync::mpsc;
 
-use super::{Journal, PLAYBOOK, RunDir, RunId, World, engine, hosts, read_for_resume, started, virtual_time};
+use super::{Journal, PLAYBOOK, RunDir, RunId, World, engine, events_in, hosts, started, virtual_time};
 use crate::{
     engine::{
-        Learned, Recorder,
+        DurationHistory, Recorder,
         replay::durations::{Figures, LEAST_NODES, Models},
         work_of,
     },
-    event::{DrainStep, Event, NodeState, Origin, Part, PlayStarted, Verb, What, WorstPart},
+    event::{DrainStep, DurationOrigin, Event, NodeState, OutagePart, PlayStarted, Verb, What, WorstPart},
+    index::PlayIndex,
     playbook::{Overrides, Program},
     rollout::Window,
 };
@@ -39,14 +40,13 @@ impl Tape {
             ..started(&hosts(9))
         }));
         tape.push(What::PlayStarted(PlayStarted {
-            play: 0,
+            play: PlayIndex(0),
             name: "rolling".to_owned(),
             hosts: hosts(9),
             waves: Vec::new(),
             max_unavailable: 1,
             policy: None,
             work: Some(work.to_owned()),
-            so_far: None,
         }));
         tape
     }
@@ -119,17 +119,17 @@ struct Stay {
 const STAY: Stay =
     Stay { class: Disruption::Reboot, drain: Some(300), reboot: 400, work: 500, end: NodeState::Done };
 
-fn of(tapes: &[&Tape]) -> Learned {
-    let mut learned = Learned::of(WORK.to_owned());
+fn of(tapes: &[&Tape]) -> DurationHistory {
+    let mut learned = DurationHistory::of(WORK.to_owned());
     tapes.iter().for_each(|tape| learned.add(&tape.events));
     learned
 }
 
-fn figures(learned: &Learned, class: Disruption) -> Option<Figures> {
+fn figures(learned: &DurationHistory, class: Disruption) -> Option<Figures> {
     learned.figures(class, &Models::new())
 }
 
-fn seconds(figures: &Figures, part: Part) -> Option<u64> {
+fn seconds(figures: &Figures, part: OutagePart) -> Option<u64> {
     figures.of(part, 3600).map(|(seconds, _)| seconds)
 }
 
@@ -140,12 +140,12 @@ fn the_longest_times_count_with_a_margin() {
     let second = Tape::of("B", WORK).stays(&hosts(5)[3..], Stay { work: 599, ..STAY });
     let learned = of(&[&first, &second]);
     let seen = figures(&learned, Disruption::Reboot).expect("five nodes");
-    assert_eq!(seen.of(Part::Drain, 7200), Some((1350, Origin::Learned { nodes: 5, runs: 2 })));
-    assert_eq!(seconds(&seen, Part::Reboot), Some(600));
-    assert_eq!(seconds(&seen, Part::Work), Some(899), "longer than the default, and used");
-    assert_eq!(seconds(&seen, Part::PowerCycle), None);
-    assert_eq!(seen.of(Part::Drain, 1000).unwrap().0, 1000, "a timeout ends it");
-    assert_eq!(seen.of(Part::Drain, 800).unwrap().0, 900, "what was seen is seen");
+    assert_eq!(seen.of(OutagePart::Drain, 7200), Some((1350, DurationOrigin::Learned { nodes: 5, runs: 2 })));
+    assert_eq!(seconds(&seen, OutagePart::Reboot), Some(600));
+    assert_eq!(seconds(&seen, OutagePart::Work), Some(899), "longer than the default, and used");
+    assert_eq!(seconds(&seen, OutagePart::PowerCycle), None);
+    assert_eq!(seen.of(OutagePart::Drain, 1000).unwrap().0, 1000, "a timeout ends it");
+    assert_eq!(seen.of(OutagePart::Drain, 800).unwrap().0, 900, "what was seen is seen");
     // Nothing is said of other classes.
     assert_eq!(figures(&learned, Disruption::Clients), None);
     assert_eq!(figures(&learned, Disruption::GpuReset), None);
@@ -157,7 +157,7 @@ fn quick_nodes_do_not_make_a_window_tight() {
     let seen = of(&[&Tape::of("A", WORK).stays(&hosts(5), quick)]);
     let seen = figures(&seen, Disruption::Reboot).unwrap();
     assert_eq!(
-        [Part::Drain, Part::Reboot, Part::Work].map(|part| seconds(&seen, part).unwrap()),
+        [OutagePart::Drain, OutagePart::Reboot, OutagePart::Work].map(|part| seconds(&seen, part).unwrap()),
         [60, 120, 240]
     );
 }
@@ -167,8 +167,8 @@ fn where_nobody_drains_the_permit_begins_it() {
     let stay = Stay { class: Disruption::GpuReset, drain: None, work: 1000, ..STAY };
     let seen = of(&[&Tape::of("A", WORK).stays(&hosts(5), stay)]);
     let seen = figures(&seen, Disruption::GpuReset).unwrap();
-    assert_eq!((seconds(&seen, Part::Drain), seconds(&seen, Part::Reboot)), (None, None));
-    assert_eq!(seconds(&seen, Part::Work), Some(1500));
+    assert_eq!((seconds(&seen, OutagePart::Drain), seconds(&seen, OutagePart::Reboot)), (None, None));
+    assert_eq!(seconds(&seen, OutagePart::Work), Some(1500));
 }
 
 #[test]
@@ -181,22 +181,22 @@ fn few_nodes_teach_nothing_however_often_they_are_seen() {
 
 #[test]
 fn other_work_teaches_nothing() {
-    assert_eq!(of(&[&Tape::of("A", "other").stays(&hosts(9), STAY)]), Learned::of(WORK.to_owned()));
+    assert_eq!(of(&[&Tape::of("A", "other").stays(&hosts(9), STAY)]), DurationHistory::of(WORK.to_owned()));
     let mut old = Tape::of("A", WORK).stays(&hosts(9), STAY);
     for event in &mut old.events {
         if let What::PlayStarted(play) = &mut event.what {
             play.work = None;
         }
     }
-    assert_eq!(of(&[&old]), Learned::of(WORK.to_owned()));
-    let mut nothing = Learned::default();
+    assert_eq!(of(&[&old]), DurationHistory::of(WORK.to_owned()));
+    let mut nothing = DurationHistory::default();
     nothing.add(&old.events);
-    assert_eq!(nothing, Learned::default());
+    assert_eq!(nothing, DurationHistory::default());
     // A play after it does something else.
     let mut two = Tape::of("A", WORK);
     let after = Tape::of("A", "other").stays(&hosts(9), STAY);
     two.events.extend(after.events.into_iter().skip(1));
-    assert_eq!(of(&[&two]), Learned::of(WORK.to_owned()));
+    assert_eq!(of(&[&two]), DurationHistory::of(WORK.to_owned()));
 }
 
 #[test]
@@ -319,16 +319,16 @@ proptest! {
             let longest = |of: &dyn Fn(&Stay) -> Option<u64>| seen.iter().filter_map(|(_, stay)| of(stay)).max();
             let reboots = (class == Disruption::Reboot).then_some(());
             for (part, longest) in [
-                (Part::Drain, longest(&|stay| stay.drain)),
-                (Part::Reboot, longest(&|stay| reboots.map(|()| stay.reboot))),
-                (Part::Work, longest(&|stay| Some(stay.work))),
+                (OutagePart::Drain, longest(&|stay| stay.drain)),
+                (OutagePart::Reboot, longest(&|stay| reboots.map(|()| stay.reboot))),
+                (OutagePart::Work, longest(&|stay| Some(stay.work))),
             ] {
                 let figure = figures.of(part, default).map(|(seconds, _)| seconds);
                 prop_assert_eq!(figure.is_some(), longest.is_some());
                 if let (Some(figure), Some(longest)) = (figure, longest) {
                     prop_assert!(figure >= longest && figure >= 60);
                     prop_assert!(figure <= (longest * 2).max(240));
-                    prop_assert!(part == Part::Work || figure <= default.max(longest));
+                    prop_assert!(part == OutagePart::Work || figure <= default.max(longest));
                 }
             }
         }
@@ -347,7 +347,7 @@ proptest! {
         let learned = of(&[&tape, &mixed]);
         for class in [Disruption::Clients, Disruption::GpuReset, Disruption::Reboot] {
             if let Some(figures) = figures(&learned, class) {
-                prop_assert!(figures.of(Part::Work, 600).unwrap().0 >= 240);
+                prop_assert!(figures.of(OutagePart::Work, 600).unwrap().0 >= 240);
             }
         }
     }
@@ -397,7 +397,7 @@ fn the_same_work_is_known_again() {
 }
 
 /// The events of a run, or of a plan, over a fleet that nothing was done to.
-async fn events_of(verb: Verb, learned: Vec<Learned>, window: Option<&str>) -> Vec<Event> {
+async fn events_of(verb: Verb, learned: Vec<DurationHistory>, window: Option<&str>) -> Vec<Event> {
     let (hosts, state) = (hosts(5), tempfile::tempdir().unwrap());
     let world = World::new(&hosts, true);
     let dir = RunDir::new(state.path(), &RunId::generate());
@@ -411,7 +411,7 @@ async fn events_of(verb: Verb, learned: Vec<Learned>, window: Option<&str>) -> V
     let result = engine.run(started(&hosts), &mut recorder, &mut interrupts).await.unwrap();
     assert_eq!(result.stop, None);
     recorder.finish().unwrap();
-    read_for_resume(&dir).unwrap()
+    events_in(&dir)
 }
 
 /// What was said of the first play's reboots.
@@ -432,16 +432,19 @@ fn a_plan_knows_what_an_earlier_run_took() {
         let first = events_of(Verb::Run, Vec::new(), None).await;
         let (work, parts) = said(&first);
         let part = |what, seconds, from| WorstPart { what, seconds, from };
-        let drain = part(Part::Drain, 3600, Origin::Declared);
-        let unknown =
-            vec![drain, part(Part::Reboot, 1200, Origin::Default), part(Part::Work, 600, Origin::Default)];
+        let drain = part(OutagePart::Drain, 3600, DurationOrigin::Declared);
+        let unknown = vec![
+            drain,
+            part(OutagePart::Reboot, 1200, DurationOrigin::Default),
+            part(OutagePart::Work, 600, DurationOrigin::Default),
+        ];
         assert_eq!(parts, unknown);
 
-        let mut learned = Learned::of(work);
+        let mut learned = DurationHistory::of(work);
         learned.add(&first);
-        let from = Origin::Learned { nodes: 5, runs: 1 };
+        let from = DurationOrigin::Learned { nodes: 5, runs: 1 };
         // Why the least of each: the wall clock, which stands in the journal, hardly went on.
-        let known = vec![drain, part(Part::Reboot, 120, from), part(Part::Work, 240, from)];
+        let known = vec![drain, part(OutagePart::Reboot, 120, from), part(OutagePart::Work, 240, from)];
         let window = Some("daily 01:00-05:00 UTC");
         let second = events_of(Verb::Plan, vec![learned.clone()], window).await;
         assert_eq!(said(&second).1, known);

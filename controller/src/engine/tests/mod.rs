@@ -8,6 +8,7 @@ mod interrupts;
 mod jobs;
 mod late;
 mod learned;
+mod older;
 mod pauses;
 mod places;
 mod plays;
@@ -33,11 +34,13 @@ use self::{
     queue::{FakeScheduler, Holder},
     world::{Switches, Wires, World},
 };
-use super::{Confirm, Engine, Forecast, Kept, Options, Past, Recorder, Refusal, RunResult, Stop};
+use super::{
+    Confirm, Engine, Forecast, Options, Recorder, Refusal, ResultsBudget, RunHistory, RunResult, Stop,
+};
 use crate::{
     event::{DrainStep, EVENT_VERSION, Event, RunStarted, Verb, What},
     interpreter::{CachedFiles, HostContext},
-    journal::{Journal, RunDir, RunId, read_for_resume},
+    journal::{Entry, Journal, Record, RunDir, RunId, read_events, read_for_resume},
     playbook::{Program, TagFilter},
     template::Value,
 };
@@ -123,7 +126,7 @@ fn engine(playbook: &str, world: &Arc<World>, hosts: &[String], epoch: u64) -> E
     };
     Engine {
         delegates: Arc::default(),
-        kept: Arc::new(Kept::of(hosts.len())),
+        results_budget: Arc::new(ResultsBudget::of(hosts.len())),
         play_hosts: program.plays.iter().map(|_| hosts.to_vec()).collect(),
         neighbours: vec![world::lock(&world.neighbours).clone(); program.plays.len()],
         program,
@@ -182,13 +185,13 @@ async fn process_with(
     // Why: two nodes may have been at the step that kills.
     let _ = futures::FutureExt::now_or_never(world.crashed.notified());
     let taken_up = dir.journal().exists();
-    let events: Vec<Event> = if taken_up { read_for_resume(dir).unwrap() } else { Vec::new() };
+    let records = if taken_up { read_for_resume(dir).unwrap() } else { Vec::new() };
     let journal = if taken_up { Journal::reopen(dir).unwrap() } else { Journal::create(dir).unwrap() };
-    let begun = events.iter().any(|event| matches!(event.what, What::RunStarted(_)));
-    let mut recorder = Recorder::after(&events, journal, Vec::new(), jiff::Timestamp::now);
+    let begun = records.iter().any(|record| matches!(record.what, Entry::Event(What::RunStarted(_))));
+    let past = RunHistory::of(&records);
+    let mut recorder = Recorder::after(records, journal, Vec::new(), jiff::Timestamp::now);
     let run = async {
         if begun {
-            let past = Past::of(&events);
             engine.resume(started(hosts), past, "test".to_owned(), &mut recorder, interrupts).await
         } else {
             engine.run(started(hosts), &mut recorder, interrupts).await
@@ -202,14 +205,20 @@ async fn process_with(
     result
 }
 
+/// The events of a run's journal.
+fn events_in(dir: &RunDir) -> Vec<Event> {
+    read_events(&dir.journal()).unwrap()
+}
+
 /// Removes so many of the last records, and part of one more, as far as a crash may: what had to be on disk before an act
 /// stays.
 fn lose_tail(dir: &RunDir, records: usize, torn: usize) {
     let text = fs::read(dir.journal()).unwrap();
     let lines: Vec<&[u8]> = text.split_inclusive(|byte| *byte == b'\n').collect();
     let durable = |line: &[u8]| {
-        let event: Event = serde_json::from_slice(line).unwrap();
-        match event.what {
+        let record: Record = serde_json::from_slice(line).unwrap();
+        let Entry::Event(what) = record.what else { return false };
+        match what {
             What::PermitGranted { .. } | What::RebootIssued { .. } | What::RunStarted(_) => true,
             What::TaskStarted { kind, .. } => kind == "command",
             What::Drain { step, .. } => matches!(step, DrainStep::Begun { .. }),

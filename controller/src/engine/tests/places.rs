@@ -17,7 +17,7 @@ async fn ends(engine: Engine, world: &Arc<World>, hosts: &[String], dir: &RunDir
 }
 
 fn state_of(dir: &RunDir, host: &str) -> NodeState {
-    let events = read_for_resume(dir).unwrap();
+    let events = events_in(dir);
     let mut ends = events.iter().filter_map(|event| match &event.what {
         What::NodeFinished { host: name, outcome } if name == host => Some(outcome.state),
         _ => None,

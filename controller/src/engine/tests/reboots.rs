@@ -52,7 +52,7 @@ fn told(playbook: &str, crash: Option<u32>, set: impl FnOnce(&mut Machine)) -> S
             ended = process_of(playbook, &world, &hosts, &dir, 2).await.is_some();
         }
         assert!(ended);
-        let events = read_for_resume(&dir).unwrap();
+        let events = events_in(&dir);
         let outcome = events.iter().rev().find_map(|event| match &event.what {
             What::NodeFinished { outcome, .. } => Some(outcome.clone()),
             _ => None,

@@ -67,7 +67,7 @@ fn marks_that_cannot_be_taken_off_are_kept_for_a_resume() {
         given_back_in_mid_reboot(&world, false);
         *lock(&world.queue.keeps_marks) = true;
         let steps = |dir: &RunDir| {
-            let events = read_for_resume(dir).unwrap().into_iter();
+            let events = events_in(dir).into_iter();
             let of = events.filter_map(|event| match event.what {
                 What::Drain { host, step } if host == "gpu001" => Some(step),
                 _ => None,

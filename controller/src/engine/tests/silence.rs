@@ -65,7 +65,7 @@ impl Fleet {
     }
 
     fn events(&self) -> Vec<Event> {
-        read_for_resume(&self.dir).unwrap()
+        events_in(&self.dir)
     }
 
     fn outcomes(&self) -> Vec<NodeOutcome> {

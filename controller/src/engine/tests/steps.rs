@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 
 use super::*;
-use crate::engine::Stepper;
+use crate::{engine::Stepper, index::PlayIndex};
 
 const TWO: &str = "- hosts: all\n  gather_facts: false\n  tasks:\n    - {name: first, command: /bin/first}\n    \
                    - {name: second, command: /bin/second}\n    - {name: third, command: /bin/third}\n";
@@ -15,7 +15,7 @@ struct Person {
 }
 
 impl Stepper for Person {
-    fn runs<'a>(&'a self, play: usize, task: &'a str, title: &'a str) -> BoxFuture<'a, bool> {
+    fn runs<'a>(&'a self, play: PlayIndex, task: &'a str, title: &'a str) -> BoxFuture<'a, bool> {
         Box::pin(async move {
             *self.asked.lock().unwrap().entry(format!("{play} {task} {title}")).or_default() += 1;
             title != self.no

@@ -10,12 +10,12 @@ use serde_json::{Map, Value as Json, json};
 use super::judge::hide;
 use super::state::{Failure, Frame, Pending, Purpose, Reach};
 use super::task::Raw;
-use super::{Copied, Cursor, EndState, Fed, Given};
-use crate::interpreter::action::{Action, Mode, Work};
+use super::{Copied, Cursor, DelegatedFacts, EndState, Fed};
+use crate::event::{TaskReport, TaskStatus as Status};
+use crate::interpreter::action::{Action, Mode, Work, position};
 use crate::interpreter::facts::fact_vars;
 use crate::interpreter::intervening::Intervener;
 use crate::interpreter::ledger::{Entry, Owner};
-use crate::interpreter::report::{Status, TaskReport};
 use crate::template::{Dict, Value};
 
 impl Cursor {
@@ -170,7 +170,7 @@ impl Cursor {
             let for_another =
                 matches!(self.frames.last(), Some(Frame::Task(active)) if active.task.delegate_facts);
             let host = action.delegate.as_deref().filter(|_| for_another);
-            let given = Given { facts: found, set: Dict::default() };
+            let given = DelegatedFacts { facts: found, set: Dict::default() };
             if !self.give(host, &given) {
                 self.read_facts(given.facts);
             }
@@ -341,8 +341,7 @@ impl Cursor {
             report.op_id.item = owner.item.as_ref().map(|(index, _)| *index);
             report.task.clone_from(&owner.title);
             owner.task.kind.name.clone_into(&mut report.kind);
-            report.file = Arc::from(owner.task.span.file());
-            report.line = owner.task.span.line;
+            report.position = position(&owner.task.span);
             report.item = owner.item.as_ref().map(|(_, label)| label.clone());
             report.message = raw.message;
             report.changes = raw.changes;
@@ -441,7 +440,7 @@ impl Cursor {
                     report.warnings.push(format!(
                         "{found}; declared by \"{}\" ({}:{}); {others} came after it and may have done that, so it is \
                          left as it is",
-                        report.task, report.file, report.line
+                        report.task, report.position.file, report.position.line
                     ));
                     report.status = Status::Ok;
                     (report.item, report.message) = (None, None);
@@ -516,8 +515,7 @@ impl Cursor {
 
 /// A report of an action without any result yet.
 fn blank(action: &Action, status: Status) -> TaskReport {
-    let place = (Arc::clone(&action.file), action.line);
-    TaskReport::blank(action.id.clone(), action.task.clone(), action.kind, place, status)
+    TaskReport::new(action.id.clone(), action.task.clone(), action.kind, action.position.clone(), status)
 }
 
 /// The facts that a `setup` task asks for, under the names that variables have.

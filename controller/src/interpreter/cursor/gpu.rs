@@ -6,12 +6,12 @@ use gpufleet_protocol::op::{GpuGroup, GpuMember};
 use gpufleet_protocol::{NodeOp, OpOutcome, OpStatus};
 
 use super::Cursor;
-use super::state::{ActiveGroup, Frame, Pending, Purpose, Slot, SlotState};
+use super::state::{ActiveGroup, Frame, Member, MemberState, Pending, Purpose};
 use super::task::{Items, LOOP_UNKNOWN, Raw};
-use crate::interpreter::action::{Action, Mode, Phase, RunAs, Work};
+use crate::event::TaskStatus as Status;
+use crate::interpreter::action::{Action, Mode, Phase, RunAs, Work, position};
 use crate::interpreter::ledger::{Entry, Owner};
 use crate::interpreter::prepare::{Deed, Prepared};
-use crate::interpreter::report::Status;
 use crate::playbook::Task;
 
 impl Cursor {
@@ -52,9 +52,9 @@ impl Cursor {
                     all = values.clone();
                     (values.into_iter().map(Some).collect(), None)
                 }
-                Items::Skip(reason) => (vec![None], Some(SlotState::Skip(reason))),
+                Items::Skip(reason) => (vec![None], Some(MemberState::Skip(reason))),
                 Items::Possible => (vec![None], Some(self.open_slot(LOOP_UNKNOWN.to_owned()))),
-                Items::Fail(message) => (vec![None], Some(SlotState::Fail(message))),
+                Items::Fail(message) => (vec![None], Some(MemberState::Fail(message))),
             };
             let mut early = early;
             for (index, value) in values.into_iter().enumerate() {
@@ -80,34 +80,34 @@ impl Cursor {
                 let state = prepared.map_or_else(
                     |state| state,
                     |prepared| match prepared {
-                        Prepared::Skip(reason) => SlotState::Skip(reason),
-                        Prepared::Unmet(_) => SlotState::Skip("the condition does not hold".to_owned()),
+                        Prepared::Skip(reason) => MemberState::Skip(reason),
+                        Prepared::Unmet(_) => MemberState::Skip("the condition does not hold".to_owned()),
                         Prepared::Possible(reason) => self.open_slot(reason),
-                        Prepared::Fail(message) => SlotState::Fail(message),
+                        Prepared::Fail(message) => MemberState::Fail(message),
                         Prepared::Do(ready) => match ready.deed {
                             Deed::Gpu(gpu) => {
                                 terms.get_or_insert((ready.run_as, ready.environment));
                                 members.push(GpuMember { task: gpu });
-                                SlotState::Sent(members.len() - 1)
+                                MemberState::Sent(members.len() - 1)
                             }
-                            _ => SlotState::Fail("not a GPU task".to_owned()),
+                            _ => MemberState::Fail("not a GPU task".to_owned()),
                         },
                     },
                 );
-                slots.push(Slot { member, owner, layer, state });
+                slots.push(Member { member, owner, layer, state });
             }
         }
         // Why: a member that cannot even be evaluated must not leave the GPUs in half of the declared state.
         let broken = slots.iter().any(|slot| {
-            matches!(slot.state, SlotState::Fail(_))
+            matches!(slot.state, MemberState::Fail(_))
                 && !Self::ignores_errors(&slot.owner.task, &self.scope(&slot.owner.task, None))
         });
         if broken {
             members.clear();
         }
-        let sent: Vec<&Slot> = slots
+        let sent: Vec<&Member> = slots
             .iter()
-            .filter(|slot| !members.is_empty() && matches!(slot.state, SlotState::Sent(_)))
+            .filter(|slot| !members.is_empty() && matches!(slot.state, MemberState::Sent(_)))
             .collect();
         if let (Some(first), Some((run_as, environment))) = (sent.first(), terms) {
             let task = &first.owner.task;
@@ -115,8 +115,7 @@ impl Cursor {
                 id: self.op_id(&task.path, None, Phase::Declared, 0),
                 task: first.owner.title.clone(),
                 kind: task.kind.name,
-                file: Arc::from(task.span.file()),
-                line: task.span.line,
+                position: position(&task.span),
                 mode: self.mode,
                 phase: Phase::Declared,
                 work: Work::Node {
@@ -142,9 +141,10 @@ impl Cursor {
             self.pending = Some(Pending { action, purpose: Purpose::Group });
         } else if broken {
             for slot in &mut slots {
-                if matches!(slot.state, SlotState::Sent(_)) {
-                    slot.state =
-                        SlotState::Skip("another task of the same GPU group cannot be evaluated".to_owned());
+                if matches!(slot.state, MemberState::Sent(_)) {
+                    slot.state = MemberState::Skip(
+                        "another task of the same GPU group cannot be evaluated".to_owned(),
+                    );
                 }
             }
         }
@@ -154,12 +154,12 @@ impl Cursor {
         }
     }
 
-    fn open_slot(&self, reason: String) -> SlotState {
+    fn open_slot(&self, reason: String) -> MemberState {
         let raw = self.undecided(reason);
         let message = raw.message.unwrap_or_default();
         match raw.status {
-            Some(Status::Possible) => SlotState::Possible(message),
-            _ => SlotState::Fail(message),
+            Some(Status::Possible) => MemberState::Possible(message),
+            _ => MemberState::Fail(message),
         }
     }
 
@@ -199,11 +199,11 @@ impl Cursor {
         let mut bearer = parts.is_empty();
         for slot in slots {
             let raw = match slot.state {
-                SlotState::Skip(reason) => Raw::because(Status::Skipped, reason),
-                SlotState::Possible(reason) => Raw::because(Status::Possible, reason),
-                SlotState::Fail(message) => Raw::because(Status::Failed, message),
-                SlotState::Sent(_) if let Some(reason) = lost => Raw::because(Status::Unreachable, reason),
-                SlotState::Sent(index) => match (parts.get_mut(index).and_then(Option::take), &whole) {
+                MemberState::Skip(reason) => Raw::because(Status::Skipped, reason),
+                MemberState::Possible(reason) => Raw::because(Status::Possible, reason),
+                MemberState::Fail(message) => Raw::because(Status::Failed, message),
+                MemberState::Sent(_) if let Some(reason) = lost => Raw::because(Status::Unreachable, reason),
+                MemberState::Sent(index) => match (parts.get_mut(index).and_then(Option::take), &whole) {
                     (Some(part), _) => {
                         let lasting = matches!(part.status, OpStatus::Ok | OpStatus::Changed);
                         if lasting

@@ -8,8 +8,8 @@ use serde_json::{Map, Value as Json};
 use super::state::{Failure, Frame, ItemEnd, Reach};
 use super::task::Raw;
 use super::{Copied, Cursor};
-use crate::interpreter::action::{Mode, Phase};
-use crate::interpreter::report::{Status, TaskReport};
+use crate::event::{TaskReport, TaskStatus as Status};
+use crate::interpreter::action::{Mode, Phase, position};
 use crate::playbook::{Condition, Task};
 use crate::template::{self, Dict, Scope, Truth, Value};
 
@@ -150,8 +150,7 @@ impl Cursor {
         status: Status,
     ) -> TaskReport {
         let id = self.op_id(&task.path, index, Phase::Declared, round);
-        let place = (Arc::from(task.span.file()), task.span.line);
-        TaskReport::blank(id, title, task.kind.name, place, status)
+        TaskReport::new(id, title, task.kind.name, position(&task.span), status)
     }
 
     pub(super) fn verdict(

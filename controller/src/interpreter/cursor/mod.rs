@@ -19,15 +19,16 @@ use gpufleet_protocol::{Disruption, OpOutcome};
 use serde::{Deserialize, Serialize};
 
 use super::action::{Action, Mode};
-use super::board::{Board, Given, Taken};
 use super::files::{FileKind, Files};
 use super::prepare;
-use super::report::TaskReport;
+use super::snapshots::{DelegatedFacts, HostSnapshots, Taken};
+use crate::event::TaskReport;
+use crate::index::PlayIndex;
 use crate::playbook::{Play, Program, Role, SectionName, TagFilter, Task};
 use crate::template::{self, Dict, Value};
 
 pub use position::Position;
-use state::{Frame, Pending, Stage};
+use state::{Frame, Pending, PlayStage};
 
 /// What is known of a host before its first task.
 #[derive(Clone, Debug, Default)]
@@ -182,7 +183,7 @@ impl Copied {
 pub struct Cursor {
     program: Arc<Program>,
     play: Arc<Play>,
-    index: u32,
+    index: PlayIndex,
     host: Arc<HostContext>,
     /// What holds where nothing else says anything.
     floor: Arc<Dict>,
@@ -197,7 +198,7 @@ pub struct Cursor {
     /// What the run knows of the other hosts of the play.
     peers: Arc<Dict>,
     /// Where hosts tell each other their variables.
-    board: Option<Arc<Board>>,
+    snapshots: Option<Arc<HostSnapshots>>,
     /// Files of variables whose names hang on the host's.
     late_vars: Arc<Dict>,
     /// What is wrong with them.
@@ -211,13 +212,13 @@ pub struct Cursor {
     stepping: bool,
     /// A prediction runs commands that say `check_mode: false`.
     runs_commands: bool,
-    stage: Stage,
+    stage: PlayStage,
     frames: Vec<Frame>,
     pending: Option<Pending>,
     queue: Vec<TaskReport>,
     /// Names of handlers that were notified, until handlers run.
     waiting: Vec<(String, bool)>,
-    notified: Vec<state::Notice>,
+    notified: Vec<state::Notification>,
     /// Roles that ran, with what they were given.
     roles_run: std::collections::HashSet<Arc<str>>,
     flushes: u32,
@@ -268,15 +269,15 @@ impl Cursor {
     /// Puts a host before the first task of a play; none when the program has no such play.
     pub fn new(
         program: &Arc<Program>,
-        play: usize,
+        play: PlayIndex,
         host: Arc<HostContext>,
         vars: HostVars,
         mode: Mode,
         tags: Arc<TagFilter>,
         files: Arc<dyn Files>,
     ) -> Option<Self> {
-        let index = u32::try_from(play).ok()?;
-        let play = Arc::clone(program.plays.get(play)?);
+        let index = play;
+        let play = Arc::clone(program.plays.get(index.place())?);
         let mut run_vars = for_all(&play, mode, &tags, &*files);
         run_vars.insert("ansible_play_name", Value::str(&play.name));
         run_vars.insert("ansible_verbosity", Value::Int(host.verbosity.into()));
@@ -314,7 +315,7 @@ impl Cursor {
             sealed: std::collections::HashSet::new(),
             run_vars: Arc::new(run_vars),
             peers: Arc::default(),
-            board: None,
+            snapshots: None,
             late_vars: Arc::default(),
             late_error: None,
             handlers,
@@ -322,7 +323,7 @@ impl Cursor {
             defer_to_reboot: false,
             stepping: false,
             runs_commands: false,
-            stage: Stage::Facts,
+            stage: PlayStage::Facts,
             frames: Vec::new(),
             pending: None,
             queue: Vec::new(),
@@ -363,9 +364,9 @@ impl Cursor {
     }
 
     /// What templates know of the other hosts: `hostvars`, the hosts of the play and of the batch.
-    pub fn set_peers(&mut self, peers: Arc<Dict>, board: Option<Arc<Board>>) {
+    pub fn set_peers(&mut self, peers: Arc<Dict>, snapshots: Option<Arc<HostSnapshots>>) {
         self.peers = peers;
-        self.board = board;
+        self.snapshots = snapshots;
     }
 
     fn looks_at_others(&self, task: &Task) -> bool {
@@ -374,21 +375,21 @@ impl Cursor {
 
     /// Takes over what others set for this host, and what they have told by now if a task asks for it.
     fn look_at_others(&mut self, task: &Task) {
-        let Some(board) = self.board.clone() else { return };
-        if let Some(given) = board.take(&self.host.host, &self.passed, &mut self.taken) {
+        let Some(snapshots) = self.snapshots.clone() else { return };
+        if let Some(given) = snapshots.take(&self.host.host, &self.passed, &mut self.taken) {
             Arc::make_mut(&mut self.vars.facts).extend(&given.facts);
             Arc::make_mut(&mut self.vars.set).extend(&given.set);
         }
         if self.looks_at_others(task) {
-            let others = board.at(&self.passed, &self.host.host);
+            let others = snapshots.at(&self.passed, &self.host.host);
             Arc::make_mut(&mut self.peers).extend(&others);
         }
     }
 
     /// Sets variables of another host (`delegate_facts`); `false` where this host is meant.
-    fn give(&self, to: Option<&str>, given: &Given) -> bool {
-        match (to, &self.board) {
-            (Some(host), Some(board)) => board.give(&self.host.host, &self.passed, host, given),
+    fn give(&self, to: Option<&str>, given: &DelegatedFacts) -> bool {
+        match (to, &self.snapshots) {
+            (Some(host), Some(snapshots)) => snapshots.give(&self.host.host, &self.passed, host, given),
             (Some(_), None) => {}
             (None, _) => return false,
         }

@@ -1,7 +1,7 @@
 //! Where a host stands in its play, in a form that can be compared with where others stand.
 
 use super::Cursor;
-use super::state::{Frame, Part, Stage};
+use super::state::{BlockPart, Frame, PlayStage};
 
 /// A place in a play: what is written first is less, and what an include brought in lies between its task and the next one.
 ///
@@ -33,9 +33,9 @@ impl Cursor {
     pub(super) fn end_of_caught(&self) -> Position {
         let catches = |frame: &Frame| match frame {
             Frame::Block { block, part, .. } => match part {
-                Part::Body => !block.rescue.is_empty() || !block.always.is_empty(),
-                Part::Rescue => !block.always.is_empty(),
-                Part::Always => false,
+                BlockPart::Body => !block.rescue.is_empty() || !block.always.is_empty(),
+                BlockPart::Rescue => !block.always.is_empty(),
+                BlockPart::Always => false,
             },
             _ => false,
         };
@@ -50,7 +50,7 @@ impl Cursor {
     fn path(&self, frames: &[Frame]) -> Vec<u32> {
         let mut path = Vec::with_capacity(frames.len() + 1);
         path.push(rank(self.stage));
-        if frames.is_empty() && matches!(self.stage, Stage::Tasks(_)) {
+        if frames.is_empty() && matches!(self.stage, PlayStage::Tasks(_)) {
             // Why: all that is in the section lies before its end.
             path.push(u32::MAX);
         }
@@ -62,9 +62,9 @@ impl Cursor {
                 // Why: it is behind the item that it is in.
                 Frame::List { next, .. } => path.push(number(next.saturating_sub(1))),
                 Frame::Block { part, .. } => path.push(match part {
-                    Part::Body => 0,
-                    Part::Rescue => 1,
-                    Part::Always => 2,
+                    BlockPart::Body => 0,
+                    BlockPart::Rescue => 1,
+                    BlockPart::Always => 2,
                 }),
                 Frame::Handlers { pass, last, .. } => path.extend([*pass, number(*last)]),
                 Frame::Include { turn, .. } => {
@@ -82,17 +82,17 @@ impl Cursor {
     }
 }
 
-fn rank(stage: Stage) -> u32 {
+fn rank(stage: PlayStage) -> u32 {
     let of = |section: usize, step: u32| number(section).saturating_mul(8).saturating_add(step);
     match stage {
-        Stage::Facts => 0,
-        Stage::Enter(section) => of(section, 1),
-        Stage::Tasks(section) => of(section, 2),
-        Stage::Handlers(section) => of(section, 3),
-        Stage::VerifyStart(section) => of(section, 4),
-        Stage::Verify(section) => of(section, 5),
-        Stage::SectionEnd(section) => of(section, 6),
-        Stage::Finish => u32::MAX,
+        PlayStage::Facts => 0,
+        PlayStage::Enter(section) => of(section, 1),
+        PlayStage::Tasks(section) => of(section, 2),
+        PlayStage::Handlers(section) => of(section, 3),
+        PlayStage::VerifyStart(section) => of(section, 4),
+        PlayStage::Verify(section) => of(section, 5),
+        PlayStage::SectionEnd(section) => of(section, 6),
+        PlayStage::Finish => u32::MAX,
     }
 }
 

@@ -8,8 +8,8 @@ use super::Cursor;
 use super::judge::hide;
 use super::state::{Failure, ItemEnd, Reach};
 use super::task::Raw;
+use crate::event::TaskStatus as Status;
 use crate::interpreter::action::Mode;
-use crate::interpreter::report::Status;
 use crate::playbook::{Condition, Task};
 use crate::template::{self, Dict, Scope, Truth, Value};
 

@@ -3,15 +3,15 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use crate::event::TaskReport;
 use crate::interpreter::action::Action;
 use crate::interpreter::ledger::Owner;
-use crate::interpreter::report::TaskReport;
 use crate::playbook::{Block, Items, Task};
 use crate::template::{Dict, Value};
 
 /// The parts of a play, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stage {
+pub(super) enum PlayStage {
     Facts,
     /// Entering the section of this index.
     Enter(usize),
@@ -32,7 +32,7 @@ pub(super) enum Frame {
     },
     Block {
         block: Arc<Block>,
-        part: Part,
+        part: BlockPart,
         failure: Option<Failure>,
     },
     /// Handlers that were notified; each at most once.
@@ -56,7 +56,7 @@ pub(super) enum Frame {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Part {
+pub(super) enum BlockPart {
     Body,
     Rescue,
     Always,
@@ -106,7 +106,7 @@ impl Reach {
 
 /// A notified handler.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Notice {
+pub(super) struct Notification {
     pub handler: usize,
     /// Only the run will tell whether it is notified.
     pub possible: bool,
@@ -168,7 +168,7 @@ impl ItemEnd {
 #[derive(Debug)]
 pub(super) struct ActiveGroup {
     pub tasks: Arc<[Arc<Task>]>,
-    pub slots: Vec<Slot>,
+    pub slots: Vec<Member>,
     pub started: bool,
     /// A person wants it to run.
     pub asked: bool,
@@ -176,16 +176,16 @@ pub(super) struct ActiveGroup {
 
 /// One item of one member.
 #[derive(Debug)]
-pub(super) struct Slot {
+pub(super) struct Member {
     pub member: usize,
     pub owner: Owner,
     /// The loop's variables.
     pub layer: Option<Arc<Dict>>,
-    pub state: SlotState,
+    pub state: MemberState,
 }
 
 #[derive(Debug)]
-pub(super) enum SlotState {
+pub(super) enum MemberState {
     Skip(String),
     Possible(String),
     Fail(String),

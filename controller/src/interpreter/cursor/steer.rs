@@ -8,10 +8,10 @@ use serde_json::{Map, Value as Json};
 use gpufleet_protocol::tasks::Class;
 
 use super::Cursor;
-use super::state::{Brought, Frame, Stage};
+use super::state::{Brought, Frame, PlayStage};
 use super::task::Raw;
+use crate::event::TaskStatus as Status;
 use crate::interpreter::action::{Mode, RunAs, Work};
-use crate::interpreter::report::Status;
 use crate::playbook::{Task, Wanted};
 use crate::template::{self, Scope, Truth, Value, normal_path};
 
@@ -148,9 +148,9 @@ impl Cursor {
             MetaAction::EndHost | MetaAction::EndPlay | MetaAction::EndBatch => {
                 self.end_play |= action == MetaAction::EndPlay;
                 self.end_batch |= action == MetaAction::EndBatch;
-                if let (MetaAction::EndHost, Some(board)) = (action, &self.board) {
+                if let (MetaAction::EndHost, Some(snapshots)) = (action, &self.snapshots) {
                     // Why: as in Ansible, it is not among `ansible_play_hosts` from here on.
-                    board.lose(&self.host.host);
+                    snapshots.lose(&self.host.host);
                 }
                 self.end_here();
                 return None;
@@ -173,7 +173,7 @@ impl Cursor {
         self.waiting.clear();
         self.notified.clear();
         self.stage = match self.stage {
-            Stage::Tasks(section) | Stage::Handlers(section) => Stage::VerifyStart(section),
+            PlayStage::Tasks(section) | PlayStage::Handlers(section) => PlayStage::VerifyStart(section),
             other => other,
         };
         self.ending = true;

@@ -10,10 +10,10 @@ use serde_json::{Map, Value as Json};
 use super::judge::handlers_of;
 use super::retry::whole;
 use super::state::{Active, Brought, Frame, Pending, Purpose};
-use super::{Cursor, Given};
-use crate::interpreter::action::{Action, Mode, OpId, Phase, RunAs, Work};
+use super::{Cursor, DelegatedFacts};
+use crate::event::TaskStatus as Status;
+use crate::interpreter::action::{Action, Mode, OpId, Phase, RunAs, Work, position};
 use crate::interpreter::prepare::{Deed, Prepared, Ready, Surroundings};
-use crate::interpreter::report::Status;
 use crate::playbook::{Condition, Loop, Task};
 use crate::template::{self, Dict, Scope, Truth, Value};
 
@@ -457,7 +457,7 @@ impl Cursor {
         let sealed = self.sealed.contains(&task.path);
         let value = |value: &Value| if sealed { value.sealed() } else { value.clone() };
         let set = facts.iter().map(|(name, set)| (Arc::clone(name), value(set))).collect();
-        let given = Given { set, facts: Dict::default() };
+        let given = DelegatedFacts { set, facts: Dict::default() };
         let host = self.delegate(task, scope).ok().flatten();
         self.give(host.as_deref(), &given)
     }
@@ -493,8 +493,7 @@ impl Cursor {
             id: OpId { retry, ..self.op_id(&task.path, item, Phase::Declared, round) },
             task: self.title(task, scope),
             kind: task.kind.name,
-            file: Arc::from(task.span.file()),
-            line: task.span.line,
+            position: position(&task.span),
             mode,
             phase: Phase::Declared,
             timeout_s: task.timeout_s.or_else(|| own_timeout(&work)),

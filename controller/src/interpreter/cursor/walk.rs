@@ -7,9 +7,9 @@ use gpufleet_protocol::op::{FactsRequest, GpuTask};
 use gpufleet_protocol::{Disruption, NodeOp};
 
 use super::position::Position;
-use super::state::{Active, Failure, Frame, Notice, Part, Pending, Purpose, Reach, Stage};
+use super::state::{Active, BlockPart, Failure, Frame, Notification, Pending, PlayStage, Purpose, Reach};
 use super::{Cursor, End, EndState, Step};
-use crate::interpreter::action::{Action, Mode, OpId, Phase, RunAs, Work};
+use crate::interpreter::action::{Action, Mode, OpId, Phase, RunAs, Work, position};
 use crate::playbook::{Flag, Item, Items, Strategy, Task};
 use crate::template::{self, Dict, Scope, Truth, Value};
 
@@ -45,8 +45,8 @@ impl Cursor {
                 return Step::Run(Box::new(pending.action.clone()));
             }
             if let Some(state) = &self.end {
-                if let Some(board) = &self.board {
-                    board.ended(&self.host.host, &self.vars, &self.taken);
+                if let Some(snapshots) = &self.snapshots {
+                    snapshots.ended(&self.host.host, &self.vars, &self.taken);
                 }
                 return Step::End(End {
                     state: state.clone(),
@@ -128,10 +128,10 @@ impl Cursor {
                     {
                         self.passed_barrier = Some(Arc::clone(&task.path));
                         self.passed.clone_from(&at);
-                        if let Some(board) = &self.board {
+                        if let Some(snapshots) = &self.snapshots {
                             // Why only there: what is told is kept, and costs a copy of the host's variables.
                             let tells = self.looks_at_others(task) || task.site.is_some();
-                            board.tell(&self.host.host, &at, tells.then_some((&self.vars, &self.taken)));
+                            snapshots.tell(&self.host.host, &at, tells.then_some((&self.vars, &self.taken)));
                         }
                         return Some(Step::Barrier { task: Arc::clone(&task.path), at });
                     }
@@ -197,7 +197,7 @@ impl Cursor {
                     return;
                 }
                 let items = Items::clone(&block.body);
-                self.frames.push(Frame::Block { block, part: Part::Body, failure: None });
+                self.frames.push(Frame::Block { block, part: BlockPart::Body, failure: None });
                 self.frames.push(Frame::List { items, next: 0 });
             }
         }
@@ -227,9 +227,9 @@ impl Cursor {
             return None;
         };
         let catches = match part {
-            Part::Body => !block.rescue.is_empty() || !block.always.is_empty(),
-            Part::Rescue => !block.always.is_empty(),
-            Part::Always => false,
+            BlockPart::Body => !block.rescue.is_empty() || !block.always.is_empty(),
+            BlockPart::Rescue => !block.always.is_empty(),
+            BlockPart::Always => false,
         };
         let waits = catches && self.play.strategy == Strategy::Linear && items.iter().any(Item::may_be_fatal);
         waits
@@ -251,12 +251,12 @@ impl Cursor {
     fn part_done(&mut self) {
         let Some(Frame::Block { block, part, failure }) = self.frames.pop() else { return };
         match part {
-            Part::Body | Part::Rescue => {
+            BlockPart::Body | BlockPart::Rescue => {
                 let items = Items::clone(&block.always);
-                self.frames.push(Frame::Block { block, part: Part::Always, failure });
+                self.frames.push(Frame::Block { block, part: BlockPart::Always, failure });
                 self.frames.push(Frame::List { items, next: 0 });
             }
-            Part::Always => {
+            BlockPart::Always => {
                 if let Some(failure) = failure {
                     // Why: the others heard of it when it happened.
                     let heard = (self.raised.take(), self.owed_barrier.take());
@@ -270,7 +270,7 @@ impl Cursor {
     /// Whether a failure now ends in a `rescue`.
     pub(super) fn will_rescue(&self) -> bool {
         self.frames.iter().any(
-            |frame| matches!(frame, Frame::Block { block, part: Part::Body, .. } if !block.rescue.is_empty()),
+            |frame| matches!(frame, Frame::Block { block, part: BlockPart::Body, .. } if !block.rescue.is_empty()),
         )
     }
 
@@ -304,23 +304,23 @@ impl Cursor {
                 _ => continue,
             };
             match part {
-                Part::Body if !block.rescue.is_empty() => {
+                BlockPart::Body if !block.rescue.is_empty() => {
                     let items = Items::clone(&block.rescue);
                     // Why: as in Ansible, what failed elsewhere is not named here.
                     if failure.reach != Reach::Elsewhere {
                         self.note_failure(&failure);
                     }
-                    self.frames.push(Frame::Block { block, part: Part::Rescue, failure: None });
+                    self.frames.push(Frame::Block { block, part: BlockPart::Rescue, failure: None });
                     self.frames.push(Frame::List { items, next: 0 });
                     return;
                 }
-                Part::Body | Part::Rescue => {
+                BlockPart::Body | BlockPart::Rescue => {
                     let items = Items::clone(&block.always);
-                    self.frames.push(Frame::Block { block, part: Part::Always, failure: Some(failure) });
+                    self.frames.push(Frame::Block { block, part: BlockPart::Always, failure: Some(failure) });
                     self.frames.push(Frame::List { items, next: 0 });
                     return;
                 }
-                Part::Always => {}
+                BlockPart::Always => {}
             }
         }
         self.owed_barrier = None;
@@ -328,7 +328,7 @@ impl Cursor {
         self.verify.clear();
         let first = self.failed.is_none();
         self.failed.get_or_insert(failure);
-        self.stage = Stage::Finish;
+        self.stage = PlayStage::Finish;
         if first && self.play.force_handlers && !self.waiting.is_empty() {
             self.flush_handlers();
         }
@@ -408,7 +408,7 @@ impl Cursor {
         let scope = self.base_scope();
         for (name, possible) in std::mem::take(&mut self.waiting) {
             for handler in self.meant(&name, &scope) {
-                self.note(Notice { handler, possible });
+                self.note(Notification { handler, possible });
             }
         }
         self.flushes += 1;
@@ -458,7 +458,7 @@ impl Cursor {
                 return Err(format!("no handler is called `{name}`"));
             }
             if flushing {
-                meant.into_iter().for_each(|handler| self.note(Notice { handler, possible }));
+                meant.into_iter().for_each(|handler| self.note(Notification { handler, possible }));
             } else if !self.waiting.contains(&(name.clone(), possible)) {
                 self.waiting.push((name.clone(), possible));
             }
@@ -466,7 +466,7 @@ impl Cursor {
         Ok(())
     }
 
-    fn note(&mut self, notice: Notice) {
+    fn note(&mut self, notice: Notification) {
         if !self.notified.contains(&notice) {
             self.notified.push(notice);
         }
@@ -522,52 +522,52 @@ impl Cursor {
 
     fn next_stage(&mut self, at: Position) -> Option<Step> {
         match self.stage {
-            Stage::Facts if self.late_error.is_some() => {
+            PlayStage::Facts if self.late_error.is_some() => {
                 let message = self.late_error.take().unwrap_or_default();
                 self.fail(Failure::of("vars_files".to_owned(), message));
             }
-            Stage::Facts => {
-                self.stage = Stage::Enter(0);
+            PlayStage::Facts => {
+                self.stage = PlayStage::Enter(0);
                 if self.play.gather_facts {
                     self.ask_for_facts();
                 }
             }
-            Stage::Enter(section) => match self.play.sections.get(section) {
+            PlayStage::Enter(section) => match self.play.sections.get(section) {
                 Some(part) => {
                     self.frames.push(Frame::List { items: Items::clone(&part.items), next: 0 });
-                    self.stage = Stage::Tasks(section);
+                    self.stage = PlayStage::Tasks(section);
                 }
-                None => self.stage = Stage::Finish,
+                None => self.stage = PlayStage::Finish,
             },
-            Stage::Tasks(section) => {
+            PlayStage::Tasks(section) => {
                 let meets = self.before_handlers(section);
                 if let Some(task) = meets.filter(|task| self.passed_barrier.as_ref() != Some(task)) {
                     self.passed_barrier = Some(Arc::clone(&task));
                     self.passed.clone_from(&at);
                     return Some(Step::Barrier { task, at });
                 }
-                self.stage = Stage::Handlers(section);
+                self.stage = PlayStage::Handlers(section);
                 self.flush_handlers();
             }
-            Stage::Handlers(section) => self.stage = Stage::VerifyStart(section),
-            Stage::VerifyStart(section) => {
-                self.stage = Stage::Verify(section);
+            PlayStage::Handlers(section) => self.stage = PlayStage::VerifyStart(section),
+            PlayStage::VerifyStart(section) => {
+                self.stage = PlayStage::Verify(section);
                 if self.mode == Mode::Apply && self.touched {
                     self.touched = false;
                     self.verifications += 1;
                     self.verify = self.ledger.standing().map(|(index, _)| index).collect();
                 }
             }
-            Stage::Verify(section) => match self.verify.pop_front() {
+            PlayStage::Verify(section) => match self.verify.pop_front() {
                 Some(entry) => self.ask_again(entry, Phase::Verify),
-                None => self.stage = Stage::SectionEnd(section),
+                None => self.stage = PlayStage::SectionEnd(section),
             },
-            Stage::SectionEnd(section) => {
-                self.stage = if self.ending { Stage::Finish } else { Stage::Enter(section + 1) };
+            PlayStage::SectionEnd(section) => {
+                self.stage = if self.ending { PlayStage::Finish } else { PlayStage::Enter(section + 1) };
                 let name = self.play.sections.get(section)?.name;
                 return Some(Step::SectionEnd { section: name });
             }
-            Stage::Finish => self.end = Some(self.final_state()),
+            PlayStage::Finish => self.end = Some(self.final_state()),
         }
         None
     }
@@ -612,8 +612,7 @@ impl Cursor {
             id: self.op_id("facts", None, Phase::Declared, 0),
             task: "Gathering Facts".to_owned(),
             kind: "gather_facts",
-            file: Arc::from(self.play.span.file()),
-            line: self.play.span.line,
+            position: position(&self.play.span),
             mode: self.mode,
             phase: Phase::Declared,
             work: Work::Node { op: Box::new(op), blobs: Vec::new() },
@@ -649,8 +648,7 @@ impl Cursor {
             id: self.op_id(&owner.task.path, owner.item.as_ref().map(|(index, _)| *index), phase, round),
             task: owner.title.clone(),
             kind: owner.task.kind.name,
-            file: Arc::from(owner.task.span.file()),
-            line: owner.task.span.line,
+            position: position(&owner.task.span),
             mode,
             phase,
             work: Work::Node { op: Box::new(op), blobs: entry.blobs.clone() },

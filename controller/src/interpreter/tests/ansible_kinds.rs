@@ -25,7 +25,7 @@ fn story(tasks: &str, mode: Mode) -> (Vec<Action>, Story) {
         ..HostContext::clone(&context(json!({})))
     };
     let mut cursor =
-        Cursor::new(&program(&text), 0, Arc::new(context), HostVars::default(), mode, tags, files)
+        Cursor::new(&program(&text), PlayIndex(0), Arc::new(context), HostVars::default(), mode, tags, files)
             .expect("a play");
     let mut actions = Vec::new();
     let story = run(&mut cursor, |action| {

@@ -89,7 +89,7 @@ fn asked(tasks: &str, disk: &Disk, keyring: Keyring) -> (Vec<Work>, Story) {
     );
     let context = context(json!({"limit": 5}));
     let mut cursor =
-        Cursor::new(&program, 0, context, HostVars::default(), Mode::Apply, Arc::default(), files)
+        Cursor::new(&program, PlayIndex(0), context, HostVars::default(), Mode::Apply, Arc::default(), files)
             .expect("a play");
     let mut works = Vec::new();
     let story = run(&mut cursor, |action| {
@@ -280,7 +280,7 @@ fn fetched_files_lie_below_the_playbook() {
         let context = HostContext { host: Arc::from(host), ..HostContext::clone(&context(json!({}))) };
         let mut cursor = Cursor::new(
             &program(text),
-            0,
+            PlayIndex(0),
             Arc::new(context),
             HostVars::default(),
             Mode::Apply,

@@ -10,8 +10,15 @@ fn of_files(files: &[(&str, &str)], vars: serde_json::Value) -> Story {
     program.library.read_late_from(Arc::new(map.clone()));
     let files: Arc<dyn Files> = Arc::new(CachedFiles::new(map));
     let tags = Arc::new(TagFilter::default());
-    let cursor =
-        Cursor::new(&Arc::new(program), 0, context(vars), HostVars::default(), Mode::Apply, tags, files);
+    let cursor = Cursor::new(
+        &Arc::new(program),
+        PlayIndex(0),
+        context(vars),
+        HostVars::default(),
+        Mode::Apply,
+        tags,
+        files,
+    );
     run(&mut cursor.expect("a play"), scripted(&[("command", OpOutcomeSketch::Changed)]))
 }
 
@@ -243,7 +250,8 @@ fn a_task_is_tried_until_it_holds() {
     let files: Arc<dyn Files> = Arc::new(CachedFiles::new(files));
     let fresh = || {
         let (tags, files) = (Arc::clone(&tags), Arc::clone(&files));
-        Cursor::new(&program, 0, context(json!({})), HostVars::default(), Mode::Apply, tags, files).unwrap()
+        Cursor::new(&program, PlayIndex(0), context(json!({})), HostVars::default(), Mode::Apply, tags, files)
+            .unwrap()
     };
     let mut cursor = fresh();
     let mut waits = Vec::new();

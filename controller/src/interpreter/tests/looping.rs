@@ -50,7 +50,8 @@ fn story(tasks: &str, mode: Mode) -> Story {
     let tags = Arc::new(TagFilter::default());
     let context = context(serde_json::json!({}));
     let mut cursor =
-        Cursor::new(&program(&text), 0, context, HostVars::default(), mode, tags, files).expect("a play");
+        Cursor::new(&program(&text), PlayIndex(0), context, HostVars::default(), mode, tags, files)
+            .expect("a play");
     run(&mut cursor, |_| Fed::Done)
 }
 

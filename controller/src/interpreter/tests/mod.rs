@@ -25,7 +25,8 @@ use std::sync::Arc;
 use serde_json::json;
 
 use super::*;
-use crate::event::RecapCounts;
+use crate::event::{RecapCounts, TaskReport, TaskStatus as Status};
+use crate::index::PlayIndex;
 use crate::playbook::{Program, TagFilter};
 use crate::template::Dict;
 
@@ -55,7 +56,8 @@ fn files() -> Arc<dyn Files> {
 
 fn cursor(text: &str, vars: serde_json::Value, mode: Mode) -> Cursor {
     let tags = Arc::new(TagFilter::default());
-    Cursor::new(&program(text), 0, context(vars), HostVars::default(), mode, tags, files()).expect("a play")
+    Cursor::new(&program(text), PlayIndex(0), context(vars), HostVars::default(), mode, tags, files())
+        .expect("a play")
 }
 
 /// Everything that happened to one host.
@@ -77,7 +79,7 @@ impl Story {
     fn counts(&self) -> RecapCounts {
         let mut counts = RecapCounts::default();
         for report in &self.reports {
-            counts.count(&crate::engine::task_report::report(report.clone()));
+            counts.count(report);
         }
         counts
     }

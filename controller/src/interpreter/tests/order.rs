@@ -116,9 +116,16 @@ fn flushing_within_handlers_begins_nothing_anew() {
 fn tags_choose_tasks_members_and_blocks() {
     let text = "- hosts: all\n  strategy: linear\n  tasks:\n    - {name: one, command: a, tags: x}\n    - {name: two, command: a}\n    - {name: ecc, gpu_ecc: {mode: enabled}}\n    - {name: mig, gpu_mig: {mode: enabled}, tags: x}\n    - {name: power, gpu_power: {limit_watts: 5}, tags: y}\n    - block:\n      - {name: in block, command: a}\n      tags: x\n    - {name: none, gpu_ecc: {mode: enabled}, tags: y}\n";
     let tags = Arc::new(TagFilter { only: vec!["x".to_owned()], skip: Vec::new() });
-    let mut cursor =
-        Cursor::new(&program(text), 0, context(json!({})), HostVars::default(), Mode::Apply, tags, files())
-            .expect("a play");
+    let mut cursor = Cursor::new(
+        &program(text),
+        PlayIndex(0),
+        context(json!({})),
+        HostVars::default(),
+        Mode::Apply,
+        tags,
+        files(),
+    )
+    .expect("a play");
     let mut barriers = Vec::new();
     loop {
         match cursor.next() {

@@ -6,20 +6,24 @@ use gpufleet_protocol::{NodeOp, OpOutcome, OpStatus};
 use super::*;
 
 /// Runs a play on these hosts, barrier by barrier; gives what each said, in order.
-fn said(play: &str, hosts: &[&str], mode: Mode) -> (Vec<String>, Arc<Board>) {
+fn said(play: &str, hosts: &[&str], mode: Mode) -> (Vec<String>, Arc<HostSnapshots>) {
     let program = program(play);
     let names: Vec<Arc<str>> = hosts.iter().map(|host| Arc::from(*host)).collect();
     let known = names.iter().map(|host| (host.to_string(), json!({"inventory_hostname": &**host})));
     let base = Dict::trusted(&known.collect());
-    let board =
-        Arc::new(Board::new(Some(Arc::new(base)), names.clone(), vec![names.clone()], Arc::default()));
+    let snapshots = Arc::new(HostSnapshots::new(
+        Some(Arc::new(base)),
+        names.clone(),
+        vec![names.clone()],
+        Arc::default(),
+    ));
     let mut cursors: Vec<Cursor> = names
         .iter()
         .map(|host| {
             let context = HostContext { host: Arc::clone(host), ..HostContext::clone(&context(json!({}))) };
             let mut cursor = Cursor::new(
                 &program,
-                0,
+                PlayIndex(0),
                 Arc::new(context),
                 HostVars::default(),
                 mode,
@@ -29,7 +33,7 @@ fn said(play: &str, hosts: &[&str], mode: Mode) -> (Vec<String>, Arc<Board>) {
             .expect("a play");
             cursor.set_peers(
                 Arc::new([("fleet", crate::template::Value::str("all of it"))].into_iter().collect()),
-                Some(Arc::clone(&board)),
+                Some(Arc::clone(&snapshots)),
             );
             cursor
         })
@@ -68,7 +72,7 @@ fn said(play: &str, hosts: &[&str], mode: Mode) -> (Vec<String>, Arc<Board>) {
             }
         }
     }
-    (told, board)
+    (told, snapshots)
 }
 
 /// Facts name the host that was asked.
@@ -100,7 +104,7 @@ fn what_hosts_set_for_each_other_is_there_behind_the_next_barrier() {
     - {name: late, set_fact: {late: now}}
     - {name: later, debug: {msg: '{{ hostvars.c.late | default(\"-\") }}'}}
 ";
-    let (told, board) = said(play, &["a", "b", "c"], Mode::Apply);
+    let (told, snapshots) = said(play, &["a", "b", "c"], Mode::Apply);
     insta::assert_snapshot!(told.join("\n"), @r"
     a: - - all of it
     b: from c b all of it
@@ -118,7 +122,7 @@ fn what_hosts_set_for_each_other_is_there_behind_the_next_barrier() {
     c: now
     c: end Done
     ");
-    assert!(board.gifts().is_empty(), "b has it");
+    assert!(snapshots.gifts().is_empty(), "b has it");
 }
 
 #[test]
@@ -146,9 +150,9 @@ fn what_is_given_to_somebody_else_waits_on_the_board_and_a_secret_stays_one() {
     - {name: unsaid, set_fact: {own: 1}, delegate_facts: true}
     - {name: see, debug: {msg: '{{ given | default(\"-\") }} {{ own | default(\"-\") }}'}}
 ";
-    let (told, board) = said(play, &["a"], Mode::Apply);
+    let (told, snapshots) = said(play, &["a"], Mode::Apply);
     assert_eq!(told, ["a: - 1", "a: end Done"]);
-    let gifts = board.gifts();
+    let gifts = snapshots.gifts();
     assert_eq!(gifts.len(), 2);
     assert_eq!(gifts["nobody"].set.get("open").map(|value| value.to_json()), Some(json!("yes")));
     assert_eq!(gifts["b"].set.get("given").map(|value| value.to_json()), Some(json!("hunter2")));
@@ -160,9 +164,16 @@ fn the_names_of_a_run_are_variables() {
     let shown = |only: &[&str], skip: &[&str], diff: Option<bool>, mode: Mode| {
         let words = |words: &[&str]| words.iter().map(ToString::to_string).collect();
         let tags = Arc::new(TagFilter { only: words(only), skip: words(skip) });
-        let mut cursor =
-            Cursor::new(&program(text), 0, context(json!({})), HostVars::default(), mode, tags, files())
-                .expect("a play");
+        let mut cursor = Cursor::new(
+            &program(text),
+            PlayIndex(0),
+            context(json!({})),
+            HostVars::default(),
+            mode,
+            tags,
+            files(),
+        )
+        .expect("a play");
         if let Some(diff) = diff {
             cursor.set_diff_mode(diff);
         }

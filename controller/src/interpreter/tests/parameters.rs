@@ -17,7 +17,8 @@ fn asked(text: &str, context: Arc<HostContext>, mode: Mode) -> (Vec<Action>, Sto
     let mut actions = Vec::new();
     let tags = Arc::new(TagFilter::default());
     let mut cursor =
-        Cursor::new(&program(text), 0, context, HostVars::default(), mode, tags, files()).expect("a play");
+        Cursor::new(&program(text), PlayIndex(0), context, HostVars::default(), mode, tags, files())
+            .expect("a play");
     let story = run(&mut cursor, |action| {
         actions.push(action.clone());
         OpOutcomeSketch::Ok.fed(action)
@@ -238,34 +239,13 @@ fn a_file_that_cannot_be_read_is_not_one_that_is_missing() {
 }
 
 #[test]
-fn identities_read_and_write_the_same() {
-    let id = OpId {
-        play: 1,
-        task: Arc::from("tasks.0"),
-        item: Some(2),
-        phase: Phase::Reassert,
-        retry: 0,
-        round: 3,
-        host: Arc::from("n1"),
-    };
-    assert_eq!(id.to_string(), "1/tasks.0[2]+reassert#3@n1");
-    assert_eq!(
-        OpId { round: 0, item: None, phase: Phase::Verify, ..id.clone() }.to_string(),
-        "1/tasks.0+verify@n1"
-    );
-    let text = serde_json::to_string(&id).expect("json");
-    assert!(text.contains("\"task\":\"tasks.0\"") && text.contains("\"host\":\"n1\""), "{text}");
-    assert_eq!(serde_json::from_str::<OpId>(&text).expect("an id"), id);
-}
-
-#[test]
 fn a_value_that_only_the_run_tells_is_copied_as_such() {
     let text = "- hosts: all\n  tasks:\n    - {set_fact: {a: 1, b: '{{ r }}'}, run_once: true, vars: {r: '{{ q.stdout }}'}}\n";
     let mut context = HostContext::clone(&context(json!({})));
     context.vars = Arc::new([("q", Value::Unknown)].into_iter().collect());
     let mut cursor = Cursor::new(
         &program(text),
-        0,
+        PlayIndex(0),
         Arc::new(context),
         HostVars::default(),
         Mode::Predict,

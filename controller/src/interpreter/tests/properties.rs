@@ -219,7 +219,7 @@ fn cost_of_a_host_task(hosts: u32, tasks: u32) -> std::time::Duration {
     for _ in 0..hosts {
         let mut cursor = Cursor::new(
             &program,
-            0,
+            PlayIndex(0),
             Arc::clone(&context),
             HostVars::default(),
             Mode::Predict,

@@ -11,6 +11,7 @@ use super::fake::FakeNode;
 use super::{
     Action, Copied, EndState, Fed, Mode, Phase, RunAs, Status, Step, Story, Work, cursor, run, story,
 };
+use crate::index::PlayIndex;
 
 const BRINGUP: &str = r#"
 - hosts: all
@@ -340,7 +341,7 @@ fn precedence_is_ansibles() {
     context.extra = Arc::new([("d", crate::template::Value::str("extra"))].into_iter().collect());
     let mut cursor = super::Cursor::new(
         &super::program(text),
-        0,
+        PlayIndex(0),
         Arc::new(context),
         super::HostVars::default(),
         Mode::Apply,

@@ -8,9 +8,9 @@ use crate::{
     engine::{
         error::EngineError,
         fleet::{
+            barriers::Barriers,
             dispatcher::{Dispatcher, PERMIT_VALID_S},
             ending::Stop,
-            meeting::Meeting,
         },
         node::{
             message::{FromNode, Pace, ToNode},
@@ -27,7 +27,7 @@ impl Dispatcher<'_, '_> {
             Action::StartWave { wave } => {
                 let hosts = self.rollout.as_ref().map(|rollout| rollout.wave(wave)).unwrap_or_default();
                 let hosts = hosts.iter().map(|host| self.name(*host)).collect();
-                self.meeting = Meeting::default();
+                self.barriers = Barriers::default();
                 self.emit(What::WaveStarted { play: self.context.settings.play, wave, hosts })
             }
             Action::FinishWave { wave } => {
@@ -40,8 +40,8 @@ impl Dispatcher<'_, '_> {
             Action::Start { host } => {
                 self.spawn(host, Turn::Apply);
                 // A host that dropped out before its wave came ends at once.
-                if let Some(Some(slot)) = self.slots.get(host) {
-                    let end = match slot.verdict {
+                if let Some(Some(host_state)) = self.host_states.get(host) {
+                    let end = match host_state.verdict {
                         NodeState::Unreachable => End::Unreachable,
                         NodeState::Held => End::Held,
                         NodeState::Skipped => End::Done,
@@ -87,7 +87,7 @@ impl Dispatcher<'_, '_> {
                     self.pace.send_replace(Pace::NoneNew);
                     // Why: as in Ansible, hosts that wait for each other go no further than to the next task.
                     if !matches!(reason, StopReason::WindowClosed { .. }) {
-                        self.meeting.halt();
+                        self.barriers.halt();
                     }
                     let told = self.told(&reason);
                     let text = format!("{told}{NOTHING_NEW}");
@@ -112,7 +112,7 @@ impl Dispatcher<'_, '_> {
             Action::CheckSoak { hosts, .. } => {
                 for host in hosts {
                     self.spawn(host, Turn::Gate);
-                    if self.slots.get(host).is_some_and(Option::is_some) {
+                    if self.host_states.get(host).is_some_and(Option::is_some) {
                         inputs.push_back(Input::SoakChecked { host, ok: false, why: "lost".to_owned() });
                     }
                 }
@@ -139,11 +139,11 @@ impl Dispatcher<'_, '_> {
                 // Why: a play that a task ended early leaves its hosts to the next play.
                 let stopped = self.rollout.as_ref().is_some_and(|rollout| rollout.stopped().is_some());
                 for host in never_started.into_iter().filter(|_| stopped) {
-                    if let Some(Some(slot)) = self.slots.get_mut(host)
-                        && slot.is_alive()
+                    if let Some(Some(host_state)) = self.host_states.get_mut(host)
+                        && host_state.is_alive()
                     {
-                        slot.worsen(NodeState::Skipped, Some("not started".to_owned()));
-                        slot.verdict = NodeState::Skipped;
+                        host_state.worsen(NodeState::Skipped, Some("not started".to_owned()));
+                        host_state.verdict = NodeState::Skipped;
                     }
                 }
                 Ok(())

@@ -1,4 +1,4 @@
-//! Where hosts of a play meet: what the dispatcher tells them, once the [`Meeting`](crate::engine::meeting) knows.
+//! Where hosts of a play meet: what the dispatcher tells them, once the [`Barriers`](crate::engine::fleet::barriers) knows.
 
 use std::{sync::Arc, time::Duration};
 
@@ -6,13 +6,13 @@ use crate::{
     engine::{
         error::EngineError,
         fleet::{
+            barriers::{BarrierAnswer, Waiter},
             dispatcher::{Dispatcher, LATE},
-            meeting::{Waiter, Word},
         },
         node::message::{LatchValue, ToNode},
     },
-    event::What,
     interpreter::Fed,
+    journal::Replayed,
 };
 
 impl Dispatcher<'_, '_> {
@@ -23,7 +23,7 @@ impl Dispatcher<'_, '_> {
             Duration::ZERO => Duration::MAX,
             slowest => slowest * 3 + LATE.0,
         };
-        self.meeting.wait(waiter, silence);
+        self.barriers.wait(waiter, silence);
         self.open_barrier()
     }
 
@@ -32,7 +32,7 @@ impl Dispatcher<'_, '_> {
         // Why one that is still being connected to, too: which host it is must not hang on who is quick.
         let there = self.running.keys().copied().filter(|host| !self.late.contains(host));
         let first = if self.context.settings.linear { there.min() } else { None };
-        if let Some(answer) = self.meeting.latch(host, key, first) {
+        if let Some(answer) = self.barriers.latch(host, key, first) {
             self.answer(host, answer)?;
         }
         self.open_barrier()
@@ -40,7 +40,7 @@ impl Dispatcher<'_, '_> {
 
     /// Gives what that task gave to those who wait for it.
     pub(crate) fn hand_on(&mut self, key: Arc<str>, result: &LatchValue) -> Result<(), EngineError> {
-        for host in self.meeting.result(key, Box::new(result.clone())) {
+        for host in self.barriers.result(key, Box::new(result.clone())) {
             self.answer(host, ToNode::LatchValue(Box::new(result.clone())))?;
         }
         Ok(())
@@ -58,10 +58,10 @@ impl Dispatcher<'_, '_> {
             (*host, answered)
         });
         let in_line = |host| self.rollout.as_ref().is_some_and(|rollout| rollout.waits_for_a_place(host));
-        let opened = self.meeting.open(at_work.filter(|(host, _)| !self.late.contains(host)), in_line);
-        for (waiter, _) in opened.iter().filter(|(_, word)| *word == Word::Halt) {
+        let opened = self.barriers.open(at_work.filter(|(host, _)| !self.late.contains(host)), in_line);
+        for (waiter, _) in opened.iter().filter(|(_, word)| *word == BarrierAnswer::Halt) {
             // Why here, and before anybody goes on: what one host does next must not be on disk without what it did to another.
-            self.emit(What::Fed {
+            self.emit(Replayed::Fed {
                 host: self.name(waiter.host),
                 play: self.context.settings.play,
                 op_id: waiter.task.to_string(),
@@ -71,14 +71,14 @@ impl Dispatcher<'_, '_> {
         }
         for (waiter, word) in opened {
             let word = match word {
-                Word::Go => ToNode::Go,
-                Word::End => ToNode::End,
-                Word::Halt => ToNode::Halt,
+                BarrierAnswer::Go => ToNode::Go,
+                BarrierAnswer::End => ToNode::End,
+                BarrierAnswer::Halt => ToNode::Halt,
             };
             self.answer(waiter.host, word)?;
         }
         let in_line = |host| self.rollout.as_ref().is_some_and(|rollout| rollout.waits_for_a_place(host));
-        for heir in self.meeting.overdue(in_line) {
+        for heir in self.barriers.overdue(in_line) {
             self.answer(heir, ToNode::LatchYours)?;
         }
         Ok(())

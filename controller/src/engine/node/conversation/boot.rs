@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::{
     engine::{
-        node::{conversation::Conversation, cut::Cut},
+        node::{conversation::Conversation, early_end::EarlyEnd},
         ports::link::{ConnectFailure, Link, LinkError},
     },
     event::NodeState,
@@ -68,31 +68,31 @@ impl Standing {
         }
     }
 
-    pub(crate) fn end(self, awaited: &Awaited, what: &str, seconds: u64) -> Cut {
+    pub(crate) fn end(self, awaited: &Awaited, what: &str, seconds: u64) -> EarlyEnd {
         let before = &awaited.before;
         let going = |system: &SystemState| system.shutdown_scheduled;
         match self {
-            Self::Shut { why, unfit: true } => Cut::Failed(format!(
+            Self::Shut { why, unfit: true } => EarlyEnd::Failed(format!(
                 "answers after its {what}, and cannot be worked on within {seconds} s: {why}"
             )),
-            Self::Silent { why: last, .. } | Self::Shut { why: last, .. } => Cut::Unreachable(format!(
+            Self::Silent { why: last, .. } | Self::Shut { why: last, .. } => EarlyEnd::Unreachable(format!(
                 "did not come back within {seconds} s after its {what} (last try: {last}); look at its console or \
                  power-cycle it"
             )),
             // Why held: nothing came of the reboot, and whoever looks at the node may have it asked for once more.
-            Self::Old(Some(system)) if going(&system) => Cut::Held(format!(
+            Self::Old(Some(system)) if going(&system) => EarlyEnd::Held(format!(
                 "does not go down: its shutdown is under way since {seconds} s and more, and it is still in boot \
                  {before} ({}); look at its console",
                 system.words()
             )),
-            Self::Old(_) if awaited.gone => Cut::Held(format!(
+            Self::Old(_) if awaited.gone => EarlyEnd::Held(format!(
                 "did not reboot: it went away and answered again within {seconds} s, with the boot id that it had before, \
                  {before}; look at its console"
             )),
-            Self::Old(_) => Cut::Held(format!(
+            Self::Old(_) => EarlyEnd::Held(format!(
                 "does not go down: still the boot {before} after {seconds} s; look at its console"
             )),
-            Self::Rising { boot_id, why } => Cut::Failed(format!(
+            Self::Rising { boot_id, why } => EarlyEnd::Failed(format!(
                 "rebooted, and is not up {seconds} s after it was told to: {why}; it is in boot {boot_id}; look at \
                  `systemctl list-jobs` and its console"
             )),
@@ -215,7 +215,11 @@ impl Conversation {
     }
 
     /// Waits until the node answers.
-    pub(crate) async fn wait_for_connection(&mut self, delay: Duration, limit: Duration) -> Result<(), Cut> {
+    pub(crate) async fn wait_for_connection(
+        &mut self,
+        delay: Duration,
+        limit: Duration,
+    ) -> Result<(), EarlyEnd> {
         // Why: whatever took it away, a task waits for it, and says how long.
         self.settings.run.ways.expects(&self.host.name);
         sleep(delay).await;
@@ -224,13 +228,13 @@ impl Conversation {
         loop {
             match self.link().await {
                 Ok(_) => return Ok(()),
-                Err(Cut::Unreachable(why)) if Instant::now() + pause >= deadline => {
-                    return Err(Cut::Unreachable(format!(
+                Err(EarlyEnd::Unreachable(why)) if Instant::now() + pause >= deadline => {
+                    return Err(EarlyEnd::Unreachable(format!(
                         "no connection within {} s: {why}",
                         limit.as_secs()
                     )));
                 }
-                Err(Cut::Unreachable(_)) => sleep(pause).await,
+                Err(EarlyEnd::Unreachable(_)) => sleep(pause).await,
                 Err(other) => return Err(other),
             }
             pause = (pause * 3 / 2).min(PAUSES.1);

@@ -28,7 +28,7 @@ use crate::{
             Conversation,
             arriving::{Arriving, Refused, hex, size_text},
         },
-        cut::Cut,
+        early_end::EarlyEnd,
     },
     interpreter::{Action, Fed, FetchFile},
 };
@@ -123,14 +123,14 @@ fn outcome(fetch: &FetchFile, found: &Local, changed: bool) -> Fed {
 
 /// Why a file does not come.
 enum NoFile {
-    Cut(Cut),
+    EarlyEnd(EarlyEnd),
     /// What the task ends with.
     Fed(Fed),
 }
 
-impl From<Cut> for NoFile {
-    fn from(cut: Cut) -> Self {
-        Self::Cut(cut)
+impl From<EarlyEnd> for NoFile {
+    fn from(cut: EarlyEnd) -> Self {
+        Self::EarlyEnd(cut)
     }
 }
 
@@ -175,17 +175,17 @@ impl Conversation {
 
     /// Brings the file within the time of its task. A run that is told to stop does not wait for it, unless the node is out
     /// of service; what came by then is removed.
-    pub(crate) async fn fetch(&mut self, action: &Action, fetch: &FetchFile) -> Result<Fed, Cut> {
+    pub(crate) async fn fetch(&mut self, action: &Action, fetch: &FetchFile) -> Result<Fed, EarlyEnd> {
         let limit = Duration::from_secs(action.timeout_s.unwrap_or(self.settings.run.task_timeout_s));
         let (stops, stays) = (self.dispatcher.stops(), self.is_out());
         let came = AtomicU64::new(0);
         let brought = tokio::select! {
             brought = timeout(limit, self.bring(action, fetch, Instant::now() + limit, &came)) => brought,
-            () = stops, if !stays => return Err(Cut::Stopped),
+            () = stops, if !stays => return Err(EarlyEnd::Stopped),
         };
         match brought {
             Ok(Ok(fed) | Err(NoFile::Fed(fed))) => Ok(fed),
-            Ok(Err(NoFile::Cut(cut))) => Err(cut),
+            Ok(Err(NoFile::EarlyEnd(cut))) => Err(cut),
             Err(_) => Ok(failed(
                 FailureKind::TimedOut,
                 format!(

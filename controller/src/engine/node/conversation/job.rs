@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep};
 use crate::{
     engine::node::{
         conversation::{Conversation, boot::PAUSES},
-        cut::Cut,
+        early_end::EarlyEnd,
         message::Pace,
     },
     event::{NodeState, What},
@@ -33,7 +33,7 @@ const LONGEST: u64 = 30;
 
 impl Conversation {
     /// Begins a job, or finds it; waits for its end unless `poll` is 0.
-    pub(crate) async fn job(&mut self, action: &Action, op: &NodeOp, job: Job) -> Result<Fed, Cut> {
+    pub(crate) async fn job(&mut self, action: &Action, op: &NodeOp, job: Job) -> Result<Fed, EarlyEnd> {
         if action.delegate.is_none() {
             // Why first: a node that cannot be reached at all is not one that got lost.
             self.link().await?;
@@ -60,7 +60,7 @@ impl Conversation {
     }
 
     /// Why a stop ends the waiting: the job goes on by itself, and the run that is resumed finds it again.
-    async fn until_ended(&mut self, action: &Action, jid: &str, job: Job) -> Result<Fed, Cut> {
+    async fn until_ended(&mut self, action: &Action, jid: &str, job: Job) -> Result<Fed, EarlyEnd> {
         let begin = Instant::now();
         let last = begin + Duration::from_secs(job.limit_s) + OVERDUE;
         loop {
@@ -72,7 +72,7 @@ impl Conversation {
             let may_stop = !self.host.custody.out_of_service;
             let answered = tokio::select! {
                 answered = self.reach_job(action, &ask, until) => answered?,
-                Ok(_) = pace.wait_for(|pace| *pace == Pace::Stopping), if may_stop => return Err(Cut::Stopped),
+                Ok(_) = pace.wait_for(|pace| *pace == Pace::Stopping), if may_stop => return Err(EarlyEnd::Stopped),
             };
             let mut outcome = match answered {
                 Ok(outcome) => outcome,
@@ -101,7 +101,7 @@ impl Conversation {
         action: &Action,
         op: &NodeOp,
         until: Instant,
-    ) -> Result<Result<OpOutcome, Fed>, Cut> {
+    ) -> Result<Result<OpOutcome, Fed>, EarlyEnd> {
         let (mut pause, mut told) = (PAUSES.0, None);
         loop {
             let reason = match self.ask_job(action, op).await? {
@@ -124,7 +124,7 @@ impl Conversation {
     }
 
     /// Asks once; the inner error is why there is no answer.
-    async fn ask_job(&mut self, action: &Action, op: &NodeOp) -> Result<Result<OpOutcome, String>, Cut> {
+    async fn ask_job(&mut self, action: &Action, op: &NodeOp) -> Result<Result<OpOutcome, String>, EarlyEnd> {
         let wait_s = if let NodeOp::JobStatus(status) = op { status.wait_s } else { 0 };
         let timeout_s = wait_s + ASKING.as_secs();
         if let Some(host) = &action.delegate {
@@ -132,7 +132,7 @@ impl Conversation {
         }
         let link = match self.link().await {
             Ok(link) => link,
-            Err(Cut::Unreachable(why)) => return Ok(Err(why)),
+            Err(EarlyEnd::Unreachable(why)) => return Ok(Err(why)),
             Err(cut) => return Err(cut),
         };
         let request = OpRequest { permit: None, ..self.request_for(action, op, timeout_s) };

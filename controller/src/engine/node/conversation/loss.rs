@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::{
     engine::{
-        node::{conversation::Conversation, cut::Cut},
+        node::{conversation::Conversation, early_end::EarlyEnd},
         ports::link::{ConnectFailure, LinkError, Purpose},
     },
     event::NodeState,
@@ -37,8 +37,8 @@ enum Found {
 }
 
 /// A reboot that this run did not ask for.
-pub(crate) fn unexpected_reboot(before: &str, now: &str) -> Cut {
-    Cut::Failed(format!(
+pub(crate) fn unexpected_reboot(before: &str, now: &str) -> EarlyEnd {
+    EarlyEnd::Failed(format!(
         "rebooted unexpectedly: this run knew it in boot {before}, and it is in {now} now; look at its console and \
          kernel log, then run the playbook on it again"
     ))
@@ -46,7 +46,7 @@ pub(crate) fn unexpected_reboot(before: &str, now: &str) -> Cut {
 
 impl Conversation {
     /// An operation whose answer got lost: how the node stands now decides what its cursor is told.
-    pub(crate) async fn broken_off(&mut self, error: LinkError) -> Result<Fed, Cut> {
+    pub(crate) async fn broken_off(&mut self, error: LinkError) -> Result<Fed, EarlyEnd> {
         self.host.link = None;
         if self.host.custody.out_of_service {
             self.permit.acted = true;
@@ -72,16 +72,16 @@ impl Conversation {
     }
 
     /// The same for what is no task of its own.
-    pub(crate) async fn lost(&mut self, error: LinkError) -> Cut {
+    pub(crate) async fn lost(&mut self, error: LinkError) -> EarlyEnd {
         self.host.link = None;
         match self.look_for(&error).await {
             Found::Rebooted { before, now } => unexpected_reboot(&before, &now),
             Found::SameBoot if error.helper_ended => {
-                Cut::Failed(format!("{}; the node itself goes on, in the same boot", error.why))
+                EarlyEnd::Failed(format!("{}; the node itself goes on, in the same boot", error.why))
             }
-            Found::Unfit(why) => Cut::Failed(format!("{}; the node answers, but {why}", error.why)),
-            Found::OutOfReach(why) => Cut::Unreachable(format!("{}; {why}", error.why)),
-            Found::SameBoot | Found::Silent => Cut::Unreachable(error.why),
+            Found::Unfit(why) => EarlyEnd::Failed(format!("{}; the node answers, but {why}", error.why)),
+            Found::OutOfReach(why) => EarlyEnd::Unreachable(format!("{}; {why}", error.why)),
+            Found::SameBoot | Found::Silent => EarlyEnd::Unreachable(error.why),
         }
     }
 

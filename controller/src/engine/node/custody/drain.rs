@@ -16,7 +16,7 @@ use crate::{
             asking::{Not, shown},
             refusal::No,
         },
-        cut::Cut,
+        early_end::EarlyEnd,
     },
     event::{DrainStep, NodeState, What},
     rollout::Input,
@@ -32,7 +32,7 @@ struct Asked {
 
 impl Custody {
     /// Takes the node from its scheduler, waits until nothing runs there, and tells the dispatcher how that went.
-    pub(crate) async fn drain(&mut self, deadline: Timestamp) -> Result<(), Cut> {
+    pub(crate) async fn drain(&mut self, deadline: Timestamp) -> Result<(), EarlyEnd> {
         let host = self.node.dispatcher.host;
         let answer = match self.take(deadline).await? {
             Ok(()) => Input::Drained { host },
@@ -61,7 +61,7 @@ impl Custody {
         Ok(())
     }
 
-    async fn take(&mut self, deadline: Timestamp) -> Result<Result<(), Not>, Cut> {
+    async fn take(&mut self, deadline: Timestamp) -> Result<Result<(), Not>, EarlyEnd> {
         let Some(scheduler) = self.node.settings.scheduler.clone() else { return Ok(Ok(())) };
         let given = deadline.duration_since(Timestamp::now());
         let own = scheduler.timeout + scheduler.notice.map_or(Duration::ZERO, |notice| notice.deadline);
@@ -78,7 +78,7 @@ impl Custody {
         Ok(self.taken(&asked).await)
     }
 
-    async fn begin(&mut self, scheduler: &Scheduler) -> Result<Marker, Cut> {
+    async fn begin(&mut self, scheduler: &Scheduler) -> Result<Marker, EarlyEnd> {
         let mut nonce = uuid::Uuid::new_v4().simple().to_string();
         nonce.truncate(12);
         let marker = Marker { run: self.node.settings.run.holder.run.clone(), nonce };

@@ -10,7 +10,7 @@ use gpufleet_protocol::{
 };
 
 use crate::{
-    engine::node::{conversation::READING, custody::Custody, cut::Cut, hooks::last_words},
+    engine::node::{conversation::READING, custody::Custody, early_end::EarlyEnd, hooks::last_words},
     template::Value,
 };
 
@@ -21,7 +21,7 @@ const NAMED: usize = 60;
 
 impl Custody {
     /// Looks whether the node is well; the inner error says what is not. What cannot be read is not well.
-    async fn health(&mut self) -> Result<Result<(), String>, Cut> {
+    async fn health(&mut self) -> Result<Result<(), String>, EarlyEnd> {
         let mut wrong = self.checks().await?;
         for command in self.node.settings.hooks.gates() {
             if let Err(why) = self.gate_command(&command).await? {
@@ -33,7 +33,7 @@ impl Custody {
     }
 
     /// What the helper's own checks found wrong.
-    async fn checks(&mut self) -> Result<Vec<String>, Cut> {
+    async fn checks(&mut self) -> Result<Vec<String>, EarlyEnd> {
         if self.node.settings.gate.is_empty() {
             return Ok(Vec::new());
         }
@@ -60,7 +60,7 @@ impl Custody {
     }
 
     /// Runs one command on the node; exit code 0 holds, and everything else does not.
-    async fn gate_command(&mut self, command: &Value) -> Result<Result<(), String>, Cut> {
+    async fn gate_command(&mut self, command: &Value) -> Result<Result<(), String>, EarlyEnd> {
         let line = match self.node.settings.hooks.line(command, &self.node.host) {
             Ok(line) => line,
             Err(why) => return Ok(Err(why)),
@@ -86,20 +86,22 @@ impl Custody {
     }
 
     /// Holds a node that is not well where it is: out of service.
-    pub(crate) async fn pass_gate(&mut self) -> Result<(), Cut> {
+    pub(crate) async fn pass_gate(&mut self) -> Result<(), EarlyEnd> {
         match self.health().await? {
             Ok(()) => Ok(()),
-            Err(why) => Err(Cut::Held(format!(
+            Err(why) => Err(EarlyEnd::Held(format!(
                 "the health gate is not passed, so it stays out of service: {why}; mend it, then `gpufleet resume`"
             ))),
         }
     }
 
     /// The same look at a node that is in service again.
-    pub(crate) async fn after_soak(&mut self) -> Result<(), Cut> {
+    pub(crate) async fn after_soak(&mut self) -> Result<(), EarlyEnd> {
         match self.health().await? {
             Ok(()) => Ok(()),
-            Err(why) => Err(Cut::Failed(format!("not well at the end of the soak, and in service: {why}"))),
+            Err(why) => {
+                Err(EarlyEnd::Failed(format!("not well at the end of the soak, and in service: {why}")))
+            }
         }
     }
 }

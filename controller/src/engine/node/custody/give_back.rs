@@ -16,7 +16,7 @@ use crate::{
             Custody,
             asking::{Not, locked},
         },
-        cut::Cut,
+        early_end::EarlyEnd,
     },
     event::{DrainStep, Level, NodeState, What},
     rollout::Input,
@@ -30,12 +30,12 @@ const SHOWING: Duration = Duration::from_secs(1);
 impl Custody {
     /// Gives the node back. A rescue saves the recap, never this gate: after a disruptive act that failed, only a
     /// person does.
-    pub(crate) async fn release(&mut self) -> Result<(), Cut> {
+    pub(crate) async fn release(&mut self) -> Result<(), EarlyEnd> {
         if !self.node.is_out() {
             return Ok(());
         }
         if let Some(why) = self.node.permit.unproven.take() {
-            return Err(Cut::Held(format!(
+            return Err(EarlyEnd::Held(format!(
                 "failed while it was out of service, and nobody proved it well since: {why}"
             )));
         }
@@ -45,7 +45,7 @@ impl Custody {
         self.node.permit.permit = None;
         self.node.permit.acted = false;
         self.node.dispatcher.state(NodeState::Resuming, None).await;
-        self.give_back().await.map_err(Cut::Held)?;
+        self.give_back().await.map_err(EarlyEnd::Held)?;
         self.proven = None;
         self.node.host.custody.adopted = false;
         self.node.host.custody.out_of_service = false;
@@ -80,11 +80,11 @@ impl Custody {
     }
 
     /// Takes this run's marks off a node that serves, where that failed before.
-    pub(crate) async fn take_marks_off(&mut self) -> Result<(), Cut> {
+    pub(crate) async fn take_marks_off(&mut self) -> Result<(), EarlyEnd> {
         let gone = self.let_go().await;
         match self.marks_are_off(gone).await {
             None => Ok(()),
-            Some(left) => Err(Cut::Held(format!(
+            Some(left) => Err(EarlyEnd::Held(format!(
                 "it takes work, and what its drain changed besides could not be put back: {left}; `gpufleet resume` tries \
                  again"
             ))),

@@ -6,7 +6,7 @@ use tokio::time::{Instant, sleep};
 use crate::{
     engine::node::{
         custody::{Custody, proof::PROOF},
-        cut::Cut,
+        early_end::EarlyEnd,
     },
     interpreter::{Action, Fed},
 };
@@ -35,7 +35,7 @@ impl Custody {
         op: &NodeOp,
         timeout_s: u64,
         by: &str,
-    ) -> Result<Fed, Cut> {
+    ) -> Result<Fed, EarlyEnd> {
         let link = self.node.link().await?;
         let request = OpRequest { permit: None, ..self.node.request_for(action, op, timeout_s) };
         let outcome = match link.call(request, Vec::new(), Box::new(|_| {})).await {

@@ -12,7 +12,7 @@ use crate::{
             silence::PATIENCE,
         },
         custody::{Custody, refusal::No},
-        cut::Cut,
+        early_end::EarlyEnd,
     },
     event::{Level, NodeState, What},
     report::fold_names,
@@ -31,7 +31,7 @@ impl Custody {
         &mut self,
         awaited: &Awaited,
         standing: Standing,
-    ) -> Result<Result<String, Standing>, Cut> {
+    ) -> Result<Result<String, Standing>, EarlyEnd> {
         let (mut standing, mut until) = (standing, None);
         let mut told: Option<String> = None;
         let hung = standing.refuses().is_some() && self.is_hung().await;
@@ -54,7 +54,7 @@ impl Custody {
             self.node.dispatcher.state(NodeState::Rebooting, Some(format!("waits: {}", reading.why))).await;
             let shared = told.get_or_insert_with(|| reading.shared.clone()).clone();
             if let Err(why) = self.node.wait_for_way(until, &reading).await {
-                return Err(Cut::Held(format!(
+                return Err(EarlyEnd::Held(format!(
                     "was told to reboot, and nobody can tell how it stands: {why}; it was left alone: mend the way there, \
                      then `gpufleet resume`"
                 )));

@@ -5,7 +5,7 @@ use gpufleet_protocol::Disruption;
 use crate::{
     engine::node::{
         custody::Custody,
-        cut::Cut,
+        early_end::EarlyEnd,
         message::{FromNode, ToNode},
     },
     event::{NodeState, What},
@@ -15,7 +15,11 @@ use crate::{
 
 impl Custody {
     /// Gets a permit of at least this class; the inner error is the refusal, which the cursor takes as the task's end.
-    pub(crate) async fn permitted(&mut self, class: Disruption, why: &str) -> Result<Result<(), Fed>, Cut> {
+    pub(crate) async fn permitted(
+        &mut self,
+        class: Disruption,
+        why: &str,
+    ) -> Result<Result<(), Fed>, EarlyEnd> {
         let name = self.node.host.name.clone();
         if self.node.settings.run.own_boot.is_some()
             && self.node.link().await?.boot_id() == self.node.settings.run.own_boot
@@ -40,7 +44,12 @@ impl Custody {
         answer
     }
 
-    async fn decided(&mut self, class: Disruption, why: &str, name: &str) -> Result<Result<(), Fed>, Cut> {
+    async fn decided(
+        &mut self,
+        class: Disruption,
+        why: &str,
+        name: &str,
+    ) -> Result<Result<(), Fed>, EarlyEnd> {
         loop {
             match self.node.dispatcher.answers.recv().await {
                 Some(ToNode::Drain { deadline }) => {
@@ -81,7 +90,7 @@ impl Custody {
                     return if self.node.is_out() {
                         Ok(Err(Fed::Held { reason }))
                     } else {
-                        Err(Cut::Stopped)
+                        Err(EarlyEnd::Stopped)
                     };
                 }
                 Some(
@@ -92,7 +101,7 @@ impl Custody {
                     | ToNode::LatchYours
                     | ToNode::LatchValue(_),
                 ) => {}
-                None => return Err(Cut::Stopped),
+                None => return Err(EarlyEnd::Stopped),
             }
         }
     }

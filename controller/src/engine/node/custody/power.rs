@@ -17,7 +17,7 @@ use crate::{
             outlast::{LOOK, RETURN},
             reboot::wall_clock_after,
         },
-        cut::Cut,
+        early_end::EarlyEnd,
         hooks::last_words,
     },
     event::{NodeState, What},
@@ -34,7 +34,7 @@ impl Custody {
         &mut self,
         awaited: &Awaited,
         standing: &Standing,
-    ) -> Result<Option<(Result<String, Standing>, u64)>, Cut> {
+    ) -> Result<Option<(Result<String, Standing>, u64)>, EarlyEnd> {
         let Some(cycle) = self.node.settings.hooks.power_cycle().cloned() else { return Ok(None) };
         // Why only those that are silent: a node that answers can be looked at, and may do something that matters.
         let Standing::Silent { why: last, refuses } = standing else { return Ok(None) };
@@ -42,7 +42,7 @@ impl Custody {
             return Ok(None);
         }
         let held = |why: String| {
-            Cut::Held(format!(
+            EarlyEnd::Held(format!(
                 "did not come back from its reboot (last try: {last}), and was not power cycled: {why}; look at its \
                  console, then `gpufleet resume`"
             ))

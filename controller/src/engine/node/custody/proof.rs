@@ -16,7 +16,7 @@ use crate::{
             asking::{Not, shown},
             refusal::No,
         },
-        cut::Cut,
+        early_end::EarlyEnd,
     },
     event::{Level, NodeState, What},
     interpreter::Fed,
@@ -209,7 +209,7 @@ impl Custody {
     }
 
     /// Whether nothing works on the node now. Not knowing is being busy.
-    pub(crate) async fn prove_idle(&mut self, class: Disruption) -> Result<Result<(), No>, Cut> {
+    pub(crate) async fn prove_idle(&mut self, class: Disruption) -> Result<Result<(), No>, EarlyEnd> {
         self.node
             .dispatcher
             .state(NodeState::Draining, Some(format!("checking that nothing works here ({class})")))

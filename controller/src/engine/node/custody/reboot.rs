@@ -14,7 +14,7 @@ use crate::{
         node::{
             conversation::boot::{Awaited, PAUSES, Standing, is_boot_id},
             custody::Custody,
-            cut::Cut,
+            early_end::EarlyEnd,
         },
         ports::link::Link,
     },
@@ -34,7 +34,7 @@ pub(crate) const SETTLE: Duration = Duration::from_secs(10);
 impl Custody {
     /// Takes up a reboot that was asked for: proven by another boot id, waited for while the node is away, and asked
     /// for once more when the node is still in its old boot.
-    pub(crate) async fn see_reboot_through(&mut self, limit: Duration) -> Result<Fed, Cut> {
+    pub(crate) async fn see_reboot_through(&mut self, limit: Duration) -> Result<Fed, EarlyEnd> {
         let Some(PendingReboot { boot_id: before, deadline, proven }) = self.node.reboot.clone() else {
             return Ok(Fed::Rebooted);
         };
@@ -72,7 +72,7 @@ impl Custody {
     }
 
     /// What this run rebooted a node for must not wait for another reboot: nobody gives such a node back.
-    pub(crate) fn made_current(&self, awaiting: &[Awaiting]) -> Result<(), Cut> {
+    pub(crate) fn made_current(&self, awaiting: &[Awaiting]) -> Result<(), EarlyEnd> {
         if !self.node.host.custody.out_of_service {
             return Ok(());
         }
@@ -85,7 +85,7 @@ impl Custody {
         }
         match still.is_empty() {
             true => Ok(()),
-            false => Err(Cut::Failed(format!(
+            false => Err(EarlyEnd::Failed(format!(
                 "its reboot did not make current what waited for it, so it stays out of service: {}; look at its \
                  kernel log, or power-cycle it",
                 still.join(", ")
@@ -95,13 +95,13 @@ impl Custody {
 
     /// Reboots the node and returns, in seconds, how long it was gone. Counts only with an observed disconnect and a
     /// new boot id.
-    pub(crate) async fn reboot(&mut self, limit: Duration, why: Vec<String>) -> Result<u64, Cut> {
+    pub(crate) async fn reboot(&mut self, limit: Duration, why: Vec<String>) -> Result<u64, EarlyEnd> {
         let name = self.node.host.name.clone();
         let link = self.node.link().await?;
         let Some(before) = link.boot_id().filter(|id| is_boot_id(id)) else {
             let why =
                 "the node does not tell its boot id, so a reboot could not be proven; it was not rebooted";
-            return Err(Cut::Failed(why.to_owned()));
+            return Err(EarlyEnd::Failed(why.to_owned()));
         };
         let begin = Instant::now();
         let deadline = begin + limit;
@@ -143,7 +143,7 @@ impl Custody {
     }
 
     /// Has the scheduler reboot the node where the play says so, else the node itself.
-    async fn order_reboot(&mut self) -> Result<(), Cut> {
+    async fn order_reboot(&mut self) -> Result<(), EarlyEnd> {
         if let (Some(scheduler), Some(marker)) =
             (self.node.settings.scheduler.clone(), self.node.host.custody.drain.clone())
             && scheduler.reboots
@@ -153,7 +153,7 @@ impl Custody {
                 Ok(RebootOrder::Taken) => return Ok(()),
                 Ok(RebootOrder::Cannot) => {}
                 Ok(RebootOrder::Refused(why)) => {
-                    return Err(Cut::Held(format!("is not rebooted: {why}")));
+                    return Err(EarlyEnd::Held(format!("is not rebooted: {why}")));
                 }
                 // Why it goes on: the order may have been taken, and a node that stays up is told to go down itself.
                 Err(error) => {
@@ -167,7 +167,7 @@ impl Custody {
 
     /// Tells a node that does not go down to do so at once, unless its shutdown is under way: that may only be slow, and
     /// asking again would break it off.
-    async fn hurry(&mut self, link: &dyn Link) -> Result<(), Cut> {
+    async fn hurry(&mut self, link: &dyn Link) -> Result<(), EarlyEnd> {
         match self.node.system(link).await {
             Ok(Some(system)) if system.shutdown_scheduled => {
                 let detail = format!("its shutdown is under way ({}); waiting for it", system.words());
@@ -181,7 +181,10 @@ impl Custody {
                 if let Err(no) = self.prove_idle(Disruption::Reboot).await?
                     && !self.overruled(&no).await
                 {
-                    return Err(Cut::Held(format!("does not go down, and is not forced to: {}", no.why)));
+                    return Err(EarlyEnd::Held(format!(
+                        "does not go down, and is not forced to: {}",
+                        no.why
+                    )));
                 }
                 self.not_queued().await?;
                 self.node
@@ -194,7 +197,7 @@ impl Custody {
     }
 
     /// A node that its scheduler may still reboot is not rebooted beside it: that would be twice.
-    async fn not_queued(&self) -> Result<(), Cut> {
+    async fn not_queued(&self) -> Result<(), EarlyEnd> {
         let Some(scheduler) = self.node.settings.scheduler.as_ref().filter(|scheduler| scheduler.reboots)
         else {
             return Ok(());
@@ -202,10 +205,10 @@ impl Custody {
         let (name, target) = (scheduler.drainer.name(), scheduler.target(&self.node.host.name));
         match scheduler.drainer.reboot_is_queued(&target).await {
             Ok(false) => Ok(()),
-            Ok(true) => Err(Cut::Held(format!(
+            Ok(true) => Err(EarlyEnd::Held(format!(
                 "does not go down, and is not forced to: its reboot still waits at {name}; look why, or cancel it there"
             ))),
-            Err(unknown) => Err(Cut::Held(format!(
+            Err(unknown) => Err(EarlyEnd::Held(format!(
                 "does not go down, and is not forced to: whether its reboot still waits at {name} is not known: {unknown}"
             ))),
         }
@@ -217,7 +220,7 @@ impl Custody {
         &mut self,
         awaited: Awaited,
         waited: Result<String, Standing>,
-    ) -> Result<u64, Cut> {
+    ) -> Result<u64, EarlyEnd> {
         let limit = awaited.limit.as_secs();
         let waited = match waited {
             Ok(boot_id) => Ok(boot_id),
@@ -247,7 +250,7 @@ impl Custody {
     }
 
     /// What follows a proven reboot.
-    async fn is_back(&mut self, boot_id: String, seconds: u64) -> Result<(), Cut> {
+    async fn is_back(&mut self, boot_id: String, seconds: u64) -> Result<(), EarlyEnd> {
         let had = self.node.host.facts.take();
         (self.node.host.custody.rebooted, self.node.host.custody.rebooted_drained) = (true, true);
         // Why: whoever took it over while it was down must not be disturbed by what follows.
@@ -268,7 +271,7 @@ impl Custody {
     }
 
     /// A node that comes back with fewer GPUs than it had stays out of service.
-    pub(crate) async fn all_back(&mut self, had: &Facts) -> Result<(), Cut> {
+    pub(crate) async fn all_back(&mut self, had: &Facts) -> Result<(), EarlyEnd> {
         if had.gpu.gpus.is_empty() {
             return Ok(());
         }
@@ -282,14 +285,14 @@ impl Custody {
         if gone.is_empty() {
             return Ok(());
         }
-        Err(Cut::Failed(format!(
+        Err(EarlyEnd::Failed(format!(
             "came back from its reboot without {}; it stays out of service: look at its PCI bus and kernel log, or \
              power-cycle it",
             gone.join(", ")
         )))
     }
 
-    async fn ask_to_reboot(&mut self, how: Reboot) -> Result<(), Cut> {
+    async fn ask_to_reboot(&mut self, how: Reboot) -> Result<(), EarlyEnd> {
         let link = self.node.link().await?;
         let request = OpRequest {
             op: NodeOp::Reboot(how),
@@ -304,7 +307,9 @@ impl Custody {
         // Why a lost connection is no error: a node that goes down fast takes its answer with it.
         match link.call(request, Vec::new(), Box::new(|_| {})).await {
             Ok(outcome) => match outcome.status {
-                OpStatus::Failed { message, .. } => Err(Cut::Failed(format!("refuses to reboot: {message}"))),
+                OpStatus::Failed { message, .. } => {
+                    Err(EarlyEnd::Failed(format!("refuses to reboot: {message}")))
+                }
                 _ => Ok(()),
             },
             Err(_) => Ok(()),

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use gpufleet_protocol::{FailureKind, OpOutcome};
 
-use crate::{engine::host::KeptResults, interpreter::OpId};
+use crate::{engine::host::HostResults, interpreter::OpId};
 
 /// What the results of one host may take, in bytes.
 const OF_HOST: u64 = 24 << 20;
@@ -20,19 +20,19 @@ const TRIFLE: u64 = 4 << 10;
 
 /// What all hosts of a run keep.
 #[derive(Debug)]
-pub struct Kept {
+pub struct ResultsBudget {
     bytes: AtomicU64,
     most: u64,
 }
 
-impl Kept {
+impl ResultsBudget {
     /// For a run of so many hosts.
     pub fn of(hosts: usize) -> Self {
         Self { bytes: AtomicU64::new(0), most: OF_RUN + MORE_A_HOST * hosts as u64 }
     }
 
     /// The outcome, or in its place why there is no room for it.
-    pub(crate) fn within(&self, outcome: OpOutcome, id: &OpId, of_host: &mut KeptResults) -> OpOutcome {
+    pub(crate) fn within(&self, outcome: OpOutcome, id: &OpId, of_host: &mut HostResults) -> OpOutcome {
         let before = std::mem::take(&mut of_host.last);
         if id.retry > 0 {
             of_host.bytes -= before;
@@ -71,22 +71,14 @@ mod tests {
     use gpufleet_protocol::{OpStatus, message::Weight};
 
     use super::*;
-    use crate::interpreter::Phase;
+    use crate::index::PlayIndex;
 
     fn outcome(bytes: u64) -> OpOutcome {
         OpOutcome { weight: Weight { bytes, room: None }, ..OpOutcome::new(OpStatus::Ok) }
     }
 
     fn id(item: Option<u32>, retry: u32) -> OpId {
-        OpId {
-            play: 0,
-            task: "tasks.0".into(),
-            item,
-            phase: Phase::Declared,
-            round: 0,
-            retry,
-            host: "n".into(),
-        }
+        OpId { item, retry, ..OpId::new(PlayIndex(0), "tasks.0", "n") }
     }
 
     fn why(outcome: &OpOutcome) -> &str {
@@ -98,33 +90,33 @@ mod tests {
 
     #[test]
     fn a_host_keeps_so_much_and_all_of_them_together() {
-        let kept = Kept::of(1);
-        let mut slots: Vec<KeptResults> = (0..18).map(|_| KeptResults::default()).collect();
-        for slot in &mut slots[..10] {
-            assert_eq!(why(&kept.within(outcome(16 << 20), &id(None, 0), slot)), "");
-            let refused = kept.within(outcome(16 << 20), &id(None, 0), slot);
+        let kept = ResultsBudget::of(1);
+        let mut host_states: Vec<HostResults> = (0..18).map(|_| HostResults::default()).collect();
+        for host_state in &mut host_states[..10] {
+            assert_eq!(why(&kept.within(outcome(16 << 20), &id(None, 0), host_state)), "");
+            let refused = kept.within(outcome(16 << 20), &id(None, 0), host_state);
             assert!(
                 why(&refused).contains("the tasks of this host") && why(&refused).contains("24 MiB"),
                 "{refused:?}"
             );
         }
-        let refused = kept.within(outcome(16 << 20), &id(None, 0), &mut slots[10]);
+        let refused = kept.within(outcome(16 << 20), &id(None, 0), &mut host_states[10]);
         assert!(
             why(&refused).contains("the tasks of all hosts") && why(&refused).contains("161 MiB"),
             "{refused:?}"
         );
         assert_eq!(
-            why(&kept.within(outcome(512 << 10), &id(None, 0), &mut slots[17])),
+            why(&kept.within(outcome(512 << 10), &id(None, 0), &mut host_states[17])),
             "",
             "what fits is kept"
         );
         for _ in 0..100_000 {
-            assert_eq!(why(&kept.within(outcome(TRIFLE), &id(None, 0), &mut slots[0])), "");
+            assert_eq!(why(&kept.within(outcome(TRIFLE), &id(None, 0), &mut host_states[0])), "");
         }
     }
     #[test]
     fn the_last_try_counts_and_the_smallest_item_of_a_loop() {
-        let (kept, mut of_host) = (Kept::of(1), KeptResults::default());
+        let (kept, mut of_host) = (ResultsBudget::of(1), HostResults::default());
         for retry in 0..1000 {
             assert_eq!(why(&kept.within(outcome(1 << 20), &id(None, retry), &mut of_host)), "", "{retry}");
         }

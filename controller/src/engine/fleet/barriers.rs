@@ -21,11 +21,11 @@ use crate::{
 const SILENCE: Duration = Duration::from_secs(3);
 
 /// Latches that a host took, each with what its task gave if that is known.
-pub(crate) type Taken = Vec<(Arc<str>, Option<LatchValue>)>;
+pub(crate) type TakenLatches = Vec<(Arc<str>, Option<LatchValue>)>;
 
 /// What those hear who waited at a barrier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Word {
+pub(crate) enum BarrierAnswer {
     Go,
     /// The play, or the batch, is over for everybody.
     End,
@@ -45,7 +45,7 @@ pub(crate) struct Waiter {
 }
 
 #[derive(Default)]
-pub(crate) struct Meeting {
+pub(crate) struct Barriers {
     /// The others go no further than to their next barrier.
     ended: bool,
     /// The failures that are everybody's: each with the last place of those who have not heard of it, or to be heard of at any.
@@ -81,7 +81,7 @@ enum Latch {
     Value(Box<LatchValue>),
 }
 
-impl Meeting {
+impl Barriers {
     /// A host waits for the others; for those who never answered so long at most.
     pub(crate) fn wait(&mut self, waiter: Waiter, silence: Duration) {
         self.at_barrier.insert(waiter.host, waiter);
@@ -117,7 +117,7 @@ impl Meeting {
     }
 
     /// What a host is told that may go on; not of its `own` failure.
-    fn word(&mut self, waiter: &Waiter, own: bool) -> Word {
+    fn word(&mut self, waiter: &Waiter, own: bool) -> BarrierAnswer {
         let told = self.told.insert(waiter.host, self.halts.len()).unwrap_or_default();
         // Why by place: in a resumed run one that is behind it has heard.
         let news =
@@ -127,11 +127,11 @@ impl Meeting {
             self.deferred.insert(waiter.host);
         }
         if due && !own && !waiter.is_out {
-            Word::Halt
+            BarrierAnswer::Halt
         } else if self.ended {
-            Word::End
+            BarrierAnswer::End
         } else {
-            Word::Go
+            BarrierAnswer::Go
         }
     }
 
@@ -154,7 +154,7 @@ impl Meeting {
         &mut self,
         at_work: impl Iterator<Item = (usize, bool)> + Clone,
         in_line: impl Fn(usize) -> bool,
-    ) -> Vec<(Waiter, Word)> {
+    ) -> Vec<(Waiter, BarrierAnswer)> {
         let patient = self.opens_at.is_some_and(|at| Instant::now() < at);
         let is_missing =
             |(host, answered): (usize, bool)| !self.at_barrier.contains_key(&host) && (answered || patient);
@@ -193,7 +193,7 @@ impl Meeting {
     }
 
     /// Those who are out, when the others cannot come before one of them is back: the first of them goes on alone.
-    fn make_place(&mut self) -> Vec<(Waiter, Word)> {
+    fn make_place(&mut self) -> Vec<(Waiter, BarrierAnswer)> {
         let out = self.at_barrier.values().filter(|waiter| waiter.is_out);
         let Some(first) = out.map(|waiter| waiter.at.clone()).min() else { return Vec::new() };
         let goes = |_: &usize, waiter: &mut Waiter| waiter.is_out && waiter.at <= first;
@@ -308,7 +308,7 @@ impl Meeting {
     }
 
     /// Takes up what an earlier process of the run knew.
-    pub(crate) fn restore(&mut self, owner: usize, taken: Taken) {
+    pub(crate) fn restore(&mut self, owner: usize, taken: TakenLatches) {
         for (key, value) in taken {
             match value {
                 Some(value) => _ = self.latches.insert(key, Latch::Value(Box::new(value))),
@@ -345,12 +345,12 @@ mod tests {
     #[test]
     fn a_task_for_all_goes_to_another_host_but_where_its_own_is_held() {
         let key = || Arc::from("tasks.1");
-        let mut meeting = Meeting::default();
-        assert!(matches!(meeting.latch(0, key(), Some(0)), Some(ToNode::LatchYours)));
-        assert!(meeting.latch(1, key(), Some(0)).is_none());
-        assert!(meeting.latch(2, key(), Some(0)).is_none());
-        assert_eq!(told(&meeting.pass_on(0, None)), [(1, "yours")], "it is gone and has done nothing");
-        assert_eq!(told(&meeting.pass_on(1, Some("it is held"))), [(2, "held")], "what it began may go on");
-        assert!(matches!(meeting.latch(3, key(), Some(3)), Some(ToNode::Deny(_))), "who comes later, too");
+        let mut barriers = Barriers::default();
+        assert!(matches!(barriers.latch(0, key(), Some(0)), Some(ToNode::LatchYours)));
+        assert!(barriers.latch(1, key(), Some(0)).is_none());
+        assert!(barriers.latch(2, key(), Some(0)).is_none());
+        assert_eq!(told(&barriers.pass_on(0, None)), [(1, "yours")], "it is gone and has done nothing");
+        assert_eq!(told(&barriers.pass_on(1, Some("it is held"))), [(2, "held")], "what it began may go on");
+        assert!(matches!(barriers.latch(3, key(), Some(3)), Some(ToNode::Deny(_))), "who comes later, too");
     }
 }

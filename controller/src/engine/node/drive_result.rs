@@ -10,14 +10,14 @@ use crate::{
 
 /// What driving a cursor gave.
 #[derive(Default)]
-pub(crate) struct Seen {
+pub(crate) struct DriveResult {
     pub(crate) reports: Vec<Vec<TaskReport>>,
     pub(crate) prediction: Prediction,
     pub(crate) reset: bool,
     pub(crate) end: Option<End>,
 }
 
-impl Seen {
+impl DriveResult {
     pub(crate) fn note(&mut self, report: &TaskReport) {
         if report.status != TaskStatus::Changed {
             return;

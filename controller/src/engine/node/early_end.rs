@@ -1,7 +1,7 @@
 //! Why the work on a node ended before its end.
 
 /// Why a node's task ended before its cursor did.
-pub(crate) enum Cut {
+pub(crate) enum EarlyEnd {
     Unreachable(String),
     /// For a person to decide; the node was left as it is.
     Held(String),
@@ -10,7 +10,7 @@ pub(crate) enum Cut {
     Stopped,
 }
 
-impl Cut {
+impl EarlyEnd {
     const fn reason(&mut self) -> Option<&mut String> {
         match self {
             Self::Unreachable(why) | Self::Held(why) | Self::Failed(why) => Some(why),

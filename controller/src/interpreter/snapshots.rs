@@ -14,7 +14,7 @@ use crate::template::{Dict, Value};
 
 /// Variables of the hosts of one play.
 #[derive(Default)]
-pub struct Board {
+pub struct HostSnapshots {
     /// What was known of every host as the play began; none where nobody asks for it.
     base: Option<Arc<Dict>>,
     /// The hosts of the play.
@@ -27,10 +27,10 @@ pub struct Board {
 }
 
 /// Where a host came, and what it told there: not where nobody could ask for it.
-type Told = BTreeMap<Position, Option<Had>>;
+type Recorded = BTreeMap<Position, Option<Snapshot>>;
 
 /// What a host had when it came to a task.
-struct Had {
+struct Snapshot {
     vars: HostVars,
     /// What of others' gifts is among it.
     taken: Taken,
@@ -38,12 +38,12 @@ struct Had {
 
 /// What tasks of other hosts set for a host (`delegate_facts`).
 #[derive(Clone, Debug, Default)]
-pub struct Given {
+pub struct DelegatedFacts {
     pub facts: Dict,
     pub set: Dict,
 }
 
-impl Given {
+impl DelegatedFacts {
     fn extend(&mut self, later: &Self) {
         self.facts.extend(&later.facts);
         self.set.extend(&later.set);
@@ -62,21 +62,21 @@ pub(super) struct Moment {
 pub(super) type Taken = BTreeSet<Moment>;
 
 /// What was worked out last: it holds the variables of all hosts, so only one is kept.
-struct Seen {
+struct LastAnswer {
     at: (usize, Position),
     dict: Dict,
 }
 
 #[derive(Default)]
 struct State {
-    told: HashMap<Arc<str>, Told>,
+    told: HashMap<Arc<str>, Recorded>,
     lost: HashSet<Arc<str>>,
-    given: HashMap<Arc<str>, BTreeMap<Moment, Given>>,
+    given: HashMap<Arc<str>, BTreeMap<Moment, DelegatedFacts>>,
     taken: HashMap<Arc<str>, Taken>,
-    seen: Option<Seen>,
+    seen: Option<LastAnswer>,
 }
 
-impl Board {
+impl HostSnapshots {
     /// `base` is `hostvars` as the play begins; the hosts are in the order in which people see them.
     pub fn new(
         base: Option<Arc<Dict>>,
@@ -104,7 +104,7 @@ impl Board {
     }
 
     /// What hosts were given by the tasks of others and have not taken over themselves.
-    pub fn gifts(&self) -> HashMap<Arc<str>, Given> {
+    pub fn gifts(&self) -> HashMap<Arc<str>, DelegatedFacts> {
         let state = self.state();
         let left = state.given.iter().filter_map(|(host, given)| {
             let taken = state.taken.get(host);
@@ -115,7 +115,7 @@ impl Board {
     }
 
     /// A task of a host that has this barrier behind it sets variables of another one.
-    pub(super) fn give(&self, giver: &str, at: &Position, host: &str, given: &Given) {
+    pub(super) fn give(&self, giver: &str, at: &Position, host: &str, given: &DelegatedFacts) {
         let place = self.hosts.iter().position(|name| **name == *giver).unwrap_or(usize::MAX);
         let moment = Moment { batch: self.batch_of(giver), at: at.clone(), host: place };
         let mut state = self.state();
@@ -125,7 +125,7 @@ impl Board {
     }
 
     /// What a host that has just passed this barrier takes over: all that was given to it before that one.
-    pub(super) fn take(&self, host: &Arc<str>, at: &Position, taken: &mut Taken) -> Option<Given> {
+    pub(super) fn take(&self, host: &Arc<str>, at: &Position, taken: &mut Taken) -> Option<DelegatedFacts> {
         if !self.has_gifts.load(Ordering::Acquire) {
             return None;
         }
@@ -147,7 +147,10 @@ impl Board {
         // Why: in a resumed run another host may have looked at the others before this one came to it, or had passed it by.
         let is_known = |seen: &Position| told.range(seen..at).next().is_some();
         state.seen.take_if(|seen| seen.at.1 <= *at && !is_known(&seen.at.1));
-        told.insert(at.clone(), had.map(|(vars, taken)| Had { vars: vars.clone(), taken: taken.clone() }));
+        told.insert(
+            at.clone(),
+            had.map(|(vars, taken)| Snapshot { vars: vars.clone(), taken: taken.clone() }),
+        );
     }
 
     /// A host has come to the end of the play, with what it has: later batches may ask for it.
@@ -177,7 +180,7 @@ impl Board {
         if let Some(base) = &self.base {
             dict.insert("hostvars", Value::Map(Arc::new(self.everybody(base, &at, &state))));
         }
-        state.seen = Some(Seen { at, dict: dict.clone() });
+        state.seen = Some(LastAnswer { at, dict: dict.clone() });
         dict
     }
 
@@ -192,7 +195,7 @@ impl Board {
             let end = Position::end();
             let until = if earlier.contains(host) { &end } else { &at.1 };
             let had = state.told.get(host).and_then(|told| had_at(told, until));
-            if let Some(Had { vars, .. }) = had {
+            if let Some(Snapshot { vars, .. }) = had {
                 own.extend(&vars.facts);
                 own.extend(&vars.included);
                 own.extend(&vars.set);
@@ -210,7 +213,7 @@ impl Board {
 }
 
 /// What a host had when others came to this place: where it is itself then, or what it told last before that.
-fn had_at<'a>(told: &'a Told, place: &Position) -> Option<&'a Had> {
+fn had_at<'a>(told: &'a Recorded, place: &Position) -> Option<&'a Snapshot> {
     let stands = told.range(place..).next().map(|(stands, _)| stands);
     let until = stands.map_or(Bound::Unbounded, Bound::Included);
     told.range((Bound::Unbounded, until)).rev().find_map(|(_, had)| had.as_ref())
@@ -218,17 +221,17 @@ fn had_at<'a>(told: &'a Told, place: &Position) -> Option<&'a Had> {
 
 /// What is not taken of what was given before a moment: batch, and the barrier that was passed.
 fn open<'a>(
-    given: &'a BTreeMap<Moment, Given>,
+    given: &'a BTreeMap<Moment, DelegatedFacts>,
     taken: &'a Taken,
     (batch, at): &(usize, Position),
-) -> impl Iterator<Item = (&'a Moment, &'a Given)> {
+) -> impl Iterator<Item = (&'a Moment, &'a DelegatedFacts)> {
     let before = given.range(..Moment { batch: *batch, at: at.clone(), host: 0 });
     before.filter(|(moment, _)| !taken.contains(moment))
 }
 
 /// All of it, later gifts over earlier ones; none where there is none.
-fn merged<'a>(given: impl Iterator<Item = (&'a Moment, &'a Given)>) -> Option<Given> {
-    let mut all: Option<Given> = None;
+fn merged<'a>(given: impl Iterator<Item = (&'a Moment, &'a DelegatedFacts)>) -> Option<DelegatedFacts> {
+    let mut all: Option<DelegatedFacts> = None;
     for (_, one) in given {
         all.get_or_insert_default().extend(one);
     }
@@ -245,8 +248,8 @@ mod tests {
         Position::from(path)
     }
 
-    fn seen(board: &Board, at: u32, host: &str) -> Json {
-        Json::Object(board.at(&place(&[at]), host).to_json())
+    fn seen(snapshots: &HostSnapshots, at: u32, host: &str) -> Json {
+        Json::Object(snapshots.at(&place(&[at]), host).to_json())
     }
 
     fn dict(json: Json) -> Dict {
@@ -257,22 +260,22 @@ mod tests {
     fn who_was_lost_is_left_out_from_the_next_task_on() {
         let hosts: Vec<Arc<str>> = ["a", "b", "c"].map(Arc::from).to_vec();
         let batches = vec![vec![Arc::clone(&hosts[0]), Arc::clone(&hosts[1])], vec![Arc::clone(&hosts[2])]];
-        let board = Board::new(None, hosts.clone(), batches, Arc::default());
+        let snapshots = HostSnapshots::new(None, hosts.clone(), batches, Arc::default());
         let (vars, taken) = (HostVars::default(), Taken::default());
         for host in &hosts[..2] {
-            board.tell(host, &place(&[0]), Some((&vars, &taken)));
+            snapshots.tell(host, &place(&[0]), Some((&vars, &taken)));
         }
-        board.lose("b");
+        snapshots.lose("b");
         assert_eq!(
-            seen(&board, 0, "a"),
+            seen(&snapshots, 0, "a"),
             json!({"ansible_play_hosts": ["a", "b", "c"], "ansible_play_batch": ["a", "b"], "play_hosts": ["a", "b"]}),
             "it had come to this one"
         );
         assert_eq!(
-            seen(&board, 1, "a"),
+            seen(&snapshots, 1, "a"),
             json!({"ansible_play_hosts": ["a", "c"], "ansible_play_batch": ["a"], "play_hosts": ["a"]})
         );
-        assert_eq!(seen(&board, 0, "c")["ansible_play_hosts"], json!(["a", "c"]), "of another batch");
+        assert_eq!(seen(&snapshots, 0, "c")["ansible_play_hosts"], json!(["a", "c"]), "of another batch");
     }
 
     #[test]
@@ -280,26 +283,26 @@ mod tests {
         let base = dict(json!({"a": {"x": 1}, "b": {"x": 2, "y": 0}}));
         let hosts: Vec<Arc<str>> = ["a", "b"].map(Arc::from).to_vec();
         let extra = Arc::new(dict(json!({"y": "given"})));
-        let board = Board::new(Some(Arc::new(base)), hosts.clone(), Vec::new(), extra);
+        let snapshots = HostSnapshots::new(Some(Arc::new(base)), hosts.clone(), Vec::new(), extra);
         let mut taken = Taken::default();
         let b = &hosts[1];
-        assert!(board.take(b, &place(&[9]), &mut taken).is_none());
-        board.give(
+        assert!(snapshots.take(b, &place(&[9]), &mut taken).is_none());
+        snapshots.give(
             "a",
             &place(&[1]),
             "b",
-            &Given { set: dict(json!({"x": 3, "y": 4})), facts: dict(json!({"f": 5})) },
+            &DelegatedFacts { set: dict(json!({"x": 3, "y": 4})), facts: dict(json!({"f": 5})) },
         );
-        assert_eq!(seen(&board, 0, "a")["hostvars"]["b"], json!({"x": 2, "y": "given"}), "not yet");
-        assert!(board.take(b, &place(&[1]), &mut taken).is_none());
-        let hostvars = |at| Json::Object(board.at(&place(&[at]), "a").to_json())["hostvars"]["b"].clone();
+        assert_eq!(seen(&snapshots, 0, "a")["hostvars"]["b"], json!({"x": 2, "y": "given"}), "not yet");
+        assert!(snapshots.take(b, &place(&[1]), &mut taken).is_none());
+        let hostvars = |at| Json::Object(snapshots.at(&place(&[at]), "a").to_json())["hostvars"]["b"].clone();
         assert_eq!(hostvars(2), json!({"x": 3, "y": "given", "f": 5}));
-        assert_eq!(board.gifts().len(), 1);
-        assert_eq!(board.take(b, &place(&[2]), &mut taken).unwrap().set.get("x"), Some(&Value::Int(3)));
-        assert!(board.take(b, &place(&[3]), &mut taken).is_none(), "once");
-        assert!(board.gifts().is_empty(), "it has it");
+        assert_eq!(snapshots.gifts().len(), 1);
+        assert_eq!(snapshots.take(b, &place(&[2]), &mut taken).unwrap().set.get("x"), Some(&Value::Int(3)));
+        assert!(snapshots.take(b, &place(&[3]), &mut taken).is_none(), "once");
+        assert!(snapshots.gifts().is_empty(), "it has it");
         let own = HostVars { set: Arc::new(dict(json!({"x": "own"}))), ..HostVars::default() };
-        board.tell(b, &place(&[3]), Some((&own, &taken)));
+        snapshots.tell(b, &place(&[3]), Some((&own, &taken)));
         assert_eq!(hostvars(3), json!({"x": "own", "y": "given"}), "what it set itself later stands");
     }
 
@@ -307,14 +310,19 @@ mod tests {
     fn what_was_worked_out_for_one_moment_is_no_answer_for_another() {
         let base = dict(json!({"a": {}, "b": {}}));
         let hosts: Vec<Arc<str>> = ["a", "b"].map(Arc::from).to_vec();
-        let board = Board::new(Some(Arc::new(base)), hosts.clone(), Vec::new(), Arc::default());
-        let of_b = |at| Json::Object(board.at(&place(&[at]), "a").to_json())["hostvars"]["b"].clone();
-        board.give("a", &place(&[1]), "b", &Given { set: dict(json!({"x": 1})), ..Given::default() });
+        let snapshots = HostSnapshots::new(Some(Arc::new(base)), hosts.clone(), Vec::new(), Arc::default());
+        let of_b = |at| Json::Object(snapshots.at(&place(&[at]), "a").to_json())["hostvars"]["b"].clone();
+        snapshots.give(
+            "a",
+            &place(&[1]),
+            "b",
+            &DelegatedFacts { set: dict(json!({"x": 1})), ..DelegatedFacts::default() },
+        );
         assert_eq!((of_b(1), of_b(2), of_b(1)), (json!({}), json!({"x": 1}), json!({})));
         let own = HostVars { set: Arc::new(dict(json!({"y": 2}))), ..HostVars::default() };
-        board.tell(&hosts[1], &place(&[1]), Some((&own, &Taken::default())));
+        snapshots.tell(&hosts[1], &place(&[1]), Some((&own, &Taken::default())));
         assert_eq!((of_b(1), of_b(2)), (json!({"y": 2}), json!({"x": 1, "y": 2})), "a host that came later");
-        board.lose("b");
-        assert_eq!(seen(&board, 2, "a")["play_hosts"], json!(["a"]));
+        snapshots.lose("b");
+        assert_eq!(seen(&snapshots, 2, "a")["play_hosts"], json!(["a"]));
     }
 }
