@@ -1,4 +1,5 @@
-//! The engine's modules import each other one way: no circle of files, and every room only what lies below it.
+//! Checks that the engine's modules import each other in one direction: without circles, and each room only from rooms
+//! below it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -6,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The rooms of `engine/`, and what each may import from. Every room may import from itself.
+/// The rooms of `engine/`, and which each may import from. Every room may import from itself.
 const ROOMS: [(&str, &[&str]); 9] = [
     ("ports", &[]),
     ("verdict", &[]),
@@ -19,7 +20,7 @@ const ROOMS: [(&str, &[&str]); 9] = [
     ("run", &["fleet", "node", "replay", "host", "ports", "verdict", "error"]),
 ];
 
-/// A module of the engine, such as `node::custody::drain`; the engine itself is empty.
+/// A module of the engine, such as `node::custody::drain`; the engine itself is the empty text.
 type Module = String;
 
 fn rust_files(folder: &Path) -> Vec<PathBuf> {
@@ -41,7 +42,7 @@ fn module_of(file: &Path, engine: &Path) -> Module {
     names.join("::").trim_end_matches("mod").trim_end_matches("::").to_owned()
 }
 
-/// The paths that a use tree names: `a::{b, c::d}` gives `a::b` and `a::c::d`.
+/// Returns the paths of a use tree: `a::{b, c::d}` gives `a::b` and `a::c::d`.
 fn paths_of(tree: &str) -> Vec<String> {
     let (before, group) = match tree.split_once('{') {
         Some((before, rest)) => (before, rest.rsplit_once('}').unwrap().0),
@@ -65,8 +66,8 @@ fn paths_of(tree: &str) -> Vec<String> {
     paths
 }
 
-/// Everything that a module names by `crate::engine::…` or `super::…`, in `use` items and elsewhere. Its inline tests and
-/// what is only re-exported do not count.
+/// Returns every path that a module names by `crate::engine::…` or `super::…`, in `use` items and elsewhere, except in
+/// its inline tests and in re-exports.
 fn named_in(text: &str, module: &str, is_room: bool) -> Vec<String> {
     let text = text.split("\n#[cfg(test)]\nmod tests").next().unwrap();
     let code: Vec<&str> = text.lines().filter(|line| !line.trim_start().starts_with("//")).collect();
@@ -100,7 +101,7 @@ fn named_in(text: &str, module: &str, is_room: bool) -> Vec<String> {
     if is_room { Vec::new() } else { paths.into_iter().filter_map(absolute).collect() }
 }
 
-/// Which module a path leads into: the longest one that it begins with.
+/// Returns the module that a path leads into: the longest one that is its prefix.
 fn target<'a>(path: &str, modules: &'a BTreeSet<Module>) -> Option<&'a Module> {
     let is_prefix = |module: &&Module| {
         path.strip_prefix(module.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
@@ -108,7 +109,7 @@ fn target<'a>(path: &str, modules: &'a BTreeSet<Module>) -> Option<&'a Module> {
     modules.iter().filter(|module| !module.is_empty()).filter(is_prefix).max_by_key(|module| module.len())
 }
 
-/// Which modules each module of the engine imports from.
+/// Returns the modules that each module of the engine imports from.
 fn imports() -> BTreeMap<Module, BTreeSet<Module>> {
     let engine = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/engine");
     let files = rust_files(&engine).into_iter().filter(|file| !file.starts_with(engine.join("tests")));
@@ -127,7 +128,7 @@ fn imports() -> BTreeMap<Module, BTreeSet<Module>> {
     texts.iter().map(|(module, (is_room, text))| (module.clone(), imported(module, *is_room, text))).collect()
 }
 
-/// Modules that lead back to themselves, in groups that reach each other.
+/// Returns the modules that reach themselves, grouped by circle.
 fn circles(imports: &BTreeMap<Module, BTreeSet<Module>>) -> BTreeSet<Vec<Module>> {
     let reached = |from: &Module| {
         let (mut seen, mut next) = (BTreeSet::new(), vec![from]);
