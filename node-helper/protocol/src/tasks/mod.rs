@@ -1,7 +1,7 @@
-//! Task kinds: their names, classes, parameters and documentation, in one registry.
+//! The registry of task kinds: their names, classes, parameters and documentation.
 //!
-//! A kind is one parameter type in one file here, one line in [`registry!`] below, and one file on the side that runs
-//! it. Parser, checks, reference, JSON schema and completion derive from the registry.
+//! A kind is a parameter type in a file of its own here, a line in [`registry!`] below, and a file on the side that
+//! executes it. Parser, checks, reference, JSON schema and completion are derived from the registry.
 
 mod accounts;
 mod checksum;
@@ -150,7 +150,7 @@ registry! {
     }
 }
 
-/// The kind of this name or alias.
+/// Returns the kind with this name or alias.
 pub fn find(name: &str) -> Option<&'static KindInfo> {
     let name = name.strip_prefix("ansible.legacy.").unwrap_or(name);
     KINDS.iter().find(|kind| kind.name == name || kind.aliases.contains(&name))
