@@ -27,7 +27,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// From worst to best.
+    /// All verdicts, from worst to best.
     pub const WORST_FIRST: [Self; 6] =
         [Self::Fail, Self::Unknown, Self::Drift, Self::Warn, Self::Ok, Self::Na];
 

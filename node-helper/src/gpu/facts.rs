@@ -39,7 +39,7 @@ pub fn unread(state: GpuSystemState, pci_count: u32, module_version: Option<Stri
     GpuSystem { state, module_version, pci_count, ..GpuSystem::default() }
 }
 
-/// The name of an `nvmlComputeMode_t`.
+/// Returns the name of an `nvmlComputeMode_t`.
 pub fn compute_mode_name(mode: u32) -> String {
     match mode {
         0 => "default".to_owned(),

@@ -39,7 +39,7 @@ const GPU_CLASSES: [&str; 2] = ["0x0300", "0x0302"];
 /// PCI class of NVSwitches: other bridges.
 const SWITCH_CLASSES: [&str; 1] = ["0x0680"];
 
-/// This machine.
+/// The machine that the helper runs on.
 #[derive(Debug)]
 pub struct RealMachine {
     worker: Worker,

@@ -77,7 +77,7 @@ pub fn sanitise() {
     let wanted = sanitised(given.clone());
     for (name, _) in given {
         if !wanted.iter().any(|(kept, _)| *kept == name) && !name.is_empty() {
-            // SAFETY: `main` calls this before it starts any thread.
+            // SAFETY: `main` calls this before any other thread exists.
             unsafe { std::env::remove_var(name) };
         }
     }

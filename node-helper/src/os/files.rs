@@ -293,7 +293,7 @@ pub fn replace(path: &Path, bytes: &[u8], ownership: Ownership) -> Result<(), Fi
     fresh.place()
 }
 
-/// Copies a file to its folder, with the time in the name as Ansible does, and returns the path of the copy.
+/// Copies a file within its folder, with the time in the new name as Ansible does; returns the path of the copy.
 ///
 /// # Errors
 /// If the copy cannot be written, or not before the deadline.

@@ -60,12 +60,12 @@ impl Roots {
         })
     }
 
-    /// A path below `/etc`.
+    /// Returns a path below `/etc`.
     pub fn etc(&self, rest: &str) -> PathBuf {
         self.path("/etc").join(rest)
     }
 
-    /// A path below `/proc`.
+    /// Returns a path below `/proc`.
     pub fn proc(&self, rest: &str) -> PathBuf {
         self.path("/proc").join(rest)
     }
