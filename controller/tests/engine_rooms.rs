@@ -49,7 +49,7 @@ const LARGE_STRUCTS: [(&str, &str); 2] = [
     ("HostHistory", "a tally of independent records of a journal, private to the file that reads them"),
 ];
 
-/// A module of the engine, such as `node::custody::drain`; the engine itself is empty.
+/// A module of the engine, such as `node::custody::drain`; the engine itself is the empty text.
 type Module = String;
 
 fn rust_files(folder: &Path) -> Vec<PathBuf> {
@@ -71,7 +71,7 @@ fn module_of(file: &Path, engine: &Path) -> Module {
     names.join("::").trim_end_matches("mod").trim_end_matches("::").to_owned()
 }
 
-/// The paths that a use tree names: `a::{b, c::d}` gives `a::b` and `a::c::d`.
+/// Returns the paths of a use tree: `a::{b, c::d}` gives `a::b` and `a::c::d`.
 fn paths_of(tree: &str) -> Vec<String> {
     let (before, group) = match tree.split_once('{') {
         Some((before, rest)) => (before, rest.rsplit_once('}').unwrap().0),
@@ -130,7 +130,7 @@ fn named_in(text: &str, module: &str, root: &str) -> Vec<String> {
     paths.into_iter().filter_map(absolute).collect()
 }
 
-/// Which module a path leads into: the longest one that it begins with.
+/// Returns the module that a path leads into: the longest one that is its prefix.
 fn target<'a>(path: &str, modules: &'a BTreeSet<Module>) -> Option<&'a Module> {
     let is_prefix = |module: &&Module| {
         path.strip_prefix(module.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
@@ -181,7 +181,7 @@ fn against(arrows: Arrows, imports: &BTreeMap<Module, BTreeSet<Module>>) -> Vec<
     wrong
 }
 
-/// Modules that lead back to themselves, in groups that reach each other.
+/// Returns the modules that reach themselves, grouped by circle.
 fn circles(imports: &BTreeMap<Module, BTreeSet<Module>>) -> BTreeSet<Vec<Module>> {
     let reached = |from: &Module| {
         let (mut seen, mut next) = (BTreeSet::new(), vec![from]);

@@ -1,4 +1,4 @@
-//! When an operation has to stop: its time is up, or the controller cancelled it.
+//! When an operation has to stop: at its deadline, or when the controller cancels it.
 
 use std::{
     io::{self, Read},
@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A moment, and a flag that another thread may raise earlier.
+/// A point in time, and a flag that another thread may set before.
 #[derive(Clone, Debug)]
 pub struct Deadline {
     at: Instant,
@@ -28,18 +28,18 @@ impl Deadline {
         Self { at: Instant::now() + time, cancelled: Arc::default() }
     }
 
-    /// The flag that cancels.
+    /// Returns the flag that cancels the operation.
     pub fn canceller(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.cancelled)
     }
 
-    /// The same deadline or an earlier one, `time` from now; cancelled together.
+    /// Returns a deadline that is at most `time` from now and not later than this one; both are cancelled together.
     #[must_use]
     pub fn within(&self, time: Duration) -> Self {
         Self { at: self.at.min(Instant::now() + time), cancelled: Arc::clone(&self.cancelled) }
     }
 
-    /// A reader that ends with an error when it is time to stop: a user of the node may make a file of any length.
+    /// Wraps a reader that fails when it is time to stop, because a user of the node may create a file of any length.
     pub fn reader<R: Read>(&self, reader: R) -> impl Read {
         Bounded { reader, deadline: self }
     }
@@ -48,7 +48,7 @@ impl Deadline {
         self.at.saturating_duration_since(Instant::now())
     }
 
-    /// Whether to stop now, and why.
+    /// Returns why to stop now, if so.
     pub fn stop(&self) -> Option<Stop> {
         if self.cancelled.load(Ordering::Relaxed) {
             Some(Stop::Cancelled)

@@ -1,9 +1,9 @@
-//! The contract of declarative kinds, and the one driver that predicts and applies them.
+//! The interface of declarative kinds, and the driver that predicts and applies them.
 //!
-//! A kind reads ([`NodeKind::observe`]), compares ([`NodeKind::plan`], pure), tells what would then be so
-//! ([`NodeKind::after`], pure) and does exactly the planned steps ([`NodeKind::apply`]). The driver decides
-//! whether steps may be done, observes again after them, and makes the outcome; a kind that left differences failed
-//! to converge. In a prediction nothing is written.
+//! A kind reads ([`NodeKind::observe`]), compares ([`NodeKind::plan`], pure), predicts the effects
+//! ([`NodeKind::after`], pure) and does exactly the planned steps ([`NodeKind::apply`]). The driver decides whether
+//! steps are allowed, observes again after them, and builds the outcome; if differences are left, the kind failed to
+//! converge. A prediction writes nothing.
 
 use std::{io::ErrorKind, path::PathBuf};
 
@@ -24,16 +24,16 @@ use crate::{
     world::{Effect, Overlay, ReadError, World},
 };
 
-/// Why an operation ends without an answer of its own.
+/// Why an operation ends without a result.
 #[derive(Debug)]
 pub enum Trouble {
     Failed {
         kind: FailureKind,
         message: String,
     },
-    /// What the declaration builds upon is not there; a package that an earlier task installs may bring it.
+    /// Something that the declaration needs is missing; a package that an earlier task installs may bring it.
     Missing(String),
-    /// Only the run can tell, because an earlier task brings what this one reads.
+    /// Known only in the run, because an earlier task creates what this one reads.
     Possible,
 }
 
@@ -42,12 +42,12 @@ impl Trouble {
         Self::Failed { kind, message: message.into() }
     }
 
-    /// The declaration cannot be had on this node.
+    /// Creates the error for a declaration that this node cannot satisfy.
     pub fn invalid(message: impl Into<String>) -> Self {
         Self::failed(FailureKind::Invalid, message)
     }
 
-    /// What the declaration builds upon is not on this node.
+    /// Creates the error for something that the declaration needs and the node lacks.
     pub fn missing(message: impl Into<String>) -> Self {
         Self::Missing(message.into())
     }
@@ -65,7 +65,7 @@ impl Trouble {
         }
     }
 
-    /// The outcome that says so.
+    /// Converts it to an outcome.
     pub fn outcome(self) -> OpOutcome {
         OpOutcome::new(match self {
             Self::Failed { kind, message } => OpStatus::Failed { kind, message },
@@ -74,7 +74,7 @@ impl Trouble {
         })
     }
 
-    /// The same for a prediction, where a failed reading is a state that nobody knows.
+    /// As [`Trouble::outcome`], for a prediction, in which a failed reading means an unknown state.
     fn predicted(self, world: &World) -> OpOutcome {
         match self {
             Self::Missing(_) if world.brings_packages() => Self::Possible.outcome(),
@@ -88,7 +88,7 @@ impl Trouble {
 
 impl From<FileError> for Trouble {
     fn from(error: FileError) -> Self {
-        // Why not with a number: that is the kernel's, of a network file system for example.
+        // An error with a number comes from the kernel, for example from a network file system.
         let ours = error.source.kind() == ErrorKind::TimedOut && error.source.raw_os_error().is_none();
         let kind = if ours { FailureKind::TimedOut } else { FailureKind::Io };
         Self::failed(kind, error.to_string())
@@ -127,12 +127,12 @@ impl From<ProcessError> for Trouble {
     }
 }
 
-/// Brings content that the controller holds.
+/// Fetches content from the controller.
 pub trait Fetch: Sync {
-    /// Gives the content piece by piece to `sink`; returns when it was whole and had the right digest.
+    /// Passes the content piece by piece to `sink`; returns once it is complete and its digest is right.
     ///
     /// # Errors
-    /// The controller has none, sends something else, or the deadline came.
+    /// If the controller has no such content or sends different content, or at the deadline.
     fn fetch(
         &self,
         blob: &Blob,
@@ -141,12 +141,12 @@ pub trait Fetch: Sync {
     ) -> Result<(), Trouble>;
 }
 
-/// What a kind works with.
+/// What kinds have access to.
 pub struct Node<'a> {
     pub roots: &'a Roots,
     pub users: &'a Users,
     pub world: World,
-    /// Whom processes run as; `None` is the helper's own user.
+    /// The user that processes run as; `None` is the helper's own.
     pub user: Option<Identity>,
     pub environment: &'a [(String, String)],
     pub deadline: &'a Deadline,
@@ -156,20 +156,20 @@ pub struct Node<'a> {
 
 impl Node<'_> {
     /// # Errors
-    /// It is time to stop.
+    /// If it is time to stop.
     pub fn check_time(&self) -> Result<(), Trouble> {
         self.deadline.stop().map_or(Ok(()), |stop| Err(Trouble::stopped(stop)))
     }
 }
 
-/// What a kind would do.
+/// The steps of a kind, and what they change.
 #[derive(Debug)]
 pub struct Plan<S> {
     pub steps: Vec<S>,
     pub changes: Vec<Change>,
     pub awaiting: Vec<Awaiting>,
     pub warnings: Vec<String>,
-    /// What doing the steps disturbs right now.
+    /// The disruption that the steps cause at once.
     pub needs: Disruption,
     /// What `register` gets of the plan itself, such as a message.
     pub data: Map<String, Value>,
@@ -200,16 +200,16 @@ pub trait NodeKind: Sync {
     type State: Send;
     type Step: Send;
 
-    /// Whether what the node knows of the world, such as its lists of packages, has to be renewed before a plan counts.
+    /// Whether data such as package lists must be refreshed before a plan is valid.
     fn is_stale(&self, _state: &Self::State) -> bool {
         false
     }
 
-    /// Renews it, and nothing that is declared; gives what `register` gets. Called before an apply only, and once: what is
-    /// observed afterwards counts.
+    /// Refreshes that data, and changes nothing that is declared; returns what `register` gets. Called at most once,
+    /// only before an apply, and followed by another observation.
     ///
     /// # Errors
-    /// It could not be renewed.
+    /// If it cannot be refreshed.
     fn refresh(&self, _node: &Node<'_>, _state: &Self::State) -> Result<Map<String, Value>, Trouble> {
         Ok(Map::new())
     }
@@ -217,22 +217,22 @@ pub trait NodeKind: Sync {
     /// Reads what the plan compares; writes nothing.
     ///
     /// # Errors
-    /// What cannot be read is never taken for declared.
+    /// If something cannot be read; such a state never counts as the declared one.
     fn observe(&self, node: &Node<'_>) -> Result<Self::State, Trouble>;
 
-    /// What differs and what to do about it. Pure.
+    /// Returns what differs, and the steps to change it. Pure.
     ///
     /// # Errors
-    /// The declaration cannot be had in this state.
+    /// If this state cannot be brought to the declared one.
     fn plan(&self, state: &Self::State) -> Result<Plan<Self::Step>, Trouble>;
 
-    /// What is so once the plan is done. Pure.
+    /// Returns the effects of the plan. Pure.
     fn after(&self, state: &Self::State, plan: &Plan<Self::Step>) -> Vec<Effect>;
 
-    /// Does the steps of the plan and nothing else; gives what `register` gets.
+    /// Does the steps of the plan and nothing else; returns what `register` gets.
     ///
     /// # Errors
-    /// A step failed; steps before it are done.
+    /// If a step fails; the steps before it are done.
     fn apply(
         &self,
         node: &Node<'_>,
@@ -240,7 +240,7 @@ pub trait NodeKind: Sync {
         plan: &Plan<Self::Step>,
     ) -> Result<Map<String, Value>, Trouble>;
 
-    /// What still differs after the steps. Kinds with steps that are asked for each time leave those out.
+    /// Returns what still differs after the steps. Kinds with steps that are done every time leave those out.
     ///
     /// # Errors
     /// As [`NodeKind::plan`].
@@ -248,18 +248,18 @@ pub trait NodeKind: Sync {
         self.plan(state)
     }
 
-    /// The path whose owner, mode and size `register` gets, links not followed.
+    /// Returns the path whose owner, mode and size `register` gets; links are not followed.
     fn subject(&self, _state: &Self::State) -> Option<PathBuf> {
         None
     }
 
-    /// What `register` gets whether anything changed or not.
+    /// Returns what `register` gets whether anything changed or not.
     fn data(&self, _state: &Self::State) -> Map<String, Value> {
         Map::new()
     }
 }
 
-/// Whether steps may be done, asked right before they are.
+/// Checks that steps of a disruption are allowed; called right before them.
 pub type Gate<'a> = &'a (dyn Fn(Disruption) -> Result<(), Trouble> + Sync);
 
 /// Predicts or applies a declaration.
@@ -311,7 +311,7 @@ fn outcome<S>(plan: &Plan<S>, data: Map<String, Value>) -> OpOutcome {
     outcome
 }
 
-/// What `register` gets of a state.
+/// Returns what `register` gets of a state.
 fn told<D: NodeKind>(declaration: &D, node: &Node<'_>, state: &D::State) -> Map<String, Value> {
     let mut data = match declaration.subject(state) {
         Some(path) => attributes::of(&path, &node.world, node.users),

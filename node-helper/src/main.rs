@@ -1,8 +1,8 @@
 //! The helper that gpufleet runs on a node.
 //!
-//! `gpufleet-node serve` talks to one controller on standard input and output, and ends with it; `gpufleet-node job`,
-//! which it starts, ends with the one operation that it does. Everything else of the program is below [`serve`]; `main`
-//! only reads the few arguments and makes the environment safe.
+//! `gpufleet-node serve` talks to one controller on standard input and output, and ends with it. It starts
+//! `gpufleet-node job`, which performs one operation. `main` only reads the arguments and sanitises the environment;
+//! everything else is below [`serve`].
 
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
@@ -25,13 +25,13 @@ use crate::{
     state::local,
 };
 
-/// What the program is told to do.
+/// The parsed command line.
 enum Told {
     Serve(serve::Options),
     Job(serve::job::Options),
 }
 
-/// Reads the arguments behind the program's name.
+/// Parses the arguments after the program's name.
 fn told(mut arguments: impl Iterator<Item = String>) -> Result<Told, String> {
     match arguments.next().as_deref() {
         Some("serve") => options(arguments).map(Told::Serve),

@@ -1,9 +1,9 @@
-//! Runs one child process to its end, its deadline or its cancellation, and keeps a bounded part of what it says.
+//! Runs one child process to its end, its deadline or its cancellation, and keeps a bounded part of its output.
 //!
-//! Owns process groups, pipes, credentials of children and the ways a child is killed. It knows no task kinds.
-//! Invariants: a child gets its own process group; when [`Run::finish`] returns with an error the child, its group and
-//! its descendants were killed; no more than the stated bytes of output are held; a child dies with the thread
-//! that started it.
+//! Owns process groups, pipes, credentials of children and the ways to kill a child. Must not know task kinds.
+//! Invariants: a child gets its own process group; when [`Run::finish`] returns an error, the child, its group and its
+//! descendants have been killed; at most the stated number of output bytes is held; a child dies with the thread that
+//! started it.
 
 use std::{
     ffi::{CString, OsStr, OsString},
@@ -32,17 +32,17 @@ use crate::{
     os::{dumps, users::Identity},
 };
 
-/// How much of each output stream is kept unless told otherwise, in bytes.
+/// Default limit for each output stream, in bytes.
 pub const OUTPUT_LIMIT: usize = 1024 * 1024;
 
-/// How often a raised cancel flag is looked at.
+/// Interval at which the cancel flag is checked.
 const TICK: Duration = Duration::from_millis(40);
-/// How long a group may take to leave after SIGTERM.
+/// Time for a group to end after SIGTERM.
 const TERM_GRACE: Duration = Duration::from_millis(700);
-/// How long output is waited for once the child is gone but a process it left behind still holds the pipe.
+/// Time to wait for output after the child's end, while a process that it left behind holds the pipe open.
 const PIPE_GRACE: Duration = Duration::from_millis(150);
 
-/// Why a child gave no exit status.
+/// Why a child has no exit status.
 #[derive(Debug, thiserror::Error)]
 pub enum ProcessError {
     #[error("there is no program `{0}` on this node")]
@@ -55,7 +55,7 @@ pub enum ProcessError {
     Spawn { program: String, source: io::Error },
     #[error("`{program}` cannot be watched: {source}")]
     Watch { program: String, source: io::Error },
-    /// The child was killed with its group; what it had said until then is here.
+    /// The child was killed with its group; its output until then is included.
     #[error("`{program}` was stopped after {after:.1} s: {}", match .stop { Stop::TimedOut => "its time was up", Stop::Cancelled => "it was cancelled" })]
     Stopped { program: String, stop: Stop, after: f64, output: Box<Output> },
 }
@@ -72,7 +72,7 @@ impl Exit {
         matches!(self, Self::Code(0))
     }
 
-    /// The number that shells show: the code, or 128 + signal.
+    /// Returns the number that shells show: the code, or 128 + signal.
     pub const fn shell_code(self) -> i32 {
         match self {
             Self::Code(code) => code,
@@ -104,12 +104,12 @@ impl From<ExitStatus> for Exit {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Captured {
     pub bytes: Vec<u8>,
-    /// Bytes that came after the limit and were thrown away.
+    /// Number of bytes after the limit, which were dropped.
     pub lost: u64,
 }
 
 impl Captured {
-    /// The text, with what is not UTF-8 replaced.
+    /// Returns the text; invalid UTF-8 is replaced.
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.bytes).into_owned()
     }
@@ -122,7 +122,7 @@ impl Captured {
     }
 }
 
-/// What a process said.
+/// The output of a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Output {
     pub stdout: Captured,
@@ -134,7 +134,7 @@ pub struct Output {
 pub struct Finished {
     pub exit: Exit,
     pub output: Output,
-    /// Wall clock of the node.
+    /// By the node's clock.
     pub started: SystemTime,
     pub took: Duration,
 }
@@ -148,7 +148,7 @@ impl Finished {
         self.output.stderr.text()
     }
 
-    /// `PROGRAM: exit status 1: last line of stderr`, for messages.
+    /// Returns `PROGRAM: exit status 1: last line of stderr`, for messages.
     pub fn complaint(&self, program: &str) -> String {
         let said = |captured: &Captured| {
             let text = captured.text();
@@ -161,7 +161,7 @@ impl Finished {
     }
 }
 
-/// A process to be run.
+/// A process to run.
 #[derive(Clone, Debug)]
 pub struct Run {
     program: OsString,
@@ -176,7 +176,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// A program by path, or by name on the helper's PATH.
+    /// Creates a run of a program, given by path or by name on the helper's PATH.
     pub fn new(program: impl AsRef<OsStr>) -> Self {
         Self {
             program: program.as_ref().to_owned(),
@@ -216,25 +216,25 @@ impl Run {
         self
     }
 
-    /// Bytes for standard input, which is `/dev/null` otherwise.
+    /// Sets the bytes for standard input, which is `/dev/null` by default.
     #[must_use]
     pub fn stdin(mut self, bytes: impl Into<Vec<u8>>) -> Self {
         self.stdin = Some(bytes.into());
         self
     }
 
-    /// An open file as standard input: a program that wants a path reads it as [`Run::INPUT`], and nobody can put
-    /// another file in its place.
+    /// Sets an open file as standard input. A program that needs a path reads it as [`Run::INPUT`], and no other file
+    /// can be put in its place.
     #[must_use]
     pub fn stdin_file(mut self, file: Arc<fs::File>) -> Self {
         self.input = Some(file);
         self
     }
 
-    /// The path under which the process finds the file that is its standard input.
+    /// The path of standard input, for the process itself.
     pub const INPUT: &'static str = "/proc/self/fd/0";
 
-    /// An open file that gets standard output, of which nothing is kept then.
+    /// Sets an open file for standard output, which is then not captured.
     #[must_use]
     pub fn stdout_file(mut self, file: Arc<fs::File>) -> Self {
         self.output = Some(file);
@@ -248,7 +248,7 @@ impl Run {
         self
     }
 
-    /// Bytes kept of each output stream, [`OUTPUT_LIMIT`] otherwise.
+    /// Sets the number of bytes kept of each output stream; [`OUTPUT_LIMIT`] by default.
     #[must_use]
     pub fn limit(mut self, bytes: usize) -> Self {
         self.limit = bytes;
@@ -262,8 +262,8 @@ impl Run {
     /// Runs the process until it ends.
     ///
     /// # Errors
-    /// It cannot be started or watched, or the deadline came first: then its whole process group and every
-    /// descendant are gone when this returns, and the error carries what they had said.
+    /// If it cannot be started or watched, or at the deadline: then its whole process group and every descendant are
+    /// gone when this returns, and the error carries their output.
     pub fn finish(&self, deadline: &Deadline) -> Result<Finished, ProcessError> {
         let (started, clock) = (SystemTime::now(), Instant::now());
         if let Some(stop) = deadline.stop() {
@@ -298,23 +298,23 @@ impl Run {
         }
     }
 
-    /// Starts the process in a session of its own, with no input and output, and leaves it alone.
+    /// Starts the process in its own session, without input or output, and does not wait for it.
     ///
     /// # Errors
-    /// It cannot be started.
+    /// If it cannot be started.
     pub fn detach(&self) -> Result<(), ProcessError> {
         self.detach_holding(None)
     }
 
-    /// The same; an open file stays open as its standard input for as long as the process lives.
+    /// As [`Run::detach`], with an open file as standard input, which stays open while the process lives.
     ///
     /// # Errors
-    /// It cannot be started.
+    /// If it cannot be started.
     pub fn detach_holding(&self, held: Option<fs::File>) -> Result<(), ProcessError> {
         let mut command = self.command(true)?;
         command.stdin(held.map_or_else(Stdio::null, Stdio::from)).stdout(Stdio::null()).stderr(Stdio::null());
         let mut child = command.spawn().map_err(|source| self.spawn_error(source))?;
-        // Why: somebody has to collect the status, or a zombie stays as long as the helper lives.
+        // The status must be collected, or a zombie stays as long as the helper lives.
         let _ = std::thread::Builder::new().name("reaper".to_owned()).spawn(move || child.wait());
         Ok(())
     }
@@ -338,8 +338,8 @@ impl Run {
         if !detached {
             command.process_group(0);
         }
-        // SAFETY: the closure runs in the forked child and makes system calls only: it neither allocates nor takes
-        // locks; everything it uses was made before the fork.
+        // SAFETY: the closure runs in the forked child and only makes system calls: it neither allocates nor takes
+        // locks; everything it uses was created before the fork.
         unsafe {
             command.pre_exec(move || {
                 if let Some(core) = core {
@@ -349,7 +349,7 @@ impl Run {
                     rustix::process::setsid()?;
                 }
                 if let Some((uid, gid, groups)) = &credentials {
-                    // Why conditional: a thread that has the user's rights already has the groups, and may not set them.
+                    // A thread with the user's rights already has the groups, and may not set them.
                     if rustix::process::geteuid().is_root() {
                         set_thread_groups(groups)?;
                     }
@@ -360,7 +360,7 @@ impl Run {
                     rustix::process::chdir(path.as_c_str())?;
                 }
                 if !detached {
-                    // Why after the credentials: changing them clears the signal.
+                    // After the credentials, because changing them clears the signal.
                     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
                 }
                 Ok(())
@@ -387,7 +387,7 @@ impl Run {
         let mut tries = 0;
         loop {
             match command.spawn() {
-                // Why: a file that was just written stays "busy" while a sibling thread's fork still holds it open.
+                // A just written file stays "busy" while a sibling thread's fork still holds it open.
                 Err(error) if error.raw_os_error() == Some(libc::ETXTBSY) && tries < 20 => {
                     tries += 1;
                     std::thread::sleep(Duration::from_millis(10));
@@ -409,7 +409,7 @@ impl Run {
         }
     }
 
-    /// `Ok(None)` when the deadline came first.
+    /// Waits for the end; returns `Ok(None)` at the deadline.
     fn watch(
         &self,
         child: &mut Child,
@@ -417,7 +417,7 @@ impl Run {
         output: &mut Output,
     ) -> io::Result<Option<ExitStatus>> {
         let pid = rustix::process::Pid::from_child(child);
-        // Why optional: kernels before 5.3 have no pidfd; there the status is asked for at every tick.
+        // Kernels before 5.3 have no pidfd; there the status is polled at every tick.
         let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok();
         let mut stdin = child.stdin.take();
         let mut stdout = child.stdout.take();
@@ -456,7 +456,7 @@ impl Run {
                         progress = true;
                     }
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                    // Why: a child that does not read its input is no failure.
+                    // A child that does not read its input is no failure.
                     Err(_) => stdin = None,
                 }
             }
@@ -494,7 +494,7 @@ impl Run {
 /// Waits until one of the descriptors is ready or the time is over.
 ///
 /// # Errors
-/// `poll` failed otherwise than by a signal.
+/// If `poll` fails for another reason than a signal.
 pub fn wait_for(fds: &mut [PollFd<'_>], time: Duration) -> io::Result<()> {
     let timeout = Timespec {
         tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
@@ -511,7 +511,7 @@ fn unblock(fd: impl AsFd) -> io::Result<()> {
     Ok(rustix::fs::fcntl_setfl(&fd, flags | OFlags::NONBLOCK)?)
 }
 
-/// Reads what is there; closes the pipe at its end. Tells whether anything happened.
+/// Reads the available bytes and closes the pipe at its end; returns whether anything happened.
 fn drain<R: Read>(
     pipe: &mut Option<R>,
     into: &mut Captured,
@@ -542,7 +542,7 @@ fn check_directory(path: &Path) -> io::Result<()> {
     if fs::metadata(path)?.is_dir() { Ok(()) } else { Err(io::Error::from(io::ErrorKind::NotADirectory)) }
 }
 
-/// Kills the child's group when dropped before its end.
+/// Kills the child's group if dropped before its end.
 struct Running {
     child: Child,
     done: bool,
@@ -554,7 +554,7 @@ impl Running {
             return;
         }
         let pid = rustix::process::Pid::from_child(&self.child);
-        // Why before the signal: once a parent is dead its children have another parent and cannot be found.
+        // Before the signal: once a parent is dead, its children have another parent and cannot be found.
         let family = descendants(self.child.id());
         let signal = |signal: Signal| {
             let _ = rustix::process::kill_process_group(pid, signal);
@@ -577,7 +577,7 @@ impl Running {
             std::thread::sleep(Duration::from_millis(10));
         }
         signal(Signal::KILL);
-        // Why bounded: a process in uninterruptible sleep outlives SIGKILL, and the helper must not wait for it.
+        // Bounded, because a process in uninterruptible sleep outlives SIGKILL, and the helper must not wait for it.
         let until = Instant::now() + TERM_GRACE;
         while !collected && Instant::now() < until {
             collected = matches!(self.child.try_wait(), Ok(Some(_)));
@@ -592,10 +592,10 @@ impl Drop for Running {
     }
 }
 
-/// Parent and start time (clock ticks since boot) from `/proc/PID/stat`.
+/// Reads parent and start time (clock ticks since boot) from `/proc/PID/stat`.
 fn parent_and_start(pid: u32) -> Option<(u32, u64)> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // Why from the last parenthesis: a process may put any text, parentheses too, into its name.
+    // From the last parenthesis, because a process name may contain any text, including parentheses.
     let (_, rest) = text.rsplit_once(')')?;
     let mut fields = rest.split_ascii_whitespace();
     let parent = fields.nth(1)?.parse().ok()?;
@@ -608,7 +608,7 @@ fn started_at(pid: u32) -> Option<u64> {
     parent_and_start(pid).map(|(_, start)| start)
 }
 
-/// Every process below `root`, with its start time, so that a pid that was given to another process is noticed.
+/// Returns every process below `root` with its start time, so that a reused pid is noticed.
 fn descendants(root: u32) -> Vec<(u32, u64)> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     let all: Vec<(u32, u32, u64)> = entries
@@ -689,7 +689,7 @@ mod tests {
             });
             ours.count()
         };
-        // Why a while: on a full machine one that was killed takes a moment to be gone.
+        // On a busy machine, a killed process takes a moment to disappear.
         let until = Instant::now() + Duration::from_secs(5);
         while left() > 0 && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(20));

@@ -1,7 +1,8 @@
-//! The node as a prediction sees it: as it is, overlaid by what earlier predictions of the session assumed.
+//! The node as a prediction sees it: its real state, overlaid by what earlier predictions of the session assumed.
 //!
-//! Owns the overlay: paths, kernel parameters, units, packages, and whether a reboot is assumed. Reading goes through
-//! [`World`]; a world without an overlay is the node itself. It knows no task kinds and writes nothing to the node.
+//! Owns the overlay: paths, kernel parameters, units, packages, and whether a reboot is assumed. All reading goes
+//! through [`World`]; a world without an overlay is the node itself. Must not know task kinds, and writes nothing to
+//! the node.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -23,7 +24,7 @@ use crate::os::{
     tree,
 };
 
-/// The largest text file that is read as a whole, in bytes.
+/// Largest text file that is read as a whole, in bytes.
 pub const TEXT_LIMIT: u64 = 16 * 1024 * 1024;
 
 /// Owner and permission bits.
@@ -41,10 +42,10 @@ impl Owned {
     }
 }
 
-/// What a regular file holds.
+/// The content of a regular file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Content {
-    /// What this path of the node holds.
+    /// The content of this path on the node.
     On(PathBuf),
     Known(Arc<[u8]>),
     /// Only the digest is known before the run.
@@ -54,7 +55,7 @@ pub enum Content {
     },
 }
 
-/// What a path is, without following a link.
+/// What is at a path, without following a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Entry {
     Absent,
@@ -77,7 +78,7 @@ pub enum Entry {
 }
 
 impl Entry {
-    /// How people call it.
+    /// Returns the word for it in messages.
     pub const fn what(&self) -> &'static str {
         match self {
             Self::Absent => "absent",
@@ -99,38 +100,38 @@ impl Entry {
     }
 }
 
-/// What is known of a unit after a prediction.
+/// The state of a unit after a prediction.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UnitView {
-    /// Whether it runs; none where only the run can tell.
+    /// Whether it runs; `None` if only the run can tell.
     pub active: Option<bool>,
     /// `UnitFileState`, such as `enabled`.
     pub file_state: String,
     pub boot: BootView,
 }
 
-/// What beside its file's state decides whether a unit runs after a boot.
+/// What decides, beside the state of its file, whether a unit runs after a boot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BootView {
-    /// It does something once and is inactive afterwards.
+    /// It runs once and is inactive afterwards.
     pub once: bool,
-    /// Another unit starts it: a socket, a timer, one that wants it.
+    /// Another unit starts it: a socket, a timer, or one that wants it.
     pub pulled: bool,
-    /// It was tried and did not run: failed, or its condition does not hold.
+    /// A start failed, or its condition does not hold.
     pub fails: bool,
 }
 
 impl UnitView {
-    /// The unit right after a boot.
+    /// Returns the unit's state right after a boot.
     ///
-    /// Source: systemctl(1) on `UnitFileState`, systemd.unit(5): links below /run are gone, what is enabled is started,
-    /// and what has no links of its own (`static`, `indirect`) is started where others want it, which nobody can tell
-    /// before.
+    /// Source: systemctl(1) on `UnitFileState`, systemd.unit(5): links below /run are gone, and enabled units are
+    /// started. A unit without links of its own (`static`, `indirect`) is started if another one wants it, which cannot
+    /// be known before.
     #[must_use]
     pub fn booted(mut self) -> Self {
         match self.file_state.as_str() {
             "enabled-runtime" | "linked-runtime" => "disabled".clone_into(&mut self.file_state),
-            // Why nothing is known: the mask below /run hid what the unit's file really says.
+            // Unknown, because the mask below /run hid what the unit's file says.
             "masked-runtime" => "unknown".clone_into(&mut self.file_state),
             _ => {}
         }
@@ -146,24 +147,24 @@ impl UnitView {
     }
 }
 
-/// Why content is not at hand.
+/// Why content cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     #[error(transparent)]
     File(#[from] FileError),
-    /// An earlier task of the prediction puts content there that only the run will have.
+    /// An earlier task of the prediction puts content there that is known only in the run.
     #[error("what {} will hold is known only in the run", .0.display())]
     Foreseen(PathBuf),
 }
 
-/// One consequence of a prediction.
+/// One consequence of a predicted task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
     Path {
         path: PathBuf,
         entry: Entry,
     },
-    /// Value of a kernel parameter, by its name with dots.
+    /// The value of a kernel parameter, by its name with dots.
     Parameter {
         name: String,
         value: String,
@@ -172,16 +173,16 @@ pub enum Effect {
         name: String,
         view: UnitView,
     },
-    /// Version of a package; none once it is removed.
+    /// The version of a package; `None` once it is removed.
     Package {
         name: String,
         version: Option<String>,
     },
-    /// systemd read its unit files again.
+    /// systemd reloaded its unit files.
     UnitFilesRead,
 }
 
-/// What predictions assumed so far.
+/// What predictions have assumed so far.
 #[derive(Debug, Default)]
 struct Assumed {
     paths: BTreeMap<PathBuf, Entry>,
@@ -189,13 +190,13 @@ struct Assumed {
     units: HashMap<String, UnitView>,
     packages: HashMap<String, Option<String>>,
     rebooted: bool,
-    /// Folders in memory, of which a boot leaves nothing; none before a boot is assumed.
+    /// Folders in memory, which are empty after a boot; none before a boot is assumed.
     emptied: Vec<PathBuf>,
-    /// What was assumed of paths when systemd is assumed to have read its files; `None` where it did not.
+    /// The assumed paths at the last assumed reload of systemd; `None` if there was none.
     units_read: Option<BTreeMap<PathBuf, Entry>>,
 }
 
-/// The assumptions of one session; clones share them.
+/// The assumptions of one session, shared by clones.
 #[derive(Clone, Debug, Default)]
 pub struct Overlay {
     assumed: Arc<Mutex<Assumed>>,
@@ -206,12 +207,12 @@ impl Overlay {
         self.assumed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts again from the node as it is.
+    /// Drops all assumptions.
     pub fn forget(&self) {
         *self.lock() = Assumed::default();
     }
 
-    /// From here on the node was reset or rebooted.
+    /// Assumes a reset or reboot.
     pub fn activate(&self, class: Disruption, roots: &Roots) {
         if class == Disruption::Reboot {
             let mut assumed = self.lock();
@@ -221,10 +222,10 @@ impl Overlay {
             for view in assumed.units.values_mut() {
                 *view = std::mem::take(view).booted();
             }
-            // What is in memory only does not outlive a boot.
+            // Content of these folders is in memory and does not outlive a boot.
             let memory = ["/run", "/dev/shm", "/proc"].map(|path| roots.path(path));
             assumed.paths.retain(|path, _| !memory.iter().any(|memory| path.starts_with(memory)));
-            // Why not /proc: there the new boot has the same files.
+            // Without /proc, which has the same files after the boot.
             assumed.emptied = memory.into_iter().take(2).collect();
         }
     }
@@ -254,14 +255,14 @@ impl Overlay {
     }
 }
 
-/// What kinds read.
+/// The node as kinds read it.
 #[derive(Clone, Debug, Default)]
 pub struct World {
     overlay: Option<Overlay>,
 }
 
 impl World {
-    /// The node as it is.
+    /// Returns the node as it is.
     pub fn real() -> Self {
         Self::default()
     }
@@ -274,7 +275,7 @@ impl World {
         self.overlay.as_ref().map(Overlay::lock)
     }
 
-    /// Whether it is one of predictions, and so not the node itself.
+    /// Whether it is part of a prediction, and not the node itself.
     pub fn predicts(&self) -> bool {
         self.overlay.is_some()
     }
@@ -292,24 +293,24 @@ impl World {
         self.assumed()?.units.get(name).cloned()
     }
 
-    /// Whether systemd is assumed to have read its unit files since the node was looked at.
+    /// Whether systemd is assumed to have reloaded its unit files since the node was read.
     pub fn has_read_units(&self) -> bool {
         self.assumed().is_some_and(|assumed| assumed.units_read.is_some())
     }
 
-    /// Whether a path is assumed to be something that systemd has not read.
+    /// Whether a path is assumed to differ from what systemd has loaded.
     pub fn is_unread(&self, path: &Path) -> bool {
         let Some(assumed) = self.assumed() else { return false };
         let read = assumed.units_read.as_ref().and_then(|read| read.get(path));
         assumed.paths.get(path).is_some_and(|entry| Some(entry) != read)
     }
 
-    /// Packages that are assumed to be installed in a version, or removed.
+    /// Returns packages that are assumed to be installed in a version, or removed.
     pub fn packages(&self) -> HashMap<String, Option<String>> {
         self.assumed().map_or_else(HashMap::new, |assumed| assumed.packages.clone())
     }
 
-    /// Whether an earlier task installs a package: what is missing may come with it.
+    /// Whether an earlier task installs a package, which may bring what is missing.
     pub fn brings_packages(&self) -> bool {
         self.assumed().is_some_and(|assumed| assumed.packages.values().any(Option::is_some))
     }
@@ -319,7 +320,7 @@ impl World {
         if let Some(entry) = assumed.paths.get(path) {
             return Some(entry.clone());
         }
-        // Below something that is assumed not to be a directory there is nothing.
+        // There is nothing below a path that is assumed not to be a directory.
         let assumed_above = path.ancestors().skip(1).find_map(|folder| match assumed.paths.get(folder) {
             Some(Entry::Directory { .. } | Entry::Link { .. }) | None => None,
             Some(_) => Some(Entry::Absent),
@@ -328,10 +329,10 @@ impl World {
         assumed_above.or_else(|| assumed.emptied.iter().any(emptied).then_some(Entry::Absent))
     }
 
-    /// What a path is, not following a link at its end.
+    /// Returns what is at a path, without following a link at its end.
     ///
     /// # Errors
-    /// The node does not tell, for example because a folder above may not be searched.
+    /// If it cannot be read, for example because a folder above may not be searched.
     pub fn entry(&self, path: &Path) -> Result<Entry, FileError> {
         if let Some(entry) = self.assumed_entry(path) {
             return Ok(entry);
@@ -365,23 +366,23 @@ impl World {
         })
     }
 
-    /// Follows links at the end of a path; gives the path where it ends and what is there.
+    /// Follows links at the end of a path; returns the final path and what is there.
     ///
     /// # Errors
-    /// As [`World::entry`]; or the links run in a circle, or somebody else may point them elsewhere.
+    /// As [`World::entry`], and if the links run in a circle, or another user may redirect them.
     pub fn follow(&self, path: &Path) -> Result<(PathBuf, Entry), FileError> {
         self.along(path, Some(Trail::of(rustix::process::geteuid().as_raw())))
     }
 
-    /// The same for those that only tell what is there: whoever the links belong to.
+    /// As [`World::follow`], for callers that only report what is there, whoever owns the links.
     ///
     /// # Errors
-    /// As [`World::entry`]; or the links run in a circle.
+    /// As [`World::entry`], and if the links run in a circle.
     pub fn follow_anywhere(&self, path: &Path) -> Result<(PathBuf, Entry), FileError> {
         self.along(path, None)
     }
 
-    /// Who beside root and this user owns the folder of a path, or the nearest one above it.
+    /// Returns the owner of a path's folder if neither root nor this user, or else of the nearest such folder above.
     pub fn other_owner(&self, path: &Path) -> Option<u32> {
         let me = rustix::process::geteuid().as_raw();
         let owner = |folder: &Path| match self.assumed_entry(folder) {
@@ -421,10 +422,10 @@ impl World {
         Err(FileError::new("follow", path, rustix::io::Errno::LOOP))
     }
 
-    /// The bytes of a file, links followed; `None` where there is none.
+    /// Reads a file, and follows links; `None` if there is none.
     ///
     /// # Errors
-    /// It cannot be read, is too large or no regular file, or its content is only foreseen.
+    /// If it cannot be read, is too large or no regular file, or its content is known only in the run.
     pub fn read(&self, path: &Path) -> Result<Option<Vec<u8>>, ReadError> {
         let (path, entry) = self.follow(path)?;
         match entry {
@@ -443,10 +444,10 @@ impl World {
         }
     }
 
-    /// SHA-256 and size of a file's content.
+    /// Returns the SHA-256 and the size in bytes of a file's content.
     ///
     /// # Errors
-    /// It cannot be read, or not in time.
+    /// If it cannot be read, or not before the deadline.
     pub fn digest(&self, content: &Content, deadline: &Deadline) -> Result<(String, u64), FileError> {
         match content {
             Content::On(path) => {
@@ -458,10 +459,10 @@ impl World {
         }
     }
 
-    /// Digests and size of a file's content.
+    /// Returns the digests and the size of a file's content.
     ///
     /// # Errors
-    /// It cannot be read, or not in time.
+    /// If it cannot be read, or not before the deadline.
     pub fn digests(&self, content: &Content, deadline: &Deadline) -> Result<Digests, FileError> {
         match content {
             Content::On(path) => {
@@ -477,10 +478,10 @@ impl World {
         }
     }
 
-    /// Names of the files in a folder, assumed ones included, sorted; none where there is no such folder.
+    /// Returns the names of the files in a folder, including assumed ones, sorted; empty if there is no such folder.
     ///
     /// # Errors
-    /// The folder cannot be read.
+    /// If the folder cannot be read.
     pub fn names(&self, folder: &Path) -> Result<Vec<String>, FileError> {
         let mut names: Vec<String> = match fs::read_dir(folder) {
             Ok(entries) => {
@@ -521,7 +522,7 @@ impl World {
     }
 }
 
-/// A path without `.` and `..`, the way the kernel would walk it if no folder on it were a link.
+/// Returns a path without `.` and `..`, as the kernel would walk it if no folder on it were a link.
 pub fn normal(path: &Path) -> PathBuf {
     let mut out = PathBuf::new();
     for component in path.components() {

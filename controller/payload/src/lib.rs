@@ -1,13 +1,13 @@
-//! The node files that this build carries: supervisor, worker, length and magic, as docs/architecture.md describes.
+//! The node files that this build contains: supervisor, worker, length and magic, as in docs/architecture.md.
 
-/// One node file. One that this build does not carry is empty.
+/// One node file; empty if this build does not contain it.
 #[derive(Debug)]
 pub struct Carried {
-    /// As gzip packs it.
+    /// The file, packed by gzip.
     pub packed: &'static [u8],
-    /// Of the file itself, in bytes.
+    /// Size of the unpacked file, in bytes.
     pub size: usize,
-    /// Of the file itself, lower-case hexadecimal.
+    /// SHA-256 of the unpacked file, in lower-case hexadecimal.
     pub sha256: &'static str,
 }
 

@@ -1,4 +1,4 @@
-//! Text about task kinds; parameters and their words come from the types that parse them.
+//! Texts about task kinds; parameters and their words come from the types that parse them.
 
 use std::fmt::Write as _;
 
@@ -11,7 +11,7 @@ struct Parameter {
     required: bool,
     kind: String,
     default: Option<String>,
-    /// From which version on Ansible has it; `None` where it always did, or never.
+    /// The version of Ansible that introduced it; `None` if Ansible always or never had it.
     since: Option<String>,
     docs: String,
 }
@@ -25,7 +25,7 @@ const fn class_words(class: Class) -> &'static str {
     }
 }
 
-/// Names and summaries of all kinds, one a line.
+/// Returns names and summaries of all kinds, one per line.
 pub fn kinds_list() -> String {
     let width = KINDS.iter().map(|kind| kind.name.len()).max().unwrap_or(0);
     let mut out = String::new();
@@ -35,7 +35,7 @@ pub fn kinds_list() -> String {
     out
 }
 
-/// The manual of one kind, for a terminal; `None` for an unknown name. Aliases are known too.
+/// Returns the manual of one kind, for a terminal; `None` for an unknown name. Accepts aliases.
 pub fn kind_text(name: &str) -> Option<String> {
     let kind = find(name)?;
     let mut out = format!("{}\n\n  {}\n\n", kind.name, kind.summary);
@@ -68,7 +68,7 @@ pub fn kind_text(name: &str) -> Option<String> {
     Some(out)
 }
 
-/// The reference of all kinds, as docs/reference/kinds.md holds it.
+/// Returns the reference of all kinds, the content of docs/reference/kinds.md.
 pub fn kinds_markdown() -> String {
     let mut out = String::from(
         "# Task kinds\n\n\
@@ -125,7 +125,7 @@ fn disruption_words(kind: &KindInfo) -> String {
     }
 }
 
-/// `text, required` or `number in s, default 10, since Ansible 2.12`.
+/// Formats a parameter as `text, required` or `number in s, default 10, since Ansible 2.12`.
 fn brief(parameter: &Parameter) -> String {
     let mut text = match (&parameter.default, parameter.required) {
         (_, true) => format!("{}, required", parameter.kind),
@@ -138,7 +138,7 @@ fn brief(parameter: &Parameter) -> String {
     text
 }
 
-/// Parameters as the JSON schema of their type tells, the required ones first.
+/// Returns the parameters in the JSON schema of their type, required ones first.
 fn parameters(kind: &KindInfo) -> Vec<Parameter> {
     let schema = kind.schema();
     if kind.open_keys {
@@ -186,9 +186,9 @@ fn default_words(default: Option<&Value>) -> Option<String> {
     }
 }
 
-/// What a value may be, in words.
+/// Describes the possible values.
 fn value_words(schema: &Value, definitions: &Map<String, Value>, depth: usize) -> String {
-    // Why a limit: a type that refers to itself would never end.
+    // A limit, because a type that refers to itself would never end.
     if depth > 6 {
         return "value".to_owned();
     }
@@ -248,7 +248,7 @@ fn value_words(schema: &Value, definitions: &Map<String, Value>, depth: usize) -
     }
 }
 
-/// For example `number in % from 1 to 200`. That a number is not negative goes without saying.
+/// Formats a number's type, for example `number in % from 1 to 200`. That it is not negative is left out.
 fn number_words(schema: &Value) -> String {
     let bound = |name: &str| schema.get(name).and_then(Value::as_i64);
     let mut text = "number".to_owned();

@@ -1,4 +1,4 @@
-//! The reference of task kinds and the schemas of what people write, from the registry: `gpufleet doc`, `gpufleet
+//! The reference of task kinds and the schemas of input files, generated from the registry: `gpufleet doc`, `gpufleet
 //! schema`, docs/reference/kinds.md and docs/schema.
 
 mod kinds;

@@ -1,6 +1,6 @@
-//! Digests in texts for people: what they tell is that something differs, and no more.
+//! Digests in texts for people, shortened: all they show is that something differs.
 
-/// A text with its long hexadecimal numbers cut short; what was cut goes to `whole`.
+/// Shortens long hexadecimal numbers in a text; the full ones are added to `whole`.
 pub(crate) fn short(text: &str, whole: &mut Vec<String>) -> String {
     const LONG: usize = 32;
     const SHOWN: usize = 8;

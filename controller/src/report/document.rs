@@ -1,6 +1,6 @@
-//! The one JSON document of `--format json` and of the report beside the journal.
+//! The JSON document of `--format json` and of the report beside the journal.
 //!
-//! Its shape is the same for `run`, `plan`, `audit` and `resume`, and docs/schema/report.schema.json is made from it.
+//! Its shape is the same for `run`, `plan`, `audit` and `resume`; docs/schema/report.schema.json is generated from it.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::event::{
     ChangeRecord, DrainStep, Event, Level, NodeState, PlayStarted, RecapCounts, TaskReport, TaskStatus, Verb,
 };
 
-/// Version of the document; a new one when a reader of the old one would misread it.
+/// Version of the document; it changes when a reader of the old version would misread the document.
 ///
 /// Since 2 a change has its subject, property and typed values, where 1 had the texts `what`, `from` and `to`.
 pub const DOCUMENT_FORMAT: u32 = 2;
@@ -185,7 +185,7 @@ struct NodeDocument<'a> {
     seconds: u64,
 }
 
-/// The schema of the document, made from the types that are written.
+/// Returns the schema of the document, generated from the types that are written.
 pub fn document_schema() -> Value {
     schema_of::<Document<'static>>("report")
 }
@@ -204,7 +204,7 @@ fn schema_of<T: JsonSchema>(name: &str) -> Value {
     schema
 }
 
-/// The document as text, indented.
+/// Returns the document as indented text.
 ///
 /// # Errors
 /// Those of the writer.
@@ -212,7 +212,7 @@ pub fn json(model: &RunModel) -> Result<String, serde_json::Error> {
     serde_json::to_string_pretty(&document(model))
 }
 
-/// The document of a run, finished or not.
+/// Returns the document of a run, finished or not.
 pub fn document(model: &RunModel) -> Value {
     let verb = model.verb();
     let run = model.run.as_ref();
@@ -244,7 +244,7 @@ pub fn document(model: &RunModel) -> Value {
         nodes,
         exit_code: exit_code(model),
     });
-    // Why here: no test can make a document and forget to check it.
+    // Here, so that every document of a test is checked.
     #[cfg(test)]
     super::tests::fits_its_schema(&document);
     document

@@ -1,4 +1,4 @@
-//! The GPUs of a node as people compare them: equal ones together.
+//! Groups equal GPUs of a node for display.
 
 use gpufleet_protocol::facts::{GpuFacts, GpuSystem};
 use serde::Serialize;
@@ -8,7 +8,7 @@ use super::{
     mig::{Block, blocks_of},
 };
 
-/// GPUs that look the same in everything that is shown.
+/// GPUs that are equal in everything that is shown.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct GpuGroup {
     pub indexes: String,
@@ -41,7 +41,7 @@ pub(super) fn gpu_groups(system: &GpuSystem) -> Vec<GpuGroup> {
     groups.into_iter().map(|(indexes, look)| GpuGroup { indexes: fold_numbers(indexes), look }).collect()
 }
 
-/// `on`, or `off, on after the next reset or reboot`.
+/// Formats a mode as `on`, or `off, on after the next reset or reboot`.
 fn mode(current: Option<bool>, pending: Option<bool>) -> String {
     let word = |on: bool| if on { "on" } else { "off" };
     match (current, pending) {
@@ -71,7 +71,7 @@ fn look(gpu: &GpuFacts) -> Look {
         compute_mode: or_na(gpu.compute_mode.clone()),
         persistence: or_na(gpu.persistence.map(|on| if on { "on" } else { "off" }.to_owned())),
         blocks: blocks_of(&gpu.mig_layout),
-        // Why without the index: it is in the first column, and equal GPUs share a row.
+        // Without the index, which is in the first column, because equal GPUs share a row.
         errors: gpu.errors.iter().map(|text| without_index(text, gpu.index)).collect(),
     }
 }

@@ -1,4 +1,4 @@
-//! Many alike things said once: changes of several GPUs, reasons of several nodes, failures of one cause.
+//! Combines similar items: changes of several GPUs, reasons of several nodes, failures with one cause.
 
 use std::collections::{BTreeMap, HashMap, HashSet, hash_map::Entry};
 
@@ -7,22 +7,22 @@ use gpufleet_protocol::{Awaiting, Change, Disruption, Layer, Property, Subject, 
 use super::{NodeModel, fold_numbers};
 use crate::event::{NodeState, Position, TaskReport, TaskStatus};
 
-/// Changes that are the same but for the GPU.
+/// Changes that are equal except for the GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ChangeGroup {
     pub task: String,
     pub kind: String,
     pub position: Position,
-    /// The host that was changed, where it is another one.
+    /// The changed host, if it is another one.
     pub delegated_to: Option<String>,
-    /// Empty where the change is not about a GPU.
+    /// Empty if the change is not about a GPU.
     pub gpus: Vec<u32>,
     /// What is common to all of them: see [`Change::of_any_gpu`].
     pub change: Change,
 }
 
 impl ChangeGroup {
-    /// `GPU 0-7`, or nothing.
+    /// Returns `GPU 0-7`, or an empty text.
     pub fn gpu_label(&self) -> String {
         if self.gpus.is_empty() {
             return String::new();
@@ -30,7 +30,7 @@ impl ChangeGroup {
         format!("GPU {}", fold_numbers(self.gpus.iter().copied()))
     }
 
-    /// `/etc/motd`, or `/etc/motd on login1` where another host was changed.
+    /// Returns `/etc/motd`, or `/etc/motd on login1` if another host was changed.
     pub fn what(&self) -> String {
         let what = self.change.what_of_gpu();
         match &self.delegated_to {
@@ -63,8 +63,8 @@ fn split_gpu(what: &str) -> (Option<u32>, &str) {
     }
 }
 
-/// Texts that differ in nothing but the GPU that they name, as one: `GPU 0-7 ECC enabled is pending`. Equal texts are
-/// said once.
+/// Combines texts that are equal except for the GPU that they name: `GPU 0-7 ECC enabled is pending`. Equal texts are
+/// listed once.
 pub fn fold_gpus<'a>(texts: impl IntoIterator<Item = &'a str>) -> Vec<String> {
     let mut groups: Vec<(Vec<u32>, (&str, &str))> = Vec::new();
     let mut places: HashMap<_, usize> = HashMap::new();
@@ -85,7 +85,7 @@ pub fn fold_gpus<'a>(texts: impl IntoIterator<Item = &'a str>) -> Vec<String> {
     groups.into_iter().map(told).collect()
 }
 
-/// The first GPU that a text names, and what stands around it.
+/// Returns the first GPU that a text names, and the text around it.
 fn find_gpu(text: &str) -> (Option<u32>, (&str, &str)) {
     for (at, found) in text.match_indices("GPU ") {
         let rest = &text[at + found.len()..];
@@ -99,11 +99,11 @@ fn find_gpu(text: &str) -> (Option<u32>, (&str, &str)) {
     (None, (text, ""))
 }
 
-/// Folds one node's changes over its GPUs, in the order in which they first appear.
+/// Combines one node's changes of several GPUs, in order of first appearance.
 pub fn fold_changes<'a>(changes: impl Iterator<Item = (&'a TaskReport, &'a Change)>) -> Vec<ChangeGroup> {
     let mut groups: Vec<ChangeGroup> = Vec::new();
-    // The groups of changes that are the same but for the GPU, in order, and how many of them name a GPU already: always
-    // the first ones, since each change goes to the first that lacks its GPU.
+    // For changes that are equal except for the GPU: their groups in order, and for each GPU the number of groups that
+    // contain it. These are always the first ones, since each change goes to the first group that lacks its GPU.
     let mut alike: HashMap<_, (Vec<usize>, HashMap<u32, usize>)> = HashMap::new();
     for (task, change) in changes {
         let gpu = change.subject.gpu_index();
@@ -135,8 +135,8 @@ pub fn fold_changes<'a>(changes: impl Iterator<Item = (&'a TaskReport, &'a Chang
     groups
 }
 
-/// Why these nodes are disturbed as much as they are: the changes of that class, each said once, those of GPUs and the most frequent
-/// first; values are named where all nodes share them.
+/// Returns why these nodes are disturbed that much: the changes of that class, each listed once, those of GPUs and the
+/// most frequent first; with values if all nodes share them.
 pub fn reasons<'a>(nodes: impl IntoIterator<Item = &'a NodeModel>, class: Disruption) -> Vec<String> {
     let mut seen: HashMap<About<'a>, Seen<'a>> = HashMap::new();
     for node in nodes {
@@ -216,23 +216,23 @@ struct Seen<'a> {
     change: Option<&'a Change>,
 }
 
-/// Nodes that went wrong for the same reason.
+/// Nodes that failed for the same reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cause {
     pub state: NodeState,
-    /// Task and its place, where one task is at fault.
+    /// The task and its place, if one task is the cause.
     pub task: Option<(String, Position)>,
     pub text: String,
     pub hosts: Vec<String>,
 }
 
-/// The task that decided a bad node's fate.
+/// Returns the task that decided the state of a bad node.
 pub(crate) fn culprit(node: &NodeModel) -> Option<&TaskReport> {
     let bad = [TaskStatus::Failed, TaskStatus::Unreachable, TaskStatus::Held, TaskStatus::Unknown];
     bad.into_iter().find_map(|status| node.tasks_in(status).next())
 }
 
-/// Text of a cause with the node's own name taken out, so that equal causes compare equal.
+/// Removes the node's own name from a cause's text, so that equal causes compare equal.
 pub(crate) fn without_name(text: &str, host: &str) -> String {
     let text = text.strip_prefix(host).and_then(|rest| rest.strip_prefix(": ")).unwrap_or(text);
     let whole = |text: &str, at: usize| {
@@ -245,7 +245,7 @@ pub(crate) fn without_name(text: &str, host: &str) -> String {
         for (at, _) in text.match_indices(host) {
             if at >= rest && whole(text, at) {
                 out.push_str(&text[rest..at]);
-                // Why not in commands: people copy them.
+                // Not in commands, because people copy them.
                 let in_command = text[..at].matches('`').count() % 2 == 1;
                 out.push_str(if in_command { "NODE" } else { "the node" });
                 rest = at + host.len();
@@ -256,7 +256,7 @@ pub(crate) fn without_name(text: &str, host: &str) -> String {
     out
 }
 
-/// The bad nodes by cause, in the order of the inventory.
+/// Returns the bad nodes by cause, in the order of the inventory.
 pub fn causes<'a>(nodes: impl IntoIterator<Item = &'a NodeModel>) -> Vec<Cause> {
     let mut all: Vec<Cause> = Vec::new();
     let mut index: HashMap<(NodeState, Option<Position>, String), usize> = HashMap::new();
@@ -276,7 +276,7 @@ pub fn causes<'a>(nodes: impl IntoIterator<Item = &'a NodeModel>) -> Vec<Cause> 
     all
 }
 
-/// `8x H100 80GB HBM3`: what tells nodes of one kind from those of another; `None` where no GPU could be read.
+/// Returns a node's hardware, such as `8x H100 80GB HBM3`; `None` if no GPU could be read.
 pub fn hardware_class(facts: &Facts) -> Option<String> {
     let mut names: BTreeMap<&str, usize> = BTreeMap::new();
     for gpu in &facts.gpu.gpus {

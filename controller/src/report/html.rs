@@ -1,7 +1,7 @@
-//! The report as one plain page of HTML, without scripts, styles or fonts from elsewhere.
+//! The report as one plain HTML page, without external scripts, styles or fonts.
 //!
-//! Texts of nodes are escaped, and a policy in the page lets a browser run and apply nothing but its own script and style,
-//! named by their digests: what slipped through would be text all the same.
+//! Texts of nodes are escaped. In addition, a policy in the page lets a browser run only the page's own script and
+//! style, identified by their digests.
 
 use base64ct::{Base64, Encoding};
 use minijinja::{
@@ -15,7 +15,7 @@ use crate::visible::{is_hidden, visible_lines};
 const STYLE: &str = include_str!("report.css");
 const SCRIPT: &str = include_str!("report.js");
 
-/// What a browser may do with the page.
+/// Returns the content security policy of the page.
 fn policy() -> String {
     let source = |text: &str| format!("'sha256-{}'", Base64::encode_string(&Sha256::digest(text)));
     format!(
@@ -25,7 +25,7 @@ fn policy() -> String {
     )
 }
 
-/// The page could not be rendered: a fault of the template, never of the data.
+/// The page could not be rendered: an error in the template, never in the data.
 #[derive(Debug, thiserror::Error)]
 #[error("render the report")]
 pub struct HtmlError(#[from] minijinja::Error);
@@ -33,19 +33,19 @@ pub struct HtmlError(#[from] minijinja::Error);
 /// Renders the report of a run, finished or not.
 ///
 /// # Errors
-/// Only a fault of the built-in template; a test renders every part of it.
+/// Only for an error in the built-in template; a test renders every part of it.
 pub fn html(model: &RunModel) -> Result<String, HtmlError> {
     let mut environment = Environment::new();
     environment.set_undefined_behavior(UndefinedBehavior::Strict);
     environment.set_formatter(|out, state, value| {
-        // Why not what is safe already: that is markup or JSON of our own.
+        // Not for safe values, which are gpufleet's own markup or JSON.
         match value.as_str().filter(|text| !value.is_safe() && text.contains(is_hidden)) {
             Some(text) => escape_formatter(out, state, &Value::from(visible_lines(text).as_ref())),
             None => escape_formatter(out, state, value),
         }
     });
     environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
-    // Why this name: its ending switches HTML escaping on, and every text here comes from somewhere else.
+    // The name's ending enables HTML escaping, which every text here needs.
     environment.add_template("report.html", include_str!("report.html.j2"))?;
     let page = Value::from(Serde(Page::of(model)));
     let (style, script) =
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
     use crate::report::sample;
 
-    /// Writes the pages where `SAMPLES` names a folder, for a look at them.
+    /// Writes the pages to the folder in `SAMPLES`, if set, for inspection.
     fn keep(name: &str, page: &str) {
         if let Some(folder) = std::env::var_os("SAMPLES") {
             std::fs::write(std::path::Path::new(&folder).join(name), page).unwrap();

@@ -1,4 +1,4 @@
-//! A run as JUnit XML, for machines that show test results: a suite a play, a case a task of a node.
+//! A run as JUnit XML, for programs that show test results: a suite for each play, a case for each task of a node.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use quick_junit::{NonSuccessKind, Report, TestCase, TestCaseStatus, TestSuite};
 use super::timing::{Case, Timing, is_bad};
 use crate::event::{NodeState, TaskStatus};
 
-/// The document.
+/// Returns the document.
 ///
 /// # Errors
 /// Those of the writer.
@@ -44,7 +44,7 @@ fn case(case: &Case) -> TestCase {
             }
             status
         }
-        // Why: what only the run itself can tell was not tested.
+        // Skipped: what only the run itself can tell was not tested.
         TaskStatus::Possible => {
             let mut status = TestCaseStatus::skipped();
             status.set_message("only the run itself can tell");

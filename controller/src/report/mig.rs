@@ -1,4 +1,4 @@
-//! MIG layouts as pictures: where each GPU instance sits on the eight memory slices of a GPU.
+//! Drawings of MIG layouts: the place of each GPU instance on the eight memory slices of a GPU.
 
 use gpufleet_protocol::{
     change::{MigInstances, Value},
@@ -6,9 +6,9 @@ use gpufleet_protocol::{
 };
 use serde::Serialize;
 
-/// Columns of one slice.
+/// Width of one slice, in columns.
 const SLICE: usize = 6;
-/// Memory slices of a GPU; parts with four draw each as two.
+/// Number of memory slices of a GPU; on GPUs with four, each is drawn as two.
 pub(crate) const GRID: u32 = 8;
 
 /// One instance of a drawing.
@@ -19,17 +19,17 @@ pub(crate) struct Block {
     pub size: u32,
 }
 
-/// Blocks of what a GPU has.
+/// Returns the blocks of a GPU's instances.
 pub(crate) fn blocks_of(instances: &[MigInstance]) -> Vec<Block> {
     let block = |one: &MigInstance| Block { profile: one.profile.clone(), start: one.start, size: one.size };
     instances.iter().map(block).collect()
 }
 
-/// How many slices a profile takes, by its share of the GPU's memory; `None` where that cannot be told.
+/// Returns the number of slices of a profile, by its share of the GPU's memory; `None` if it is unknown.
 fn slices(profile: &str, memory_mib: u64) -> Option<u32> {
     let label = profile.split(['+', '-']).next()?;
     let gigabytes: u64 = label.rsplit('.').next()?.strip_suffix("gb")?.parse().ok()?;
-    // Why: the label rounds, and 7g leaves a slice's compute but none of its memory unused.
+    // Rounded, because the label is, and because 7g leaves a compute slice unused but no memory.
     let share = (gigabytes * 1024 * u64::from(GRID) + memory_mib / 2).checked_div(memory_mib)?;
     u32::try_from(share).ok().filter(|size| (1..=GRID).contains(size))
 }
@@ -38,7 +38,7 @@ fn slices(profile: &str, memory_mib: u64) -> Option<u32> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Layout {
     pub blocks: Vec<Block>,
-    /// Whether the change gives the places; otherwise they are one way to have these instances.
+    /// Whether the change gives the places; otherwise they are one possible arrangement.
     pub exact: bool,
 }
 
@@ -58,7 +58,7 @@ pub(crate) fn layout_of(value: &Value, memory_mib: u64, there: &[Block]) -> Opti
         }
     }
     let exact = wanted.is_empty();
-    // Why: instances of the same profile stay where they are, as the run keeps them.
+    // Instances of the same profile keep their places, as in the run.
     let mut kept: Vec<&Block> = there.iter().collect();
     wanted.retain(|(profile, _)| match kept.iter().position(|block| block.profile == *profile) {
         Some(at) => {
@@ -77,7 +77,7 @@ pub(crate) fn layout_of(value: &Value, memory_mib: u64, there: &[Block]) -> Opti
         })?;
         placed.push(Block { profile, start, size });
     }
-    // Why: a GPU that is full of one profile has only one layout.
+    // A GPU that is full of one profile has only one layout.
     let full = placed.iter().map(|block| block.size).sum::<u32>() == GRID
         && placed.windows(2).all(|pair| pair[0].profile == pair[1].profile);
     fits(&placed).then_some(Layout { blocks: placed, exact: exact || full })
@@ -91,7 +91,7 @@ fn fits(blocks: &[Block]) -> bool {
     })
 }
 
-/// `|   3g.40gb   |   3g.40gb   |`, free slices as `..`; `None` where the blocks do not fit the grid.
+/// Draws `|   3g.40gb   |   3g.40gb   |`, free slices as `..`; `None` if the blocks do not fit the grid.
 pub(crate) fn drawing(blocks: &[Block]) -> Option<String> {
     if !fits(blocks) {
         return None;

@@ -1,7 +1,7 @@
 //! Reports: what a run did or found, folded from its events.
 //!
-//! Owns the model of a run, the verdict of each node, the exit code, the JSON document and the HTML page. It knows
-//! events and nothing else: no terminal, no file system, no clock. The same events always give the same report.
+//! Owns the model of a run, the verdict of each node, the exit code, the JSON document and the HTML page. Must not know
+//! anything but events: no terminal, no file system, no clock. The same events always give the same report.
 
 mod digests;
 mod document;

@@ -1,7 +1,7 @@
 //! The model of a run: every event folded into one value.
 //!
-//! Invariants: applying an event costs the same whatever the number of nodes (but for the start of a wave); the counts by state always add up to
-//! the number of nodes; an event about an unknown host adds that host rather than being lost.
+//! Invariants: the cost of applying an event does not depend on the number of nodes (except at the start of a wave);
+//! the counts by state always add up to the number of nodes; an event about an unknown host adds that host.
 
 use std::collections::{HashMap, HashSet, hash_map::Entry};
 
@@ -16,21 +16,21 @@ use crate::event::{
 };
 use crate::index::PlayIndex;
 
-/// What the events of one run add up to so far.
+/// The state of a run after its events so far.
 #[derive(Clone, Debug, Default)]
 pub struct RunModel {
     pub run: Option<RunStarted>,
     pub started: Option<Timestamp>,
-    /// Moment of the latest event.
+    /// Time of the latest event.
     pub latest: Option<Timestamp>,
     pub plays: Vec<PlayStarted>,
-    /// Play and wave that began last and has not ended, both from 0.
+    /// The play and wave that began last and have not ended, both from 0.
     pub current_wave: Option<(PlayIndex, usize)>,
-    /// When the window opens that the next wave waits for.
+    /// When the window opens for which the next wave waits.
     pub window_opens: Option<Timestamp>,
     pub notices: Vec<Notice>,
     pub finish: Option<RunFinished>,
-    /// Whether a process is at work on the run now: no event tells.
+    /// Whether a process works on the run now, which no event tells.
     pub at_work: bool,
     pub finished: Option<Timestamp>,
     nodes: Vec<NodeModel>,
@@ -50,7 +50,7 @@ pub enum Standing {
 }
 
 impl Standing {
-    /// Said of a run that is not over.
+    /// Returns the text for a run that is not over.
     pub const fn text(self) -> &'static str {
         match self {
             Self::Finished => "finished",
@@ -60,7 +60,7 @@ impl Standing {
     }
 }
 
-/// Something said about the whole run.
+/// A message about the whole run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {
     pub at: Timestamp,
@@ -73,34 +73,34 @@ pub struct Notice {
 pub struct NodeModel {
     pub name: String,
     pub state: NodeState,
-    /// What the state is about, such as who is in the way.
+    /// Details of the state, such as what blocks the node.
     pub detail: Option<String>,
-    /// Since when the node is in its state or at its task.
+    /// When the node entered its state or began its task.
     pub since: Option<Timestamp>,
-    /// When the process that is on, or was the last, first heard of it.
+    /// When the current or last process first had an event about it.
     pub first: Option<Timestamp>,
     pub connection: Option<Connection>,
-    /// The task that runs right now, where the stream tells.
+    /// The task that runs now, if the events tell.
     pub running: Option<RunningTask>,
-    /// The latest word of a running task.
+    /// The latest progress message of the running task.
     pub progress: Option<String>,
     pub tasks: Vec<TaskReport>,
     pub facts: Option<Box<Facts>>,
-    /// When they were read.
+    /// When the facts were read.
     pub facts_at: Option<Timestamp>,
-    /// Whether the run changed or rebooted the node since.
+    /// Whether the run has changed or rebooted the node since then.
     changed_since_facts: bool,
     pub idle: Option<IdleReport>,
-    /// What happened between it and its scheduler.
+    /// Events between the node and its scheduler.
     pub drains: Vec<(Timestamp, DrainStep)>,
-    /// A permit that was asked for and not given yet.
+    /// A permit that was requested and not granted yet.
     pub wanted: Option<Wanted>,
     pub reboots: Vec<Reboot>,
     pub outcome: Option<NodeOutcome>,
-    /// A permit was given for it, and the node was not given back since.
+    /// Whether a permit was granted, and the node was not given back since.
     permitted: bool,
     live_counts: RecapCounts,
-    /// What earlier processes of the run spent on it, in seconds.
+    /// Time that earlier processes of the run spent on it, in seconds.
     earlier_s: u64,
 }
 
@@ -123,13 +123,13 @@ pub struct Wanted {
     pub why: String,
 }
 
-/// One reboot that the run asked for.
+/// A reboot that the run requested.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reboot {
     pub why: Vec<String>,
-    /// Boot id before it.
+    /// The boot id before it.
     pub before: String,
-    /// Boot id after it and the seconds it took; `None` while the node is away.
+    /// The boot id after it and its duration in seconds; `None` while the node is away.
     pub after: Option<(String, u64)>,
 }
 
@@ -159,7 +159,7 @@ impl NodeModel {
         }
     }
 
-    /// Forgets what it could not do: a process that goes on does it again.
+    /// Drops tasks that were held or unreachable: the resuming process does them again.
     fn take_up(&mut self) {
         let undone = |task: &TaskReport| {
             matches!(task.status, TaskStatus::Held | TaskStatus::Unreachable)
@@ -176,17 +176,17 @@ impl NodeModel {
         }
     }
 
-    /// The recap's numbers: those of the outcome, or what was counted so far.
+    /// Returns the recap's counts: those of the outcome, or those so far.
     pub fn counts(&self) -> RecapCounts {
         self.outcome.as_ref().map_or(self.live_counts, |outcome| outcome.counts)
     }
 
-    /// Changes made (`run`) or found (`plan`, `audit`), with their task; those of held tasks are not among them.
+    /// Returns changes made (`run`) or found (`plan`, `audit`), with their task, without those of held tasks.
     pub fn changes(&self) -> impl Iterator<Item = (&TaskReport, &Change)> {
         self.reports_with_changes(false)
     }
 
-    /// Changes that were needed and not made, because a person has to decide first.
+    /// Returns changes that are needed but were not made, because a person has to decide first.
     pub fn changes_not_made(&self) -> impl Iterator<Item = (&TaskReport, &Change)> {
         self.reports_with_changes(true)
     }
@@ -194,27 +194,27 @@ impl NodeModel {
     fn reports_with_changes(&self, held: bool) -> impl Iterator<Item = (&TaskReport, &Change)> {
         self.tasks
             .iter()
-            // Why: the proof at the end repeats what its task has reported already.
+            // The final verification repeats what the task has reported already.
             .filter(move |task| task.phase != Phase::Verify && (task.status == TaskStatus::Held) == held)
             .flat_map(|task| task.changes.iter().map(move |change| (task, change)))
     }
 
-    /// The changes as records for programs.
+    /// Returns the changes as records for programs.
     pub fn change_records(&self) -> Vec<ChangeRecord> {
         self.changes().map(|(task, change)| ChangeRecord::new(task, change)).collect()
     }
 
-    /// What stands in the way of its changes now, each once.
+    /// Returns what blocks its changes now, without duplicates.
     pub fn blockers(&self) -> Vec<&Blocker> {
         each_once(self.tasks.iter().flat_map(|task| &task.blockers))
     }
 
-    /// What its tasks warn of, each once.
+    /// Returns the warnings of its tasks, without duplicates.
     pub fn warnings(&self) -> Vec<&str> {
         each_once(self.tasks.iter().flat_map(|task| &task.warnings).map(String::as_str))
     }
 
-    /// What is written and waits for an activation, as the latest report of each task says.
+    /// Returns what is written and waits for an activation, from the latest report of each task.
     pub fn awaiting(&self) -> Vec<&Awaiting> {
         let mut latest: Vec<&TaskReport> = Vec::new();
         let mut places: HashMap<_, usize> = HashMap::new();
@@ -230,17 +230,17 @@ impl NodeModel {
         each_once(latest.into_iter().flat_map(|task| &task.awaiting))
     }
 
-    /// Tasks that ended in this status, ignored and rescued failures left out.
+    /// Returns tasks that ended in this status, without ignored and rescued failures.
     pub fn tasks_in(&self, status: TaskStatus) -> impl Iterator<Item = &TaskReport> {
         self.tasks.iter().filter(move |task| task.status == status && !task.ignored && !task.rescued)
     }
 
-    /// How much of what is declared was judged, where the run only reads; empty where it writes.
+    /// Returns how much of the declaration was judged, if the run only reads; empty if it writes.
     pub fn judged(&self, verb: Verb) -> Judged {
         if verb.writes() { Judged::default() } else { Judged::of(&self.tasks) }
     }
 
-    /// Whether something went wrong that people must hear about.
+    /// Whether something went wrong that needs a person's attention.
     pub const fn is_bad(&self) -> bool {
         matches!(
             self.state,
@@ -248,18 +248,18 @@ impl NodeModel {
         )
     }
 
-    /// Whether the facts are no result of the run: it changed or rebooted the node since they were read.
+    /// Whether the facts are outdated: the run changed or rebooted the node after they were read.
     pub fn facts_are_old(&self) -> bool {
         let away = self.reboots.last().is_some_and(|reboot| reboot.after.is_none());
         self.facts.is_some() && (self.changed_since_facts || away)
     }
 
-    /// Whether the run did not lead it to an end.
+    /// Whether the run did not bring the node to an end.
     pub const fn is_left(&self) -> bool {
         !matches!(self.state, NodeState::Done | NodeState::Compliant)
     }
 
-    /// Why the node is as it is, in one sentence where there is one.
+    /// Returns why the node is in its state, in one sentence if possible.
     pub fn message(&self) -> Option<&str> {
         let said = self.outcome.as_ref().and_then(|outcome| outcome.message.as_deref());
         let task = || {
@@ -269,12 +269,12 @@ impl NodeModel {
         said.or_else(|| if self.is_bad() { self.detail.as_deref().or_else(task) } else { None })
     }
 
-    /// Whether the run took it out of service, or was about to, and nobody heard of its return.
+    /// Whether the run took it out of service, or was about to, and no event says that it was given back.
     fn may_be_out(&self) -> bool {
         self.permitted || self.drains.last().is_some_and(|(_, step)| step.holds())
     }
 
-    /// Whole seconds that the node took, or has taken until `now`.
+    /// Returns the time that the node took, or has taken until `now`, in whole seconds.
     pub fn seconds(&self, now: Option<Timestamp>) -> u64 {
         let of_process = match &self.outcome {
             Some(outcome) => outcome.seconds,
@@ -283,20 +283,20 @@ impl NodeModel {
         self.earlier_s.saturating_add(of_process)
     }
 
-    /// Highest disruption among its changes and what still waits.
+    /// Returns the highest disruption among its changes and what still waits.
     pub fn disruption(&self) -> Option<Disruption> {
         let changes = self.changes().chain(self.changes_not_made()).map(|(_, change)| change.disruption);
         changes.chain(self.awaiting().into_iter().map(|one| one.activation)).max()
     }
 }
 
-/// Equal things once, in the order in which they first appear.
+/// Removes duplicates, and keeps the order of first appearance.
 fn each_once<T: Copy + Eq + std::hash::Hash>(all: impl Iterator<Item = T>) -> Vec<T> {
     let mut seen = HashSet::new();
     all.filter(|one| seen.insert(*one)).collect()
 }
 
-/// Whole seconds from one moment to another; 0 where either is not known or the clock went backwards.
+/// Returns whole seconds between two times; 0 if either is unknown or the clock went backwards.
 pub(crate) fn seconds_between(from: Option<Timestamp>, to: Option<Timestamp>) -> u64 {
     match (from, to) {
         (Some(from), Some(to)) => u64::try_from(to.as_second() - from.as_second()).unwrap_or(0),
@@ -305,12 +305,12 @@ pub(crate) fn seconds_between(from: Option<Timestamp>, to: Option<Timestamp>) ->
 }
 
 impl RunModel {
-    /// Whether `gpufleet resume` can go on with the run.
+    /// Whether `gpufleet resume` can continue the run.
     pub fn is_resumable(&self) -> bool {
         self.finish.as_ref().is_none_or(|finish| finish.resumable)
     }
 
-    /// Whether the run is over, and if not, whether anybody is at work on it.
+    /// Returns whether the run is over, and if not, whether a process works on it.
     pub const fn standing(&self) -> Standing {
         match (&self.finish, self.at_work) {
             (Some(_), _) => Standing::Finished,
@@ -319,7 +319,7 @@ impl RunModel {
         }
     }
 
-    /// Nodes that look as declared, of which not everything was judged.
+    /// Returns nodes that look as declared but were not fully judged.
     pub fn not_judged(&self) -> Vec<&str> {
         let verb = self.verb();
         let calm = |node: &&NodeModel| matches!(node.state, NodeState::Done | NodeState::Compliant);
@@ -327,12 +327,12 @@ impl RunModel {
         self.nodes.iter().filter(calm).filter(partly).map(|node| node.name.as_str()).collect()
     }
 
-    /// How many nodes are in each state, in words: `2 done, 1 failed`.
+    /// Returns the number of nodes in each state, in words: `2 done, 1 failed`.
     pub fn counts_text(&self) -> String {
         let open = self.not_judged().len();
         let mut parts: Vec<String> = Vec::new();
         for state in NodeState::ALL {
-            // Why: in a reading nobody is done, so that all of those are among the compliant.
+            // A reading leaves no node done, so that all of these are counted as compliant.
             let less = if state == NodeState::Compliant { open } else { 0 };
             match self.count(state) - less.min(self.count(state)) {
                 0 => {}
@@ -349,7 +349,7 @@ impl RunModel {
         Self::default()
     }
 
-    /// The model of a whole stream.
+    /// Folds a whole stream.
     pub fn of<'a>(events: impl IntoIterator<Item = &'a Event>) -> Self {
         let mut model = Self::new();
         for event in events {
@@ -358,7 +358,7 @@ impl RunModel {
         model
     }
 
-    /// Nodes in inventory order.
+    /// Returns the nodes in inventory order.
     pub fn nodes(&self) -> &[NodeModel] {
         &self.nodes
     }
@@ -367,12 +367,12 @@ impl RunModel {
         self.nodes.get(*self.index.get(host)?)
     }
 
-    /// How many nodes are in this state.
+    /// Returns the number of nodes in this state.
     pub fn count(&self, state: NodeState) -> usize {
         self.by_state.get(&state).copied().unwrap_or(0)
     }
 
-    /// Names of the nodes in this state, in inventory order.
+    /// Returns the names of nodes in this state, in inventory order.
     pub fn in_state(&self, state: NodeState) -> Vec<&str> {
         self.nodes.iter().filter(|node| node.state == state).map(|node| node.name.as_str()).collect()
     }
@@ -385,7 +385,8 @@ impl RunModel {
         self.run.as_ref().map_or(Verb::Run, |run| run.verb)
     }
 
-    /// Nodes that this run took out of service and did not bring back: its last word, or what was heard of the nodes.
+    /// Returns nodes that this run took out of service and did not give back, by its last event or by those of the
+    /// nodes.
     pub fn out_of_service(&self) -> Vec<String> {
         if let Some(finish) = &self.finish {
             return finish.out_of_service.clone();
@@ -396,7 +397,7 @@ impl RunModel {
         self.nodes.iter().filter(out).map(|node| node.name.clone()).collect()
     }
 
-    /// Why the run ended before its end, if it did.
+    /// Returns why the run ended early, if it did.
     pub fn stopped(&self) -> Option<&str> {
         self.finish.as_ref().and_then(|finish| finish.stopped.as_deref())
     }
@@ -426,7 +427,7 @@ impl RunModel {
         }
     }
 
-    /// All nodes are read before the first wave; those whose wave has not begun have nothing to do until then.
+    /// Ends the preflight of nodes whose wave has not begun: all nodes are read before the first wave.
     fn end_preflight(&mut self, wave: &[String], at: Timestamp) {
         if self.count(NodeState::Preflight) == 0 {
             return;
@@ -458,7 +459,7 @@ impl RunModel {
                 self.run = Some(run.clone());
             }
             What::PlayStarted(play) => {
-                // Why: a run that was cut off before a play's first wave plans it anew.
+                // A run that was cut off before a play's first wave plans the play again.
                 self.plays.retain(|known| known.play != play.play);
                 self.plays.push(play.clone());
             }
@@ -502,11 +503,11 @@ impl RunModel {
                 node.progress = None;
                 node.since = Some(event.at);
                 node.live_counts.count(report);
-                // Why those too that failed: a task that did not get to its end may have changed much by then.
+                // Failed tasks too, because they may have changed much before.
                 let changed = report.status == TaskStatus::Changed
                     || (report.status != TaskStatus::Held && !report.changes.is_empty());
                 node.changed_since_facts |= writes && changed && report.delegated_to.is_none();
-                // Why: what `register` got can be large and may be secret; no report shows it.
+                // Registered data can be large and may be secret; no report shows it.
                 node.tasks.push(TaskReport { data: serde_json::Map::new(), ..report.clone() });
             }
             What::PermitWanted { host, class, why } => {
@@ -535,7 +536,7 @@ impl RunModel {
             What::Rebooted { host, boot_id, seconds } => {
                 let node = self.node_mut(host);
                 node.changed_since_facts = true;
-                // Why: what waited for the reboot has it now; whatever did not become current is reported anew.
+                // What waited for the reboot is current now; anything else is reported again.
                 for task in &mut node.tasks {
                     task.awaiting.clear();
                 }
@@ -565,7 +566,7 @@ impl RunModel {
             What::RunResumed { .. } => {
                 self.finish = None;
                 self.finished = None;
-                // Why: the process that goes on stops for reasons of its own.
+                // The resuming process stops for reasons of its own.
                 self.notices.retain(|notice| !tells_of_a_stop(&notice.text));
                 let mut again = Vec::new();
                 for node in &mut self.nodes {

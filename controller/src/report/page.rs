@@ -1,4 +1,4 @@
-//! What the HTML page shows, made ready for its template: nothing is computed there.
+//! The data of the HTML page, ready for its template, which computes nothing.
 
 use gpufleet_protocol::{Certainty, Disruption, Property};
 use jiff::{Timestamp, tz::TimeZone};
@@ -29,12 +29,12 @@ pub(super) struct Page {
     took: String,
     exit_code: u8,
     headline: String,
-    /// What is to be said of a run that is not over, and of which moment all of the page is.
+    /// A note for a run that is not over; `as_of` is the time of the page's data.
     not_over: Option<&'static str>,
     as_of: String,
-    /// What the nodes have, and how many have it; the most frequent first.
+    /// Hardware classes and their number of nodes, the most frequent first.
     hardware: Vec<(String, usize)>,
-    /// Nodes that are unknown because something could not be read, and because not everything was judged.
+    /// Nodes that are unknown because something could not be read; `unjudged`: because not everything was judged.
     unread: usize,
     unjudged: usize,
     percent: String,
@@ -54,12 +54,12 @@ struct Tile {
     verdict: Verdict,
     label: &'static str,
     count: usize,
-    /// Where its part of the bar begins, and how long it is, in percent.
+    /// Start and length of its part of the bar, in percent.
     from: f64,
     share: f64,
 }
 
-/// One thing to do, for the nodes that need it.
+/// An action, and the nodes that need it.
 #[derive(Debug, Serialize)]
 struct Next {
     action: NextAction,
@@ -75,15 +75,15 @@ struct Node {
     name: String,
     state: NodeState,
     verdict: Verdict,
-    /// Of the verdict, the worst first.
+    /// Rank of the verdict, the worst first.
     rank: usize,
     action: NextAction,
     hardware: String,
-    /// When its facts were read, in words, and whether before this run changed it.
+    /// When its facts were read, in words, and whether that was before this run changed it.
     read: String,
-    /// `3 of 4 tasks judged`; none in a run.
+    /// `3 of 4 tasks judged`; `None` in a run.
     judged: Option<String>,
-    /// Digests that the page shows shortened, whole.
+    /// The full digests that the page shows shortened.
     digests: Vec<String>,
     brief: String,
     message: Option<String>,
@@ -96,7 +96,7 @@ struct Node {
     warnings: Vec<String>,
     clients: Vec<String>,
     reboots: Vec<String>,
-    /// What happened between it and its scheduler, with the time of day.
+    /// Events between the node and its scheduler, with the time of day.
     drains: Vec<(String, String)>,
     counts: RecapCounts,
     seconds: u64,
@@ -120,7 +120,7 @@ struct Change {
     diff: Option<String>,
     /// Whether the layouts before and after are known.
     drawn: bool,
-    /// Whether the places after are declared.
+    /// Whether the places after the change are declared.
     exact: bool,
     before: Vec<Block>,
     after: Vec<Block>,
@@ -133,11 +133,11 @@ struct Told {
     text: String,
 }
 
-/// How the line of a held node begins.
+/// The beginning of a held node's line.
 const HELD: &str = "held: ";
 
-/// What tasks said, each thing once: a loop's item and its whole task say the same, and so do the GPUs of a node. What
-/// the node's own line says already is not said again.
+/// Returns the messages of tasks without duplicates: a loop's item and its whole task say the same, and so do the GPUs
+/// of a node. What the node's own line says is left out.
 fn told<'a>(tasks: impl Iterator<Item = &'a TaskReport>, brief: &str) -> Vec<Told> {
     let mut all: Vec<(&str, String, Vec<&str>)> = Vec::new();
     for task in tasks {
@@ -159,7 +159,7 @@ fn told<'a>(tasks: impl Iterator<Item = &'a TaskReport>, brief: &str) -> Vec<Tol
     all.into_iter().flat_map(each).collect()
 }
 
-/// Whether a node's own line says this of this task, and nothing else.
+/// Whether a node's own line says exactly this about this task.
 fn says(brief: &str, task: Option<&str>, text: &str) -> bool {
     let said = brief.strip_prefix(HELD).unwrap_or(brief);
     let of_task = || said.strip_prefix(task?)?.strip_prefix(": ");
@@ -211,7 +211,7 @@ impl Page {
             }
             nodes.push(Node::of(node, verb));
         }
-        // Why: a stable sort keeps the inventory's order within a verdict.
+        // A stable sort keeps the inventory's order within a verdict.
         nodes.sort_by_key(|node| std::cmp::Reverse(node.verdict));
         let mut before = 0;
         let share = |count: usize| if total == 0 { 0.0 } else { count as f64 * 100.0 / total as f64 };
@@ -231,7 +231,7 @@ impl Page {
         let unread = unknown().count() - unjudged;
         let is_good = |verdict| matches!(verdict, Verdict::Ok | Verdict::Warn | Verdict::Na);
         let good: usize = tiles.iter().filter(|tile| is_good(tile.verdict)).map(|tile| tile.count).sum();
-        // Why: rounded down, so that 100 % means all of them.
+        // Rounded down, so that 100 % means all of them.
         let tenths = (good * 1000).checked_div(total).unwrap_or(0);
         let plays: Vec<&str> = model.plays.iter().map(|play| play.name.as_str()).collect();
         Self {
@@ -274,7 +274,7 @@ impl Page {
     }
 }
 
-/// Whether nothing else makes it unknown.
+/// Whether the node is unknown only because not everything was judged.
 fn is_unjudged(node: &NodeModel, verb: Verb) -> bool {
     let unread = node.tasks_in(TaskStatus::Unknown).next().is_some();
     !unread
@@ -299,7 +299,7 @@ fn hardware(model: &RunModel) -> Vec<(String, usize)> {
     all
 }
 
-/// What was said of the whole run, each thing once, without what says again why it stopped.
+/// Returns the messages about the whole run without duplicates, and without those that repeat why it stopped.
 fn notices(model: &RunModel) -> Vec<(Level, String)> {
     let mut all: Vec<(Level, String)> = Vec::new();
     for notice in &model.notices {
@@ -320,7 +320,7 @@ fn seconds_text(seconds: u64) -> String {
     }
 }
 
-/// Why a node is as it is, in one line.
+/// Returns why a node is in its state, in one line.
 fn brief(node: &NodeModel, verb: Verb) -> String {
     if let Some(Cause { task, text, .. }) = causes([node]).into_iter().next() {
         let text = match task {
@@ -347,7 +347,7 @@ fn brief(node: &NodeModel, verb: Verb) -> String {
     }
 }
 
-/// Nodes that are not as declared, by what to do and why.
+/// Groups nodes that are not as declared by action and reason.
 fn next(model: &RunModel, verb: Verb) -> Vec<Next> {
     let mut groups: Vec<(Verdict, NextAction, String, Vec<&str>)> = Vec::new();
     for node in model.nodes() {
@@ -376,7 +376,7 @@ fn next(model: &RunModel, verb: Verb) -> Vec<Next> {
 }
 
 impl Change {
-    /// Those of GPUs first.
+    /// Converts all changes, those of GPUs first.
     fn all(groups: Vec<ChangeGroup>, node: &NodeModel, digests: &mut Vec<String>) -> Vec<Self> {
         let mut groups = groups;
         groups.sort_by_key(|group| (group.gpus.is_empty(), !group.kind.starts_with("gpu_")));
@@ -416,7 +416,7 @@ impl Node {
         let mut digests = Vec::new();
         let brief = brief(node, verb);
         let in_status = |status: TaskStatus| told(node.tasks_in(status), &brief);
-        // Why not where the line or a task has it: it stands on the page once for the node.
+        // Left out if the line or a task says it already.
         let message = node.message().filter(|text| {
             let same = |task: &TaskReport| task.message.as_deref() == Some(*text);
             let task = culprit(node).map(|task| task.task.as_str());

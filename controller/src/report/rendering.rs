@@ -1,9 +1,9 @@
-//! The documents that a report is written as. A new one is a file with its function, and a line in [`RENDERERS`].
+//! The formats of a report. A new one is a file with its function, and a line in [`RENDERERS`].
 
 use super::{RunModel, Timing, document::json, html::html, junit::junit};
 use crate::event::Event;
 
-/// Why a document could not be made: always a fault of gpufleet's, never of what it tells.
+/// A document could not be created: always an error of gpufleet, never of the data.
 #[derive(Debug, thiserror::Error)]
 #[error("the report cannot be written as {format}")]
 pub struct RenderError {
@@ -13,14 +13,14 @@ pub struct RenderError {
 
 type Fault = Box<dyn std::error::Error + Send + Sync>;
 
-/// One kind of document.
+/// A document format.
 #[derive(Debug)]
 pub struct Renderer {
-    /// The word of `--format`.
+    /// The word for `--format`.
     pub name: &'static str,
-    /// How the name of a file ends that gets it, without the dot.
+    /// The file name extension, without the dot.
     pub ending: &'static str,
-    /// What it is for, for the help.
+    /// Its purpose, for the help.
     pub summary: &'static str,
     make: fn(&RunModel, &[Event]) -> Result<String, Fault>,
 }
@@ -46,21 +46,21 @@ static JUNIT: Renderer = Renderer {
     make: |_, events| Ok(junit(&Timing::of(events))?),
 };
 
-/// Every kind of document, in the order of the help.
+/// All formats, in the order of the help.
 pub static RENDERERS: &[&Renderer] = &[&JSON, &HTML, &JUNIT];
 
 impl Renderer {
-    /// The one that a word of `--format` names.
+    /// Returns the format with this name.
     pub fn of(name: &str) -> Option<&'static Self> {
         RENDERERS.iter().copied().find(|renderer| renderer.name == name)
     }
 
-    /// The one for a file with this ending; `None` where no kind of document has it.
+    /// Returns the format with this file name extension; `None` if there is none.
     pub fn for_ending(ending: &str) -> Option<&'static Self> {
         RENDERERS.iter().copied().find(|renderer| renderer.ending == ending)
     }
 
-    /// The document of a run, over or not: of its model, or of the events that the model was made of.
+    /// Renders a run, finished or not, from its model or from the events of that model.
     ///
     /// # Errors
     /// [`RenderError`].

@@ -1,4 +1,4 @@
-//! Streams of events as runs give them, for the tests of reports and screens.
+//! Sample event streams, for the tests of reports and screens.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use crate::event::{
 };
 use crate::index::PlayIndex;
 
-/// Builds a stream, one second after the other.
+/// Builds a stream with one second between events.
 pub(crate) struct Stream {
     pub(crate) events: Vec<Event>,
     now: Timestamp,
@@ -96,7 +96,7 @@ impl Stream {
         self.push(What::TaskFinished { host: host.to_owned(), report })
     }
 
-    /// Ends a node with the counts that its reports add up to.
+    /// Ends a node with the counts of its reports.
     pub(crate) fn end(&mut self, host: &str, state: NodeState, message: Option<&str>) -> &mut Self {
         let mut counts = RecapCounts::default();
         let mut rebooted = false;
@@ -138,7 +138,7 @@ pub(crate) fn names(count: usize) -> Vec<String> {
     (1..=count).map(|n| format!("gpu{n:03}")).collect()
 }
 
-/// A report of a task at a line of the playbook.
+/// Returns a report of a task at a line of the playbook.
 pub(crate) fn report(kind: &str, line: u32, status: TaskStatus) -> TaskReport {
     let op_id = OpId::new(PlayIndex(0), format!("tasks.{line}"), "gpu001");
     let position = Position { file: "playbooks/bringup.yaml".into(), line, column: 7 };
@@ -163,7 +163,7 @@ fn value(text: &str) -> Value {
     }
 }
 
-/// A changed task that says the same of eight GPUs.
+/// Returns a changed task with the same change on eight GPUs.
 pub(crate) fn on_gpus(
     kind: &str,
     line: u32,
@@ -244,7 +244,7 @@ pub(crate) fn facts(model: &str, mig: bool) -> Facts {
     }
 }
 
-/// A policy with everything in it, for the hosts of [`plan`].
+/// Returns a policy with every setting, for the hosts of [`plan`].
 pub(crate) fn policy() -> PolicyShape {
     let domain = |name: &str, hosts: std::ops::Range<u32>| DomainShape {
         name: name.to_owned(),
@@ -276,7 +276,7 @@ pub(crate) fn policy() -> PolicyShape {
     }
 }
 
-/// `plan` of 16 nodes: reboots, live changes, a hung NVML and a command nobody can foresee.
+/// A `plan` of 16 nodes: reboots, live changes, a hung NVML and a command with unpredictable effect.
 pub(crate) fn plan() -> Vec<Event> {
     let hosts: Vec<String> = (33..49).map(|n| format!("gpu{n:03}")).collect();
     let mut s = Stream::new();
@@ -330,7 +330,7 @@ pub(crate) fn plan() -> Vec<Event> {
     s.events
 }
 
-/// `run` on 8 nodes: one reboots, one fails, one is held, one is unreachable.
+/// A `run` on 8 nodes: one reboots, one fails, one is held, one is unreachable.
 pub(crate) fn run() -> Vec<Event> {
     let hosts = names(8);
     let mut s = Stream::new();
@@ -406,7 +406,7 @@ pub(crate) fn run() -> Vec<Event> {
     s.events
 }
 
-/// `audit` of a fleet where a few in a hundred are not as declared.
+/// An `audit` of a fleet in which a few in a hundred nodes are not as declared.
 pub(crate) fn audit(count: usize) -> Vec<Event> {
     let hosts = names(count);
     let mut s = Stream::new();

@@ -1,4 +1,4 @@
-//! The document against its schema, verdicts, exit codes, and the model's own rules.
+//! Tests of the document against its schema, of verdicts, exit codes, and the model's invariants.
 
 use std::sync::LazyLock;
 
@@ -13,10 +13,10 @@ use super::{
 use crate::event::{DrainStep, DurationOrigin, Event, NodeState, Phase, TaskReport, TaskStatus, Verb, What};
 use crate::index::PlayIndex;
 
-/// Every document that a test makes goes through this.
+/// Checks a document; every document that a test creates passes through this.
 ///
 /// # Panics
-/// When the document does not fit the schema.
+/// If the document does not fit the schema.
 pub(super) fn fits_its_schema(document: &Value) {
     static SCHEMA: LazyLock<jsonschema::Validator> =
         LazyLock::new(|| jsonschema::validator_for(&document_schema()).unwrap());
@@ -83,7 +83,7 @@ fn what_was_not_judged_is_not_as_declared() {
     assert_eq!(computed_exit_code(&reading(Verb::Audit, std::slice::from_ref(&command)), rules), 3);
     assert_eq!(computed_exit_code(&reading(Verb::Plan, std::slice::from_ref(&command)), rules), 0);
     assert_eq!(computed_exit_code(&reading(Verb::Audit, std::slice::from_ref(&fine)), rules), 0);
-    // What is known to differ is changed by a run, whatever else is not known.
+    // A run changes what is known to differ, whatever else is unknown.
     let drift = reading(Verb::Audit, &[command, sample::swappiness(5)]);
     let verdict = (drift.nodes()[0].verdict(Verb::Audit), drift.nodes()[0].next_action(Verb::Audit));
     assert_eq!(verdict, (Verdict::Drift, NextAction::Apply));
@@ -168,7 +168,7 @@ fn the_page_says_each_thing_once() {
     s.end(&hosts[0], NodeState::Failed, Some(why));
     let page = html(&RunModel::of(&s.events)).unwrap();
     let count = |text: &str| page.matches(text).count();
-    // What to do next, and the node's own line with its title.
+    // In the next actions, in the node's own line, and in that line's title.
     assert_eq!(count(why), 3, "{page}");
     assert_eq!((count("GPU 0-7 ECC enabled is pending"), count("GPU 0-7 is warm")), (1, 1));
     assert_eq!((count("GPU 3 "), count("GPU 7 ")), (0, 0));
@@ -313,7 +313,7 @@ fn the_worst_wins() {
         (audit(Skipped, vec![]), Verdict::Unknown, NextAction::Investigate),
         (audit(Failed, vec![]), Verdict::Fail, NextAction::Investigate),
         (judge(&one(Verb::Run, Held, vec![])), Verdict::Drift, NextAction::Investigate),
-        // What a run changed is no drift any more.
+        // A change that the run has made is no drift any more.
         (judge(&one(Verb::Run, Done, vec![ecc()])), Verdict::Ok, NextAction::None),
     ];
     for (at, (found, verdict, action)) in cases.into_iter().enumerate() {

@@ -1,7 +1,7 @@
 //! How long each task took on each node, from the events of a run.
 //!
-//! A task's time is from the moment its operation goes to the node to its report: a drain or a reboot that it needs
-//! counts, waiting for other nodes does not. Tasks that never leave this machine take none.
+//! A task's time is from the moment when its operation goes to the node until its report: it includes a drain or a
+//! reboot that the task needs, but not the wait for other nodes. Tasks that run on the controller only take no time.
 
 use std::collections::HashMap;
 
@@ -16,22 +16,22 @@ use crate::index::PlayIndex;
 pub struct Case {
     pub play: PlayIndex,
     pub host: String,
-    /// Without what `register` got.
+    /// The report, without registered data.
     pub report: TaskReport,
     pub ms: u64,
 }
 
-/// Everything that ended so far, in order.
+/// Everything that has ended so far, in order.
 #[derive(Clone, Debug, Default)]
 pub struct Timing {
     /// Names by index.
     pub plays: Vec<(PlayIndex, String)>,
     pub cases: Vec<Case>,
-    /// Nodes that ended without a task that says why: name, state, message.
+    /// Nodes that ended without a task that explains it: name, state, message.
     pub losses: Vec<(PlayIndex, String, NodeState, String)>,
     current: PlayIndex,
     begun: HashMap<String, Timestamp>,
-    /// What the items of a loop took that goes on.
+    /// Time of the items of unfinished loops.
     items: HashMap<String, u64>,
 }
 
@@ -40,22 +40,22 @@ pub struct Timing {
 pub struct TaskTime {
     pub task: String,
     pub position: Position,
-    /// Of all nodes together.
+    /// Total of all nodes.
     pub total_ms: u64,
     pub nodes: usize,
-    /// The node that took longest.
+    /// The slowest node, and its time.
     pub slowest: (String, u64),
 }
 
 impl Timing {
-    /// What the events of a run tell, in their order.
+    /// Folds the events of a run, in their order.
     pub fn of(events: &[Event]) -> Self {
         let mut timing = Self::default();
         events.iter().for_each(|event| timing.apply(event));
         timing
     }
 
-    /// Takes one event.
+    /// Folds one event.
     pub fn apply(&mut self, event: &Event) {
         match &event.what {
             What::PlayStarted(play) => {
@@ -83,7 +83,7 @@ impl Timing {
     }
 
     fn finished(&mut self, host: &str, report: &TaskReport, at: Timestamp) {
-        // Why removed: the members of a GPU group report one after the other, and the first has the time of all.
+        // Removed, because the members of a GPU group report one after the other, and the first has the time of all.
         let begun = self.begun.remove(host);
         let ms = begun.map_or(0, |begun| {
             u64::try_from(at.as_millisecond() - begun.as_millisecond()).unwrap_or_default()
@@ -101,7 +101,7 @@ impl Timing {
         self.cases.push(Case { play: self.current, host: host.to_owned(), report, ms });
     }
 
-    /// Tasks by the time that they took, the slowest first.
+    /// Returns the tasks by their time, the slowest first.
     pub fn tasks(&self) -> Vec<TaskTime> {
         let mut index: HashMap<(PlayIndex, &Position), usize> = HashMap::new();
         let mut tasks: Vec<TaskTime> = Vec::new();
@@ -128,7 +128,7 @@ impl Timing {
     }
 }
 
-/// Whether it is one that people must hear about.
+/// Whether the report needs a person's attention.
 pub(super) const fn is_bad(report: &TaskReport) -> bool {
     matches!(
         report.status,

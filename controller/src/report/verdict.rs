@@ -1,4 +1,4 @@
-//! Judgement: the verdict of a node, what to do next, and the exit code of a run.
+//! The verdict of a node, the next action, and the exit code of a run.
 //!
 //! Invariant: what could not be read is `unknown` and never `ok`.
 
@@ -27,7 +27,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// From worst to best.
+    /// All verdicts, from worst to best.
     pub const WORST_FIRST: [Self; 6] =
         [Self::Fail, Self::Unknown, Self::Drift, Self::Warn, Self::Ok, Self::Na];
 
@@ -83,13 +83,13 @@ impl std::fmt::Display for NextAction {
 }
 
 impl NodeModel {
-    /// The worst of what is known about the node.
+    /// Returns the worst verdict of what is known about the node.
     pub fn verdict(&self, verb: Verb) -> Verdict {
         let mut worst = match self.state {
             NodeState::Done | NodeState::Compliant => Verdict::Ok,
             NodeState::Drift | NodeState::Held => Verdict::Drift,
             NodeState::Failed => Verdict::Fail,
-            // Why: a node that was never begun, or left half-way, was not proven to be anything.
+            // A node that was never begun, or left half-way, was not proven to be anything.
             _ => Verdict::Unknown,
         };
         let mut judge = |verdict: Verdict| worst = worst.max(verdict);
@@ -105,7 +105,7 @@ impl NodeModel {
         if self.tasks.iter().any(|task| !task.warnings.is_empty()) {
             judge(Verdict::Warn);
         }
-        // Why below a drift: what is known to differ is changed by a run, whatever else is not known.
+        // Below drift, because a run changes what is known to differ, whatever else is unknown.
         if worst < Verdict::Drift && !self.judged(verb).is_whole() {
             worst = Verdict::Unknown;
         }
@@ -126,7 +126,7 @@ impl NodeModel {
         if only_skipped { Verdict::Na } else { worst }
     }
 
-    /// What to do about the verdict.
+    /// Returns what to do about the verdict.
     pub fn next_action(&self, verb: Verb) -> NextAction {
         match self.verdict(verb) {
             Verdict::Na | Verdict::Ok => NextAction::None,
@@ -141,38 +141,38 @@ impl NodeModel {
     }
 }
 
-/// How a run came to its end.
+/// How a run ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Ending {
     #[default]
     Completed,
-    /// A safety gate: a threshold, a window, a lock.
+    /// By a safety gate: a threshold, a window, a lock.
     Stopped,
-    /// A person pressed Ctrl-C.
+    /// By Ctrl-C.
     Interrupted,
 }
 
-/// What the exit code depends on beside the nodes.
+/// What the exit code depends on, beside the nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ExitRules {
     pub ending: Ending,
-    /// Whether changes that a plan found are an exit code 3.
+    /// Whether changes that a plan found give exit code 3.
     pub fail_on_change: bool,
 }
 
-/// The exit code that stands for a run that is not over: what it did so far is no result.
+/// Exit code of a run that is not over, whose present state is no result.
 pub const NOT_OVER: u8 = 6;
 
-/// The exit code that the run ended with, or [`NOT_OVER`].
+/// Returns the exit code that the run ended with, or [`NOT_OVER`].
 pub fn exit_code(model: &RunModel) -> u8 {
     model.finish.as_ref().map_or(NOT_OVER, |finish| finish.exit_code)
 }
 
-/// The exit code by the states of the nodes.
+/// Returns the exit code by the states of the nodes.
 ///
 /// 0 done; 2 a node failed or could not be read; 3 not as declared or not known (`audit`), or changes found and
-/// `fail_on_change`; 4 nodes were unreachable and nothing else is wrong; 5 stopped by a safety gate, or nodes held
-/// for a decision; 130 interrupted. 1 is for wrong input, which no run is made of, and 6 for one that is not over.
+/// `fail_on_change`; 4 nodes were unreachable and nothing else is wrong; 5 stopped by a safety gate, or nodes held for
+/// a decision; 130 interrupted. 1 is for invalid input, without a run, and 6 for a run that is not over.
 pub fn computed_exit_code(model: &RunModel, rules: ExitRules) -> u8 {
     let verb = model.verb();
     let any = |state: NodeState| model.count(state) > 0;

@@ -1,4 +1,4 @@
-//! What a drain meets on a real server, one test for each measured case.
+//! Drains against a real server, one test for each measured case.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,7 +11,7 @@ use gpufleet_k8s_api::{
 
 use super::*;
 
-/// Two nodes and one service that keeps its pods for ten seconds.
+/// Two nodes, and a service whose pods take ten seconds to end.
 const SERVICE: &str = "{pace: 0, nodes: [{name: n1}, {name: n2}],
     deployments: [{name: web, replicas: 2, grace: 30, annotations: {k8s-api.test/stop: 10s}}]}";
 const BUDGETED: &str =
@@ -28,7 +28,7 @@ async fn an_eviction_that_is_accepted_is_waited_for() {
     let drainer = cordoned(&site, quick()).await;
     let [pod] = &site.pods()[..] else { panic!("{:?}", site.pods()) };
     assert_eq!(busy(&drainer).await, format!("pod default/{pod} (was asked to end)"));
-    // Still there, and asked only once.
+    // The pod is still there, and was evicted only once.
     for _ in 0..3 {
         assert!(busy(&drainer).await.starts_with(&format!("pod default/{pod} (ends by ")));
     }
@@ -82,7 +82,7 @@ async fn a_pod_that_went_away_by_itself_is_gone() {
     let site = Site::new(SERVICE);
     let drainer = Arc::new(cordoned(&site, quick()).await);
     let pod = site.pods().remove(0);
-    // Why not the first one: that only tries it out.
+    // Not the first eviction, which is a dry run.
     site.server.fault(Fault::new(Action::SlowAction { by: Span::seconds(5) }).verb("evict").skip(1));
     let stepping = tokio::spawn({
         let drainer = Arc::clone(&drainer);

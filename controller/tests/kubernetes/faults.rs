@@ -1,4 +1,4 @@
-//! What goes wrong on the way to the server: nothing is lost, nothing is done twice, nothing is taken for a "yes".
+//! Failures on the way to the server: no act is lost, none is done twice, and no failure counts as a "yes".
 
 use std::time::Duration;
 
@@ -10,11 +10,11 @@ use gpufleet_k8s_api::{
 
 use super::*;
 
-/// A minute each second.
+/// One second takes a simulated minute.
 const BRISK: &str = "{pace: 60, nodes: [{name: n1}, {name: n2}],
     deployments: [{name: web, replicas: 4, grace: 60, annotations: {k8s-api.test/stop: 20s}}]}";
 
-/// The whole way there and back, whatever is in between.
+/// Drains and resumes a node, whatever happens in between; returns what was reported.
 async fn there_and_back(site: &Site, drainer: &KubernetesDrainer) -> Vec<String> {
     let begin = Instant::now();
     let mut seen = Vec::new();
@@ -45,7 +45,7 @@ async fn there_and_back(site: &Site, drainer: &KubernetesDrainer) -> Vec<String>
 async fn a_connection_that_is_cut_in_mid_eviction() {
     for action in [Action::CutBefore, Action::CutAfter, Action::CutReply] {
         let site = Site::new(BRISK);
-        // Why not the first two: those only try them out.
+        // Not the first two evictions, which are dry runs.
         site.server.fault(Fault::new(action.clone()).verb("evict").skip(2).times(2));
         let drainer = site.drainer(quick());
         let seen = there_and_back(&site, &drainer).await;
@@ -54,7 +54,7 @@ async fn a_connection_that_is_cut_in_mid_eviction() {
             .find(|said| said.contains("its effect is unknown"))
             .unwrap_or_else(|| panic!("{seen:?}"));
         assert!(cut.contains("`POST /api/v1/namespaces/default/pods/web-"), "{cut}");
-        // What was done and not heard of is not asked for again: the pod shows that it ends.
+        // An accepted eviction whose reply was lost is not repeated: the pod shows that it ends.
         let accepted = site.evictions().into_iter().filter(|(_, code)| *code == 201).count();
         assert_eq!(accepted, 2, "{action:?}: {:?}", site.evictions());
     }
@@ -104,7 +104,7 @@ async fn refusals_that_pass() {
 #[tokio::test(flavor = "multi_thread")]
 async fn tokens_that_end_are_got_anew() {
     let site = Site::new(BRISK);
-    // Its plugin does not say when they end, so that only the server's 401 tells.
+    // Its plugin gives no expiry, so that only the server's 401 shows it.
     let plugin = site
         .server
         .exec_plugin(&site.folder().join("plugin"), "gpufleet", Duration::from_secs(10), false)
@@ -156,7 +156,7 @@ async fn a_server_that_is_gone_for_a_minute() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_ever_watched() {
-    // Why: what only reads the store cannot be late.
+    // Reading only the store cannot be late.
     let site = Site::new(BRISK);
     site.command(json!({"log_reads": {"on": true}}));
     site.server.fault(Fault::new(Action::SlowWatch { by: Span::seconds(3600) }));

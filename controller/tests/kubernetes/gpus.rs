@@ -1,4 +1,4 @@
-//! What the GPU operator runs on a node, reboots, and what a node offers before it gets its work back.
+//! What the GPU operator runs on a node, reboots, and the resources of a node before it gets its work back.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ fn laying_out() -> KubernetesOptions {
     KubernetesOptions { lays_out_mig: true, ready_timeout: Duration::from_secs(15), ..quick() }
 }
 
-/// Device plugin and exporter are stopped there.
+/// Creates a drainer whose node is drained, with device plugin and exporter stopped.
 async fn stopped(site: &Site, options: KubernetesOptions) -> KubernetesDrainer {
     let drainer = cordoned(site, options).await;
     let seen = drained(&drainer).await;
@@ -77,7 +77,7 @@ async fn a_node_whose_plugin_has_not_seen_the_new_layout_stays_out() {
         let options = KubernetesOptions { ready_timeout: Duration::from_secs(2), ..laying_out() };
         let drainer = cordoned(&site, options).await;
         drained(&drainer).await;
-        // The node has a new layout, and what it advertises is as before.
+        // The node has a new layout, but still advertises the old one.
         drainer.expect(&target(), Some(offer("1g.10gb", 56)));
         let error = drainer.resume(&target(), &marker(), None).await.unwrap_err().to_string();
         assert!(
@@ -87,7 +87,7 @@ async fn a_node_whose_plugin_has_not_seen_the_new_layout_stays_out() {
             "{error}"
         );
         assert_eq!(site.node()["spec"]["unschedulable"], true);
-        // A node that was drained for nothing is as it was.
+        // A node that was drained without a change is as before.
         drainer.expect(&target(), None);
         assert_eq!(drainer.resume(&target(), &marker(), None).await, Ok(Ownership::NotDrained));
     }
@@ -169,7 +169,7 @@ async fn a_layout_of_mig_managers_is_not_ours() {
     assert!(said[0].contains("mig-manager holds its MIG"), "{said:?}");
     assert_eq!(site.node()["metadata"]["labels"], before["metadata"]["labels"]);
     site.assert_untouched();
-    // A play that leaves MIG alone may have the node.
+    // A play without MIG may have the node.
     ours(site.drainer(quick()).cordon(&target(), &marker(), "why").await);
 }
 

@@ -1,4 +1,4 @@
-//! The same through a real `kubectl`; `make test` installs one.
+//! The drainer through a real `kubectl`, which `make test` installs.
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,6 +1,6 @@
 //! The drainer for Kubernetes against an API server over TLS: each measured case, each fault.
 //!
-//! What happened is read from the server's own objects and record, never from what the drainer says it did.
+//! Results are read from the server's own objects and log, never from the drainer.
 #![cfg(feature = "kubernetes")]
 
 mod cases;
@@ -29,7 +29,7 @@ use gpufleet_k8s_api::{
 };
 use serde_json::{Value, json};
 
-/// How long a step may take in real time before a test fails.
+/// Time limit of one step in real time.
 const LIMIT: Duration = Duration::from_secs(30);
 
 pub struct Site {
@@ -83,7 +83,7 @@ impl Site {
         self.object(&NODES, "", "n1")
     }
 
-    /// Whether the node takes work and shows no mark of ours.
+    /// Checks that the node takes work and has no marks of gpufleet.
     #[track_caller]
     pub fn assert_untouched(&self) {
         let node = self.node();
@@ -92,7 +92,7 @@ impl Site {
         assert!(!marks.contains("gpufleet"), "{marks}");
     }
 
-    /// Names of the pods that the node has.
+    /// Returns the names of the node's pods.
     pub fn pods(&self) -> Vec<String> {
         let here = |pod: &&Value| object::text(pod, "/spec/nodeName") == "n1";
         self.server.with(|cluster| {
@@ -106,12 +106,12 @@ impl Site {
         self.server.log(0).into_iter().filter(of).collect()
     }
 
-    /// The evictions that were meant, and not only tried out.
+    /// Returns the evictions that were no dry runs.
     pub fn meant(&self) -> Vec<Entry> {
         self.entries("evict").into_iter().filter(|entry| !entry.dry_run).collect()
     }
 
-    /// Codes of the evictions that were meant, by pod.
+    /// Returns the codes of evictions that were no dry runs, by pod.
     pub fn evictions(&self) -> Vec<(String, u16)> {
         self.meant().into_iter().map(|entry| (entry.name, entry.code)).collect()
     }
@@ -153,7 +153,7 @@ pub async fn step(drainer: &KubernetesDrainer) -> Result<Activity, DrainError> {
     drainer.clear(&target(), &marker()).await
 }
 
-/// What is left after one step that must leave something.
+/// Returns the remaining work after one step that must leave some.
 pub async fn busy(drainer: &KubernetesDrainer) -> String {
     match step(drainer).await {
         Ok(Activity::Busy { work }) => work.join("; "),
@@ -161,7 +161,7 @@ pub async fn busy(drainer: &KubernetesDrainer) -> String {
     }
 }
 
-/// Takes away the budget of `web` that is in the way; then the node drains.
+/// Removes the budget of `web`, which blocks the drain; then the node drains.
 pub async fn drains_without_its_budget(site: &Site, drainer: &KubernetesDrainer) {
     site.command(
         json!({"delete": {"resource": "poddisruptionbudgets", "namespace": "default", "name": "web"}}),
@@ -179,7 +179,7 @@ pub async fn stuck(drainer: &KubernetesDrainer) -> String {
     }
 }
 
-/// Steps until nothing is left, as the engine does; answers whatever was in the way meanwhile.
+/// Steps until nothing is left, as the engine does; returns what blocked the drain meanwhile.
 pub async fn drained(drainer: &KubernetesDrainer) -> Vec<String> {
     let begin = Instant::now();
     let mut seen: Vec<String> = Vec::new();
@@ -198,7 +198,7 @@ pub async fn drained(drainer: &KubernetesDrainer) -> Vec<String> {
     }
 }
 
-/// Puts a pod of its own on the node.
+/// Returns a pod that runs on the node.
 pub fn pod(name: &str, change: impl FnOnce(&mut Value)) -> Value {
     let mut pod = json!({
         "apiVersion": "v1", "kind": "Pod",

@@ -1,4 +1,4 @@
-//! Whose node it is: people, other runs and the lock, and what a drainer does when it is not ours any more.
+//! Ownership of a node: people, other runs and the lock, and what a drainer does once the node is not its own any more.
 
 use gpufleet::drain::{Activity, Cordon, Drainer as _, Lock, Ownership, Scheduler};
 use gpufleet_k8s_api::{log::foreign_uncordons, resources::Resource};
@@ -122,7 +122,7 @@ async fn one_run_holds_the_lock() {
     assert_eq!(first.lock("R1").await, Ok(None));
     assert_eq!(second.lock("R2").await, Ok(Some("R1".to_owned())));
     assert_eq!(first.holders().await, Ok(vec!["R1".to_owned()]));
-    // A controller that was killed and came back has it still.
+    // A controller that was killed and restarted still holds it.
     assert_eq!(site.drainer(quick()).lock("R1").await, Ok(None));
     assert_eq!((first.locked("R1").await, first.locked("R2").await), (Ok(true), Ok(false)));
     second.unlock("R2").await.unwrap();

@@ -1,4 +1,4 @@
-//! One state: planned, run, run again, and compared.
+//! Plans and runs one random state, runs it again, and compares.
 
 use std::{collections::BTreeMap, collections::HashMap, fmt, fmt::Write as _, sync::Arc};
 
@@ -19,7 +19,7 @@ use crate::{
     random::Random,
 };
 
-/// What became of one state.
+/// The result of one state.
 #[derive(Default)]
 pub struct One {
     changes: usize,
@@ -32,7 +32,7 @@ pub struct One {
     waits: bool,
 }
 
-/// What became of all.
+/// The results of all states.
 #[derive(Default)]
 pub struct Tally {
     changes: usize,
@@ -76,7 +76,7 @@ impl fmt::Display for Tally {
     }
 }
 
-/// Everything that a plan or a run said.
+/// Everything that a plan or a run reported.
 struct Story {
     reports: Vec<TaskReport>,
     end: End,
@@ -101,7 +101,7 @@ fn told(cursor: &mut Cursor, node: &mut Node) -> Result<Story, String> {
             Step::Latch { .. } => reports.extend(cursor.feed(Fed::Latch(None))),
             Step::Ask { .. } => reports.extend(cursor.feed(Fed::Asked { run: true })),
             Step::End(end) => {
-                // What one state says is for whoever looks into it.
+                // Printed only for a single state, for debugging.
                 if std::env::var_os("PLAN_SEED").is_some() {
                     println!("{}", lines(&reports));
                 }
@@ -112,7 +112,7 @@ fn told(cursor: &mut Cursor, node: &mut Node) -> Result<Story, String> {
     Err("it never ends".to_owned())
 }
 
-/// A line for each report that says something.
+/// Returns a line for each report with content.
 fn lines(reports: &[TaskReport]) -> String {
     let mut text = String::new();
     for report in reports {
@@ -143,13 +143,13 @@ fn about(change: &Change) -> About {
     (subject.clone(), property.clone(), layer)
 }
 
-/// Changes, and how often each is made.
+/// Changes, with the number of times that each is made.
 type Sure = BTreeMap<Key, i64>;
 
-/// A change of which only the run can tell.
+/// A change that only the run can confirm.
 type Possible = (String, About, Value);
 
-/// Sure changes by how often they are made, and those that are only possible.
+/// Returns certain changes with their counts, and changes that are only possible.
 fn changes(story: &Story) -> (Sure, Vec<Possible>) {
     let (mut sure, mut possible) = (Sure::new(), Vec::new());
     for report in story.reports.iter().filter(|report| report.phase != Phase::Verify) {
@@ -208,7 +208,7 @@ impl Table {
 /// Plays one state.
 ///
 /// # Errors
-/// What does not hold.
+/// The rule that it breaks.
 pub fn state(seed: u64) -> Result<One, String> {
     let mut random = Random::new(seed);
     let mut node = Node::new(&mut random);
@@ -233,14 +233,14 @@ fn judged(node: &mut Node, play: &Play) -> Result<One, String> {
     let (planned, possible) = changes(&plan);
     let (mut made, _) = changes(&run);
     let mut most = made.clone();
-    // Why by cause: one process or module may be in the way of several tasks, of other GPUs each.
+    // By cause, because one process or module may block several tasks, each with other GPUs.
     let cause = |blocker: &Blocker| blocker.what.split("holds ").next().unwrap_or_default().to_owned();
     let mut blockers: Vec<String> =
         plan.reports.iter().flat_map(|report| &report.blockers).map(cause).collect();
     blockers.sort();
     blockers.dedup();
     let mut one = One { blocked: !blockers.is_empty(), ..One::default() };
-    // Why one by one: a run names what refuses it, and the next only once that is out of the way.
+    // One by one, because a run names one cause, and the next only once that is removed.
     while !blockers.is_empty() {
         let failed = failures(&run);
         let refuses =
@@ -256,7 +256,7 @@ fn judged(node: &mut Node, play: &Play) -> Result<One, String> {
         for (key, count) in changes(&run).0 {
             *made.entry(key.clone()).or_insert(0) += count;
             let most = most.entry(key).or_insert(0);
-            // Why not the sum: what a reboot loses each time is made in every run.
+            // Not the sum: what a reboot loses is made again in every run.
             *most = if play.reboots_always.is_some() { count.max(*most) } else { *most + count };
         }
     }
@@ -267,7 +267,7 @@ fn judged(node: &mut Node, play: &Play) -> Result<One, String> {
     }
     let plan_failed = failures(&plan);
     if plan_failed.is_empty() != failed.is_empty() {
-        // Why fine: the plan says that the value is forgotten, and the run says so too.
+        // Not an error: plan and run both report that the value is forgotten.
         let cause = |message: &String| message.contains("persistence is off");
         let warned = plan
             .reports
@@ -280,7 +280,7 @@ fn judged(node: &mut Node, play: &Play) -> Result<One, String> {
         one.forgotten = true;
     }
     if let (Some(planned), Some(made)) = (plan_failed.first(), failed.first()) {
-        // Why no more: behind its failure neither says what it would do.
+        // Stops here: after a failure neither reports further changes.
         return if planned == made {
             Ok(one)
         } else {
@@ -309,7 +309,7 @@ fn judged(node: &mut Node, play: &Play) -> Result<One, String> {
         if !front.is_empty() {
             return Err(format!("before its reboot a second plan says {front:?}; the run did {setters:?}"));
         }
-        // What the reboot loses is made again behind it.
+        // What the reboot loses is made again after it.
         same(&sure, &possible, &made, &made)?;
         one.rebooted_again = true;
         return Ok(one);
@@ -334,8 +334,8 @@ fn judged(node: &mut Node, play: &Play) -> Result<One, String> {
     Ok(one)
 }
 
-/// Whether what was planned was made, and nothing else but what only the run could tell; `most` is what one run made, where
-/// several were needed.
+/// Checks that what was planned was made, and nothing else but what only the run could tell. `most` is what one run
+/// made, if several were needed.
 fn same(planned: &Sure, possible: &[Possible], made: &Sure, most: &Sure) -> Result<(), String> {
     let mut odd = Vec::new();
     for (key, count) in planned {

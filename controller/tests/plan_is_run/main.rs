@@ -1,14 +1,15 @@
-//! The plan is the run: over random states of all kinds together, resets and reboots included.
+//! The plan is the run: over random states of all kinds together, including resets and reboots.
 //!
-//! The real interpreter over the real operations of the helper, in one process: a node is a folder with stand-ins for the programs of
-//! the system, and simulated GPUs. Each state is planned, run, and run again. What holds: the changes planned are the changes made,
-//! what the plan says is in the way is what the run is refused for, and the second run changes nothing.
+//! Runs the real interpreter and the helper's real operations in one process. A node is a folder with fake system
+//! programs, and simulated GPUs. Each state is planned, run, and run again. The planned changes must be the changes
+//! made, the blockers of the plan must be what the run is refused for, and the second run must change nothing.
 //!
-//! Environment: `PLAN_STATES` (500) how many states; `PLAN_SEED` one of them, by the number that a failure names, with all that plans and
-//! runs say of it.
+//! Environment: `PLAN_STATES` (500) is the number of states; `PLAN_SEED` selects one of them, by the number in a
+//! failure, and prints all reports of its plans and runs.
 //!
-//! Why the helper's sources and not a library: the helper is a program of its own, built for another target, and its simulated GPUs are
-//! part of its tests only. Why no harness: with one, the helper's own tests would be tests here too.
+//! Includes the helper's sources instead of a library, because the helper is a program built for another target, and
+//! its simulated GPUs are part of its tests only. Has no test harness, because with one the helper's own tests would be
+//! tests here too.
 #![expect(clippy::print_stdout, reason = "a program for people and for the test runner")]
 #![expect(unused, reason = "most of the helper is not called here")]
 
@@ -44,7 +45,7 @@ use std::process::ExitCode;
 
 const NAME: &str = "the_plan_is_the_run";
 
-/// A number of the environment, which is above 0.
+/// Reads a positive number from an environment variable.
 fn number(name: &str) -> Result<Option<u64>, String> {
     let Ok(text) = std::env::var(name) else { return Ok(None) };
     match text.parse::<u64>() {
@@ -53,13 +54,13 @@ fn number(name: &str) -> Result<Option<u64>, String> {
     }
 }
 
-/// The states to play.
+/// Returns the seeds of the states to play.
 fn seeds() -> Result<Vec<u64>, String> {
     let states = number("PLAN_STATES")?.unwrap_or(500);
     Ok(number("PLAN_SEED")?.map_or_else(|| (1..=states).collect(), |seed| vec![seed]))
 }
 
-/// Plays every state; says which failed.
+/// Plays every state, and prints which failed.
 fn play_all() -> ExitCode {
     let seeds = match seeds() {
         Ok(seeds) => seeds,
@@ -106,7 +107,7 @@ fn play_all() -> ExitCode {
 }
 
 fn main() -> ExitCode {
-    // Why by hand: runners ask each test program for its tests in libtest's words.
+    // By hand, because test runners query each test program with libtest's arguments.
     let words: Vec<String> = std::env::args().skip(1).collect();
     let says = |word: &str| words.iter().any(|known| known == word);
     if says("--list") {

@@ -1,6 +1,6 @@
-//! A node: a folder with the files and programs of a system, simulated GPUs, and what a boot makes of them.
+//! A node: a folder with the files and programs of a system, simulated GPUs, and the effects of a boot.
 //!
-//! Its truths are written down here once more, from the manuals and not from the code under test.
+//! Its behaviour is written from the manuals and not from the code under test.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -31,21 +31,21 @@ use crate::{
     state::{dir::Place, record::Record},
 };
 
-/// Units, modules, parameters and the like that plays speak of.
+/// Units, modules and parameters that plays use.
 pub const UNITS: [&str; 7] =
     ["chronyd.service", "tuned.service", "irqbalance.service", "getty.service", DCGM, NOTEBOOKS, ONCE];
-/// Holds every GPU, and is stopped by gpufleet itself where it is in the way.
+/// Holds every GPU; gpufleet itself stops it if it is in the way.
 pub const DCGM: &str = "nvidia-dcgm.service";
-/// Does something at each boot, and is done with it.
+/// Runs once at each boot.
 pub const ONCE: &str = "tune-gpus.service";
-/// One of its processes may hold a GPU, until a boot.
+/// One of its processes may hold a GPU until a boot.
 const NOTEBOOKS: &str = "jupyter.service";
 pub const PARAMETERS: [(&str, &str); 3] =
     [("vm.swappiness", "60"), ("kernel.numa_balancing", "1"), ("net.core.somaxconn", "64")];
 /// The folder of transparent huge pages.
 const THP: &str = "sys/kernel/mm/transparent_hugepage";
 pub const MODULES: [&str; 3] = ["nvme_core", "msr", "nouveau"];
-/// The module that a display holds, and with it GPUs up to Ada.
+/// The module that a display uses; while it is in use, it holds GPUs up to Ada.
 pub const DISPLAY: &str = "nvidia_drm";
 pub const MOUNTS: [&str; 2] = ["/mnt/scratch", "/mnt/data"];
 
@@ -106,7 +106,7 @@ p=ROOT/proc/self/mountinfo
 grep -v " $1 " $p > $p.new; mv $p.new $p
 "#;
 
-/// What a command does: it makes a file, and says so.
+/// A fake command that creates a file and logs it.
 const STAMP: &str = r#"#!/bin/sh
 echo "stamp $1" >> ROOT/log
 : > ROOT$1
@@ -114,7 +114,7 @@ echo "stamp $1" >> ROOT/log
 const ACCOUNTS: &str = include_str!("../../../node-helper/src/tasks/accounts/stand_in.py");
 const APT: &str = include_str!("../../../node-helper/src/tasks/packages/apt/stand_in.py");
 
-/// The controller's end of a session, as far as operations ask it for content.
+/// The controller's end of a session, which serves content to operations.
 struct Contents {
     decoder: Decoder,
     session: Arc<OnceLock<Weak<Session>>>,
@@ -154,11 +154,11 @@ pub struct Node {
     pub machine: SimMachine,
     session: Arc<Session>,
     blobs: Blobs,
-    /// What a boot does that no file tells: units that others start, modules of the hardware.
+    /// Units that other units start at boot, whatever the files say.
     starts: BTreeMap<&'static str, bool>,
-    /// Modules that the hardware brings in.
+    /// Modules that the hardware loads.
     hardware: Vec<&'static str>,
-    /// How often a display uses its module as soon as that is loaded.
+    /// The use count of the display's module once it is loaded.
     display: u32,
     verifying: bool,
     pub resets: usize,
@@ -192,7 +192,7 @@ impl Node {
         node
     }
 
-    /// Where its files lie.
+    /// Returns the folder of its files.
     pub fn root(&self) -> String {
         self.dir.path().display().to_string()
     }
@@ -271,7 +271,8 @@ impl Node {
             let active = !masked && random.chance(50);
             let pulled = if random.chance(20) { "other.target" } else { "-" };
             let (state, masked, active, pulled) = if unit == DCGM {
-                // Why no more: what a boot makes of units that hold GPUs is foreseen for those that a play names.
+                // No other state: the effect of a boot on units that hold GPUs is only foreseen for those that a play
+                // names.
                 let active = self.machine.get().units[DCGM];
                 (if active { "enabled" } else { "disabled" }, false, active, "-")
             } else if unit == ONCE {
@@ -281,7 +282,7 @@ impl Node {
             };
             if unit == NOTEBOOKS && active && random.chance(30) {
                 let gpu = &mut self.machine.get().gpus[0];
-                // Why only there: what a client alone keeps awake forgets when that ends.
+                // Only there: a GPU that only the client keeps awake forgets values when the client ends.
                 let holds = gpu.persistence && gpu.client.is_none();
                 if holds {
                     (gpu.client, gpu.client_unit) = (Some(4712), Some(NOTEBOOKS.to_owned()));
@@ -306,7 +307,7 @@ impl Node {
                 self.write(&format!("etc/sysctl.d/{file}"), &format!("{text}{name} = {value}\n"));
             }
         }
-        // Why a copy: the numbers of everything else stay what they were.
+        // A copy, so that all other random numbers stay the same.
         self.install_thp(&mut random.clone());
         self.write("etc/hostname", &format!("{}\n", random.one(&["old", "gpu001"])));
         self.write("proc/sys/kernel/hostname", &format!("{}\n", random.one(&["old", "gpu001", "dhcp-17"])));
@@ -363,7 +364,7 @@ impl Node {
         }
     }
 
-    /// What a boot makes of the machine.
+    /// Applies the effects of a boot.
     fn reboot(&mut self) {
         self.reboots += 1;
         let mut sim = self.machine.get();
@@ -444,13 +445,13 @@ impl Node {
         self.new_session();
     }
 
-    /// A helper that is started anew.
+    /// Starts a new helper.
     pub fn new_session(&mut self) {
         self.session = session(&self.dir, &self.machine, &self.blobs);
         self.verifying = false;
     }
 
-    /// What other tasks do to units and modules counts for the GPUs.
+    /// Applies the units' and modules' states to the GPUs.
     fn tell_gpus(&self) {
         let mut sim = self.machine.get();
         for unit in [DCGM, NOTEBOOKS] {
@@ -465,13 +466,13 @@ impl Node {
         }
     }
 
-    /// The other way around: gpufleet stops and starts units that hold GPUs.
+    /// Applies the GPUs' units, which gpufleet stops and starts, to the unit files.
     fn hear_gpus(&self) {
         let active = if self.machine.get().units[DCGM] { "active\n" } else { "inactive\n" };
         self.write(&format!("units/{DCGM}.active"), active);
     }
 
-    /// Somebody takes out of the way what a plan named.
+    /// Removes a blocker that a plan named.
     pub fn lift(&mut self, blocker: &str) {
         let mut sim = self.machine.get();
         if blocker.contains(DISPLAY) {
@@ -482,7 +483,7 @@ impl Node {
         }
     }
 
-    /// Every program that was told to change something, and every effect on GPUs, since this was asked last.
+    /// Returns every call that changes something, and every effect on GPUs, since the last call of this function.
     pub fn setters(&self) -> Vec<String> {
         let mut all: Vec<String> = self.read("log").lines().map(str::to_owned).collect();
         self.write("log", "");
@@ -490,12 +491,12 @@ impl Node {
         all
     }
 
-    /// The next prediction starts from the node as it is.
+    /// Makes the next prediction start from the node as it is.
     pub fn forget(&self) {
         self.session.forget_predictions();
     }
 
-    /// Does what the interpreter asks for, as the engine has it done.
+    /// Performs an action of the interpreter, as the engine would.
     pub fn answer(&mut self, action: &Action) -> Fed {
         match &action.work {
             Work::Reboot { .. } => {
@@ -576,10 +577,11 @@ fn session(dir: &tempfile::TempDir, machine: &SimMachine, blobs: &Blobs) -> Arc<
     session
 }
 
-/// GPUs as a node may have been left: nothing that the driver would have forgotten by now.
+/// Returns GPUs in a possible state: without values that the driver would have forgotten.
 fn gpus(random: &mut Random) -> Sim {
     let hopper = random.chance(60);
-    // Why always on Ampere: without persistence the call that sets the MIG mode may reset the GPU itself, which no plan relies on.
+    // Always on Ampere: without persistence, the call that sets the MIG mode may reset the GPU itself, which no plan
+    // relies on.
     let daemon = !hopper || random.chance(40);
     let dcgm = random.chance(60);
     let count = 1 + random.below(3);

@@ -1,4 +1,4 @@
-//! A random play: tasks of all kinds, each target declared once, with a reboot somewhere in it.
+//! A random play: tasks of all kinds, each target declared once, and perhaps a reboot.
 
 use serde_json::{Value, json};
 
@@ -13,7 +13,7 @@ pub const FILES: [(&str, &str); 2] =
 
 pub struct Play {
     pub text: String,
-    /// The task that reboots each time.
+    /// The task that reboots every time.
     pub reboots_always: Option<String>,
 }
 
@@ -29,7 +29,7 @@ fn service(random: &mut Random, name: &str) -> Value {
     if !enabled.is_empty() {
         task["enabled"] = json!(enabled == "yes");
     }
-    // Why always where something is wanted of it: a masked unit can have neither.
+    // Always if something is declared for it: a masked unit can neither run nor be enabled.
     if state == "started" || enabled == "yes" || random.chance(30) {
         task["masked"] = json!(false);
     } else if random.chance(15) {
@@ -93,8 +93,8 @@ fn gpu_tasks(random: &mut Random) -> Vec<Value> {
 impl Play {
     pub fn new(random: &mut Random) -> Self {
         let mut tasks: Vec<Value> = Vec::new();
-        // Why not DCGM: stopped behind tasks for GPUs without persistence it takes what they declared, which a run finds out only when it
-        // reads them again.
+        // Not DCGM: stopped after tasks for GPUs without persistence, it takes the declared values with it, which a run
+        // notices only when it reads them again.
         for unit in UNITS.into_iter().filter(|unit| ![DCGM, ONCE].contains(unit)) {
             if random.chance(60) {
                 tasks.push(service(random, unit));
@@ -151,15 +151,15 @@ impl Play {
         let has = |gpus: &[Value], kind: &str| gpus.iter().any(|task| task.get(kind).is_some());
         let kept = has(&gpus, "gpu_persistence");
         for task in rarer {
-            // Why: where a command may have touched something, a value that persistence does not keep is no failure at the end.
+            // After a command, a value that persistence does not keep is no failure at the end.
             let acts = ["command", "shell", "notify"].iter().any(|key| task.get(key).is_some());
             if (kept || !acts) && random.chance(12) {
                 tasks.push(task);
             }
         }
         random.shuffle(&mut gpus);
-        // Why only with persistence, and in one group: the record of a lock outlives a moment without persistence, so that a run believes
-        // what a plan makes again.
+        // Only with persistence, and in one group: the record of a lock outlives a moment without persistence, so that
+        // a run trusts a lock that a plan makes again.
         if !kept {
             gpus.retain(|task| task.get("gpu_clocks").is_none());
         }
@@ -172,7 +172,7 @@ impl Play {
         } else {
             tasks.append(&mut gpus);
             random.shuffle(&mut tasks);
-            // Why first: what is set before it is forgotten, and nothing says so once it is on.
+            // First: a value set before it is forgotten, without a message once persistence is on.
             let first = tasks.iter().position(|task| {
                 task.as_object().is_some_and(|task| task.keys().any(|key| key.starts_with("gpu_")))
             });
@@ -181,7 +181,7 @@ impl Play {
                 tasks.swap(first, persistence);
             }
         }
-        // Why first: what a group for GPUs leaves to a reboot is taken for a command's doing where one stands in between.
+        // First: otherwise, what a GPU group leaves to a reboot would be taken for an effect of a command in between.
         tasks.sort_by_key(|task| task.get("command").is_none() && task.get("shell").is_none());
         let mut reboots_always = None;
         if random.chance(70) {
@@ -195,7 +195,7 @@ impl Play {
             let again: Vec<Value> = tasks.iter().take(at).filter(|_| random.chance(15)).cloned().collect();
             tasks.extend(again);
         }
-        // Why at the ends: nothing may come between the tasks of a group for GPUs.
+        // At the ends, because nothing may come between the tasks of a GPU group.
         if random.chance(30) {
             tasks.insert(0, json!({"thp": {"enabled": "madvise"}}));
             reboots_always = reboots_always.map(|at| at + 1);

@@ -1,4 +1,4 @@
-//! Numbers that a seed gives, the same on every machine.
+//! Random numbers from a seed, the same on every machine.
 
 /// Splitmix64.
 #[derive(Clone, Debug)]
@@ -6,7 +6,7 @@ pub struct Random(u64);
 
 impl Random {
     pub fn new(seed: u64) -> Self {
-        // Why mixed: neighbouring seeds would give the same numbers, one later.
+        // Mixed, because neighbouring seeds would give the same numbers, shifted by one.
         Self(Self(seed).number().rotate_left(17) ^ 0x5851_f42d_4c95_7f2d)
     }
 
@@ -22,7 +22,7 @@ impl Random {
         usize::try_from(self.number() % bound.max(1) as u64).unwrap_or(0)
     }
 
-    /// True so many times in a hundred.
+    /// Returns `true` with this probability, in percent.
     pub fn chance(&mut self, percent: usize) -> bool {
         self.below(100) < percent
     }

@@ -1,4 +1,4 @@
-//! Every way to prove who we are, against a real sshd.
+//! Every way of authentication, against a real sshd.
 
 use std::{fs, os::unix::fs::PermissionsExt, process::Command};
 
@@ -110,7 +110,7 @@ async fn identities_only_offers_no_other_agent_key() {
     environment.ssh_auth_sock = Some(agent.socket.clone());
     let target = node.target_with(json!({"ansible_ssh_common_args": "-o IdentitiesOnly=yes"}));
     assert!(exec(&connector(environment.clone()), &target, "true").await.is_err());
-    // A public key alone names the agent's key.
+    // A public key alone selects the agent's key.
     let named = node.path("named");
     fs::copy(format!("{}.pub", in_agent.display()), &named).unwrap();
     let target = node.target_with(json!({

@@ -1,4 +1,4 @@
-//! Peers that refuse, hang, talk nonsense or vanish: each a clear error in bounded time, and nobody else waits.
+//! Peers that refuse, hang, send garbage or vanish: each gives a clear error in bounded time and delays no other.
 
 use std::{
     io::{Read, Write},
@@ -11,7 +11,7 @@ use serde_json::json;
 
 use crate::node::{Node, Setup, deadlines, exec, free_port, run};
 
-/// Serves every connection to a port with a function, until the test ends.
+/// Serves every connection to a port, until the test ends.
 fn serve(handle: impl Fn(TcpStream) + Send + Sync + Clone + 'static) -> u16 {
     let port = free_port();
     let listener = TcpListener::bind(("127.0.0.1", port)).unwrap();
@@ -60,13 +60,13 @@ async fn a_peer_that_hangs_in_the_handshake_delays_nobody() {
         serve(|mut stream| {
             drop(stream.read(&mut [0; 1]).map(|_| std::thread::sleep(Duration::from_secs(60))))
         }),
-        // A node whose sshd said its name and then hangs.
+        // A node whose sshd sends its name and then hangs.
         serve(|mut stream| {
             let _ = stream.write_all(b"SSH-2.0-OpenSSH_9.2p1\r\n");
             std::thread::sleep(Duration::from_secs(60));
         }),
     ];
-    // Two permits, both taken by hanging peers.
+    // Both permits are taken by hanging peers.
     let mut options = ConnectorOptions { handshakes: 2, deadlines: deadlines() };
     options.deadlines.handshake = Duration::from_secs(6);
     let connector = Connector::new(node.environment(), options);
@@ -148,7 +148,7 @@ async fn a_node_that_runs_no_commands_says_so() {
 #[tokio::test]
 async fn an_unreachable_address_has_a_deadline() {
     let node = Node::start();
-    // TEST-NET-1: routed nowhere; some machines answer with an error at once.
+    // TEST-NET-1 is not routed; some machines return an error at once.
     let target =
         node.target_with(json!({"ansible_host": "192.0.2.1", "ansible_port": 22, "ansible_ssh_timeout": 1}));
     let begin = Instant::now();

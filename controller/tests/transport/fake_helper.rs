@@ -1,6 +1,6 @@
-//! A helper made of a shell script: says hello, then answers each request with `done`.
+//! A helper made of a shell script: it sends hello, and answers each request with `done`.
 //!
-//! Enough to test how a helper gets to a node and runs there; what helpers do is tested elsewhere.
+//! For tests of how a helper is sent to a node and started; its operations are tested elsewhere.
 
 use std::{fs, path::PathBuf, sync::Arc};
 
@@ -39,14 +39,14 @@ fn options(script: String) -> SessionOptions {
     options
 }
 
-/// A helper whose content differs by `variant`.
+/// Returns a helper whose content differs by `variant`.
 pub fn fake(variant: &str) -> SessionOptions {
     options(SCRIPT.replace("VARIANT", variant).replace("DIGEST", ""))
 }
 
-/// Megabytes of helper, so that sending takes several windows.
+/// Returns a helper of several megabytes, so that sending takes several windows.
 pub fn big() -> SessionOptions {
-    // Why no words: gzip would make little of them.
+    // Random letters, because gzip would compress words.
     const LETTERS: &[u8] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789+-";
     let mut state = 1_u64;
     let mut letter = || {
@@ -58,28 +58,28 @@ pub fn big() -> SessionOptions {
     options(SCRIPT.replace("VARIANT", "big").replace("DIGEST", "") + "exit 0\n" + &padding)
 }
 
-/// Dies before it says hello.
+/// Returns a helper that exits before its hello.
 pub fn dying() -> SessionOptions {
     options("#!/bin/sh\n[ \"$1\" = serve ] || exit 0\necho libc is broken >&2\nexit 7\n".to_owned())
 }
 
-/// Claims to be another file.
+/// Returns a helper that claims another digest.
 pub fn lying() -> SessionOptions {
     options(SCRIPT.replace("DIGEST", "d=0000"))
 }
 
-/// Never says anything.
+/// Returns a helper that never answers.
 pub fn silent() -> SessionOptions {
     let mut options = options("#!/bin/sh\n[ \"$1\" = serve ] || exit 0\nexec cat >/dev/null\n".to_owned());
     options.deadlines.start = std::time::Duration::from_secs(2);
     options
 }
 
-/// Takes a helper off this machine that went into a folder which outlives its test.
+/// Removes a helper from a folder of this machine that outlives the test.
 pub async fn forget(session: NodeSession) {
     let path = PathBuf::from(session.hello().boot_id.clone().unwrap());
     session.close().await;
-    // Why no error: a helper that ran as a user of the test went with that user.
+    // Errors are ignored: a helper that ran as a user of the test was removed with that user.
     for path in [path.with_extension("seen"), path] {
         let _ = fs::remove_file(path);
     }

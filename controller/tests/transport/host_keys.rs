@@ -1,4 +1,4 @@
-//! Host keys against a real sshd, and our matching against `ssh-keygen -F`.
+//! Host keys against a real sshd, and gpufleet's matching against `ssh-keygen -F`.
 
 use std::{fs, path::Path, process::Command};
 
@@ -49,7 +49,7 @@ async fn accept_new_records_the_key_and_then_is_strict() {
         format!("# no newline at the end\n[127.0.0.1]:{} {}\n", node.port, node.host_key("ed25519"))
     );
     assert_eq!(connects(&node).await.unwrap(), "in\n");
-    // A changed key is refused all the same.
+    // A changed key is still refused.
     let other = keygen(node.dir.path(), "other", "ed25519", "");
     node.know(&format!("[127.0.0.1]:{} {}", node.port, public(&other)));
     for policy in ["accept-new", "no", "yes"] {
@@ -102,7 +102,7 @@ async fn a_changed_key_names_file_and_line() {
         error.contains(&format!("`ssh-keygen -R '[127.0.0.1]:{}' -f {}`", node.port, file.display())),
         "{error}"
     );
-    // The command helps.
+    // The suggested command helps.
     run(Command::new("ssh-keygen").args(["-R", &format!("[127.0.0.1]:{}", node.port), "-f"]).arg(&file));
     assert!(connects(&node).await.unwrap_err().contains("is unknown"));
 }
@@ -173,7 +173,7 @@ fn certify(node: &Node, extra: &[&str]) -> String {
 }
 
 fn restart(node: &Node) {
-    // sshd reads certificates when it starts and on SIGHUP.
+    // sshd reads certificates at its start and on SIGHUP.
     let pid = fs::read_to_string(node.path("etc/pid")).unwrap();
     run(Command::new("kill").args(["-HUP", pid.trim()]));
     std::thread::sleep(std::time::Duration::from_millis(400));
@@ -202,7 +202,7 @@ async fn host_certificates_are_verified() {
             (got, wanted) => panic!("{extra:?}: {got:?}, wanted {wanted:?}"),
         }
     }
-    // A revoked authority, and a bare key that is known although the certificate is no good.
+    // A revoked authority, and a known bare key although the certificate is invalid.
     let ca = certify(&node, &["-h", "-n", "127.0.0.1", "-V", "-1h:+1h"]);
     restart(&node);
     node.know(&format!("@cert-authority * {ca}\n@revoked * {ca}"));
@@ -217,7 +217,7 @@ fn keygen_finds(file: &Path, host: &str) -> bool {
     Command::new("ssh-keygen").args(["-F", host, "-f"]).arg(file).output().unwrap().status.success()
 }
 
-/// Names and patterns of all kinds: whom we know is whom `ssh-keygen -F` knows.
+/// For names and patterns of all kinds: a host is known exactly if `ssh-keygen -F` knows it.
 #[tokio::test]
 async fn matching_agrees_with_ssh_keygen() {
     let node = Node::start();
@@ -260,7 +260,7 @@ async fn matching_agrees_with_ssh_keygen() {
     for line in lines {
         fs::write(&file, format!("{line} {key}\n")).unwrap();
         for host in hosts {
-            // The port-less fallback of a connection is not what -F does, so plain names are asked for as aliases.
+            // -F has no fallback without port, unlike a connection, so plain names are used as aliases.
             let arguments = format!(
                 "-o UserKnownHostsFile={} -o GlobalKnownHostsFile=none -o HostKeyAlias={host}",
                 file.display()

@@ -23,7 +23,7 @@ fn call(argv: &[&str]) -> Call {
 }
 
 fn counting() -> Setup {
-    // Why INFO: each accepted login is a line of the log.
+    // At INFO, each accepted login is a line of the log.
     Setup::with(&["LogLevel INFO"])
 }
 
@@ -31,7 +31,7 @@ fn logins(node: &Node) -> usize {
     fs::read_to_string(node.path("etc/log")).unwrap().matches("Accepted publickey").count()
 }
 
-/// Ends the processes of this sshd's connections, and with them the connections.
+/// Ends the processes of this sshd's connections, and so the connections.
 fn cut(node: &Node) {
     let output = std::process::Command::new("ps").args(["-eo", "pid,ppid"]).output().unwrap();
     let parent = fs::read_to_string(node.path("etc/pid")).unwrap().trim().to_owned();
@@ -67,7 +67,7 @@ async fn words_streams_and_status_arrive_as_they_are() {
     ignored.stdin = vec![b'x'; 3_000_000];
     assert_eq!(runner.run(ignored).await.unwrap().status, Some(0));
     let killed = runner.run(call(&["sh", "-c", "echo before; kill -9 $$"])).await.unwrap();
-    // Why either: the login shell may wait for the program, and turns its signal into a status then.
+    // Either, because the login shell may wait for the program and then turns its signal into a status.
     assert!(matches!(killed.status, None | Some(137)), "{killed:?}");
     assert_eq!(killed.stdout, b"before\n");
     let missing = runner.run(call(&["no-such-program-here"])).await.unwrap();
@@ -82,7 +82,7 @@ async fn many_calls_share_one_connection_and_its_sessions() {
         let runner = Arc::clone(&runner);
         async move { runner.run(call(&["sh", "-c", &format!("sleep 0.1; echo {number}")])).await }
     });
-    // Why it proves the bound: sshd refuses an eleventh session of a connection.
+    // This proves the bound, because sshd refuses an eleventh session of a connection.
     let outputs = futures::future::join_all(calls).await;
     for (number, output) in outputs.into_iter().enumerate() {
         assert_eq!(output.unwrap().stdout, format!("{number}\n").into_bytes());

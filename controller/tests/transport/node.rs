@@ -1,4 +1,4 @@
-//! One sshd on loopback, and what connects to it.
+//! An sshd on loopback, and its clients.
 
 use std::{
     fs,
@@ -18,7 +18,7 @@ use gpufleet_ports::Ports;
 use secrecy::SecretString;
 use serde_json::{Map, Value, json};
 
-/// Deadlines that keep tests of silent peers short.
+/// Returns deadlines that keep tests of silent peers short.
 pub fn deadlines() -> Deadlines {
     Deadlines {
         connect: Duration::from_secs(5),
@@ -37,11 +37,11 @@ pub fn run(command: &mut Command) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Generates a key with a comment; gives the path.
+/// Generates a key with a comment; returns its path.
 pub fn keygen(dir: &Path, name: &str, kind: &str, passphrase: &str) -> PathBuf {
     let path = dir.join(name);
     let mut command = Command::new("ssh-keygen");
-    // Why one round: the tests run unoptimised code.
+    // One round, because the tests run a debug build.
     command.args(["-q", "-t", kind, "-a", "1", "-N", passphrase, "-C", name, "-f"]).arg(&path);
     if kind == "rsa" {
         command.args(["-b", "2048"]);
@@ -54,17 +54,17 @@ pub fn public(key: &Path) -> String {
     fs::read_to_string(format!("{}.pub", key.display())).unwrap().trim().to_owned()
 }
 
-/// A port that nobody listens on, and that stays this process's own.
+/// Returns an unused port, reserved for this process.
 pub fn free_port() -> u16 {
     static PORTS: LazyLock<Mutex<Ports>> = LazyLock::new(Mutex::default);
     let reserved = PORTS.lock().unwrap().reserve().unwrap();
     let number = reserved.number();
-    // Why: a server may still be told of it when whoever asked is gone.
+    // Kept for ever, because a server may still use the port after its test has ended.
     std::mem::forget(reserved);
     number
 }
 
-/// What a node is made of.
+/// The configuration of a node.
 pub struct Setup {
     pub host_keys: Vec<&'static str>,
     pub config: Vec<String>,
@@ -82,7 +82,7 @@ impl Setup {
     }
 }
 
-/// A running sshd. Its client side has its own HOME with known_hosts, an `id_ed25519` that the node takes, and no
+/// A running sshd. Its client side has its own HOME with known_hosts, an `id_ed25519` that the node accepts, and no
 /// `ssh_config`.
 pub struct Node {
     pub dir: tempfile::TempDir,
@@ -111,7 +111,7 @@ impl Node {
             fs::create_dir_all(root.join(folder)).unwrap();
         }
         let port = free_port();
-        // Why these first: the first value of an option wins.
+        // These first, because the first value of an option wins.
         let mut config = String::new();
         let mut has_environment = false;
         for line in &setup.config {
@@ -165,7 +165,7 @@ impl Node {
         self.dir.path().join(name)
     }
 
-    /// The home of the login user on the node.
+    /// Returns the login user's home on the node.
     pub fn home(&self) -> PathBuf {
         self.path("home")
     }
@@ -178,7 +178,7 @@ impl Node {
         self.ssh_dir().join("id_ed25519")
     }
 
-    /// `type base64` of a host key.
+    /// Returns a host key as `type base64`.
     pub fn host_key(&self, kind: &str) -> String {
         let text = public(&self.path(&format!("etc/host_{kind}")));
         text.split(' ').take(2).collect::<Vec<_>>().join(" ")
@@ -248,7 +248,7 @@ fn spawn(config: &Path, root: &Path) -> Child {
         fs::create_dir_all("/run/sshd").unwrap();
     }
     let log = fs::File::create(root.join("etc/log")).unwrap();
-    // Why the full path: sshd executes itself again and insists on it.
+    // The full path, because sshd executes itself again and requires it.
     let program = ["/usr/sbin/sshd", "/usr/local/sbin/sshd", "/usr/bin/sshd"]
         .into_iter()
         .find(|p| Path::new(p).exists());
@@ -263,7 +263,7 @@ fn spawn(config: &Path, root: &Path) -> Child {
         .unwrap()
 }
 
-/// What a command printed and how it ended.
+/// The output of a command, and how it ended.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Output {
     pub stdout: String,
@@ -285,7 +285,7 @@ pub async fn exec(connector: &Connector, target: &Target, command: &str) -> Resu
     Ok(output)
 }
 
-/// Answers questions from a list, and remembers them.
+/// Answers prompts from a list, and records them.
 #[derive(Debug, Default)]
 pub struct ScriptedPrompt {
     pub answers: Mutex<Vec<String>>,
@@ -322,7 +322,7 @@ impl Agent {
             .spawn()
             .expect("ssh-agent is missing: apt-get install openssh-client");
         let end = Instant::now() + Duration::from_secs(10);
-        // Why not its file: that is there a moment before anybody listens.
+        // Not its file, which exists a moment before the agent listens.
         while std::os::unix::net::UnixStream::connect(&socket).is_err() {
             assert!(Instant::now() < end, "ssh-agent does not listen");
             std::thread::sleep(Duration::from_millis(10));

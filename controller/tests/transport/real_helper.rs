@@ -1,4 +1,4 @@
-//! The helper that this build embeds, on a real node.
+//! The helper embedded in this build, on a real node.
 
 use std::{collections::HashMap, fs, sync::Arc};
 

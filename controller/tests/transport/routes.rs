@@ -16,7 +16,7 @@ use crate::{
     node::{Node, Setup, connector, exec, free_port},
 };
 
-/// A jump host and a node behind it, with one configuration that reaches both.
+/// A jump host and a node behind it, with one client configuration for both.
 struct Route {
     bastion: Node,
     node: Node,
@@ -53,7 +53,7 @@ impl Route {
         Target::from_variables("gpu-001", &variables, &TargetDefaults::default()).unwrap()
     }
 
-    /// Connections that the jump host's sshd has.
+    /// Returns the number of connections of the jump host's sshd.
     fn connections(&self) -> usize {
         let output = std::process::Command::new("ps").args(["-eo", "pid,ppid,args"]).output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -178,7 +178,7 @@ async fn a_jump_host_that_comes_back_is_used_again() {
 #[tokio::test]
 async fn a_proxy_command_carries_the_connection_and_its_words_are_shown() {
     let node = Node::start();
-    // bash's /dev/tcp, so that no nc is needed.
+    // With bash's /dev/tcp, so that nc is not needed.
     let script = node.path("proxy");
     fs::write(&script, "exec 3<>/dev/tcp/$1/$2; cat <&3 & cat >&3; kill $!\n").unwrap();
     let proxy = |command: String| {

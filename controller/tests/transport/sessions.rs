@@ -1,4 +1,4 @@
-//! The helper on real nodes: sent once, verified, run through sudo, and every way in which that goes wrong.
+//! The helper on real nodes: it is sent once, verified, and run through sudo; and all failures on the way.
 
 use std::{
     fs,
@@ -83,7 +83,7 @@ async fn two_versions_are_kept() {
         let options = fake(variant);
         open(&node, &options).await.unwrap().close().await;
         wanted.push(digest(&options));
-        // Why: the order is by modification time.
+        // The order is by modification time.
         tokio::time::sleep(Duration::from_millis(1100)).await;
     }
     let mut kept: Vec<_> =
@@ -115,7 +115,7 @@ async fn a_damaged_file_is_sent_again() {
     open(&node, &options).await.unwrap().close().await;
     let path = cache(&node).join(digest(&options));
     let content = fs::read(&path).unwrap();
-    // Cut short; same size but broken; same size and running, but not the same.
+    // Truncated; of the same size but broken; of the same size and working, but different.
     let mut broken = content.clone();
     broken[..10].copy_from_slice(b"#!/nowhere");
     let changed = String::from_utf8(content.clone()).unwrap().replace("damaged", "changed").into_bytes();
@@ -129,7 +129,7 @@ async fn a_damaged_file_is_sent_again() {
     }
 }
 
-/// The digest of a file is asked for when it came and when anything about it changed, and not at every start.
+/// The digest of a file is computed after it was sent and after any change, and not at every start.
 #[tokio::test]
 async fn a_file_that_did_not_change_is_not_hashed_again() {
     let node = Node::start_with(&Setup::with(&["SetEnv HOME=@DIR@/home PATH=@DIR@/bin:/usr/bin:/bin"]));
@@ -150,13 +150,13 @@ async fn a_file_that_did_not_change_is_not_hashed_again() {
     };
     assert_eq!(begin(true).await, 1);
     assert_eq!(begin(false).await, 1);
-    // Its times change with everything that is done to it, also with what leaves the content as it was.
+    // The file's times change with any change to it, even if the content stays the same.
     fs::set_permissions(&path, fs::Permissions::from_mode(0o500)).unwrap();
     assert_eq!(begin(false).await, 2);
     assert_eq!(begin(false).await, 2);
     fs::write(&record, "0 0 0 0\n").unwrap();
     assert_eq!(begin(false).await, 3);
-    // A record that another file could be is none.
+    // A record that is a link to another file does not count.
     fs::remove_file(&record).unwrap();
     symlink("/dev/zero", &record).unwrap();
     assert_eq!(begin(false).await, 4);
@@ -220,7 +220,7 @@ async fn a_link_in_the_way_to_the_home_is_followed_once() {
     );
 }
 
-/// A user whose folders are all unusable: HOME is replaced by what `prepare` leaves there.
+/// A user without usable folders: HOME is replaced by what `prepare` leaves there.
 async fn refused(prepare: impl Fn(&Path)) -> Option<String> {
     let user = User::create("/bin/sh", None)?;
     let node = Node::start_with(&Setup::with(&["SetEnv HOME=@DIR@/own XDG_RUNTIME_DIR="]));
@@ -249,7 +249,7 @@ async fn no_usable_folder_is_told_with_every_reason() {
     assert!(error.contains("/own/.cache/gpufleet:open-to-others"), "{error}");
 }
 
-/// Mounts a tmpfs that belongs to the owner of the folder; `false` without the right to mount.
+/// Mounts a tmpfs that belongs to the folder's owner; `false` without the right to mount.
 fn mount_tmpfs(own: &Path, options: &str) -> bool {
     use std::os::unix::fs::MetadataExt;
     let owner = fs::metadata(own).unwrap().uid();
@@ -487,7 +487,7 @@ fn resident_kib() -> u64 {
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
-/// Measures this whole process, so it means something only when run alone.
+/// Measures the whole process, so it is only meaningful if it runs alone.
 #[tokio::test]
 #[ignore = "a measurement: cargo test -p gpufleet --test transport -- --ignored --nocapture memory"]
 async fn memory_of_a_connected_node() {

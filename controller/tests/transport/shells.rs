@@ -1,4 +1,4 @@
-//! The bootstrap reaches `sh` through every login shell that is installed.
+//! The bootstrap reaches `sh` through every installed login shell.
 
 use std::{fs, path::Path};
 

@@ -1,4 +1,4 @@
-//! Sessions with a helper that the test itself plays, in memory and in paused time.
+//! Sessions with a helper played by the test, in memory and in paused time.
 
 use std::{
     collections::HashMap,
@@ -43,7 +43,7 @@ fn hello() -> Reply {
     })
 }
 
-/// The node's end of the wire.
+/// The node's end of the connection.
 struct Peer {
     read: ReadHalf<DuplexStream>,
     write: WriteHalf<DuplexStream>,
@@ -56,7 +56,7 @@ impl Peer {
         self.write.write_all(&frame).await.unwrap();
     }
 
-    /// The next frame; `None` when gpufleet closed the channel.
+    /// Returns the next frame; `None` once gpufleet has closed the channel.
     async fn hear(&mut self) -> Option<Frame> {
         let mut buffer = [0u8; 4096];
         loop {
@@ -71,7 +71,7 @@ impl Peer {
         }
     }
 
-    /// The next request that is no heartbeat.
+    /// Returns the next request that is no heartbeat.
     async fn request(&mut self) -> Option<(u64, Request)> {
         loop {
             let Envelope { id, body } = self.hear().await?.decode::<Envelope<Request>>().unwrap()?;

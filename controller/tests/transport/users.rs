@@ -1,4 +1,4 @@
-//! System users for tests of passwords and sudo: random name and password, deleted at the end.
+//! System users for tests of passwords and sudo, with random name and password, deleted at the end.
 
 use std::{
     fs,
@@ -19,7 +19,7 @@ pub struct User {
 
 impl User {
     /// # Panics
-    /// When not run by root: nothing is skipped in silence.
+    /// If not run by root: no test is skipped silently.
     pub fn create(shell: &str, sudoers: Option<&str>) -> Option<Self> {
         if uid() != 0 {
             panic!("this test needs root, to create a user with a password");

@@ -1,8 +1,8 @@
-//! The process that owns libnvidia-ml.so.1 on a node.
+//! The process that loads libnvidia-ml.so.1 on a node.
 //!
-//! Reads requests ([`gpufleet_protocol::nvml`]) from stdin and answers on stdout until stdin ends. It is dynamic and
-//! links glibc, because no static program can load NVML; it is a process of its own, because NVML calls can hang for
-//! ever. `nvmlInit` opens every `/dev/nvidiaN`: as long as this process lives it is a client of all GPUs.
+//! Reads requests ([`gpufleet_protocol::nvml`]) from stdin and answers on stdout until stdin ends. It is dynamically
+//! linked with glibc, because a static program cannot load NVML. It is a process of its own, because an NVML call can
+//! hang for ever. `nvmlInit` opens every `/dev/nvidiaN`: while this process lives, it is a client of all GPUs.
 
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
@@ -26,10 +26,10 @@ fn main() {
     nvml::forbid_dumps();
     let Ok(mut out) = nvml::own_stdout() else { nvml::leave(3) };
     let (sender, requests) = mpsc::channel();
-    // Why a thread: when the supervisor dies while a call hangs, somebody must notice and end the process.
+    // A thread, which ends the process if its parent dies while a call hangs.
     std::thread::spawn(move || {
         forward_requests(sender);
-        // Why two seconds: the main thread closes NVML and ends the process itself unless a call hangs.
+        // Two seconds for the main thread to close NVML and end the process, unless a call hangs.
         std::thread::sleep(std::time::Duration::from_secs(2));
         nvml::leave(5);
     });
@@ -47,7 +47,7 @@ fn main() {
     nvml::leave(0);
 }
 
-/// Hands requests on until stdin ends, which ends the main thread's loop too.
+/// Passes on requests until stdin ends, which also ends the main thread's loop.
 fn forward_requests(sender: mpsc::Sender<Asked>) {
     let mut decoder = Decoder::default();
     let mut buffer = vec![0u8; 64 * 1024];

@@ -1,4 +1,4 @@
-//! Setter calls, each named in its failure.
+//! Setter calls; a failure names its call.
 
 use gpufleet_protocol::nvml::{Answer, Code, Reading, Setting};
 
@@ -6,10 +6,10 @@ use crate::nvml::{Device, Instance, Nvml};
 
 const MOST_COMPUTE_PROFILES: u32 = 16;
 
-/// A failed call with NVML's name of it.
+/// A failed call: its name and NVML's code.
 struct Failure(&'static str, Code);
 
-/// Names the call of a result.
+/// Adds the name of the call to a result.
 trait Named<T> {
     fn of(self, call: &'static str) -> Result<T, Failure>;
 }
@@ -27,7 +27,7 @@ pub fn apply(nvml: &Nvml, uuid: &str, setting: &Setting) -> Answer {
     }
 }
 
-/// The handle is looked up for each setting, because a change of mode makes handles invalid.
+/// Returns the handle, looked up for each setting because a change of mode invalidates handles.
 fn device(nvml: &Nvml, uuid: &str) -> Result<Device, Failure> {
     for index in 0..nvml.device_count().of("nvmlDeviceGetCount")? {
         if let Ok(device) = nvml.device(index)
@@ -85,7 +85,8 @@ fn set(nvml: &Nvml, device: Device, setting: &Setting) -> Result<Answer, Failure
     Ok(Answer::Done)
 }
 
-/// The profile that has all compute slices of the instance; of two such the first, which shares no engines less.
+/// Creates a compute instance of the profile with all slices of the GPU instance; of two such profiles the first, which
+/// shares no fewer engines.
 fn create_compute(nvml: &Nvml, device: Device, instance: Instance) -> Result<u32, Failure> {
     let info = nvml.instance_info(instance).of("nvmlGpuInstanceGetInfo")?;
     let mut slices = None;

@@ -1,6 +1,6 @@
 //! One reading of everything that facts and plans need.
 //!
-//! Reads only. Nothing is decided by product name: what a GPU has is what its getters answer.
+//! Only reads. Nothing depends on a product name: what a GPU has is what its getters return.
 
 use gpufleet_protocol::nvml::{
     Code, ComputeInstance, GpuInstance, GpuProcess, GpuReading, MigProfile, Reading, Snapshot,
@@ -8,7 +8,7 @@ use gpufleet_protocol::nvml::{
 
 use crate::nvml::{CLOCK_GRAPHICS, CLOCK_MEMORY, Device, Instance, Nvml, ProfileInfo};
 
-/// Profiles are numbered without gaps that answer `INVALID_ARGUMENT`; driver 580 has 17 (SEMANTICS of nvml.h).
+/// Bound of profile numbers, which end at the first `INVALID_ARGUMENT`; driver 580 has 17 (SEMANTICS of nvml.h).
 const MOST_PROFILES: u32 = 64;
 const MOST_COMPUTE_PROFILES: u32 = 16;
 const MOST_LINKS: u32 = 36;
@@ -99,7 +99,8 @@ fn gpu(nvml: &Nvml, index: u32, device: Device, uuid: String) -> GpuReading {
     }
 }
 
-/// Past the last link NVML answers `INVALID_ARGUMENT`; a card without links `NOT_SUPPORTED` for each.
+/// Counts active links. Past the last link NVML returns `INVALID_ARGUMENT`, and a card without links returns
+/// `NOT_SUPPORTED` for each.
 fn active_links(nvml: &Nvml, device: Device) -> Reading<u32> {
     let mut active = 0;
     for link in 0..MOST_LINKS {
@@ -131,7 +132,7 @@ fn profiles(nvml: &Nvml, device: Device, memory: Reading<u64>) -> Reading<Vec<Mi
                 }),
             }),
             Err(Code::NOT_SUPPORTED) => {}
-            // Why: drivers before 450 know no MIG at all.
+            // Drivers before 450 do not know MIG.
             Err(Code::INVALID_ARGUMENT | Code::FUNCTION_NOT_FOUND) => break,
             Err(code) => return Err(code),
         }
@@ -146,7 +147,7 @@ fn name(info: &ProfileInfo, memory: Reading<u64>) -> String {
     }
 }
 
-/// The name that NVIDIA's tools give: memory rounded to eighths of the GPU's. Source: go-nvlib.
+/// Returns the name that NVIDIA's tools use: memory rounded to eighths of the GPU's. Source: go-nvlib.
 fn computed_name(slices: u32, memory_mib: u64, total_bytes: u64) -> String {
     let total_mib = (total_bytes / (1024 * 1024)).max(1);
     let eighths = (memory_mib * 8).div_ceil(total_mib).min(8);
@@ -160,7 +161,7 @@ fn instances(nvml: &Nvml, device: Device, profiles: &[MigProfile]) -> Reading<Ve
     for profile in profiles {
         let found = match nvml.instances(device, profile.id) {
             Ok(found) => found,
-            // Why: a profile may be listed and yet not usable in the present mode.
+            // A profile may be listed but not usable in the present mode.
             Err(Code::NOT_SUPPORTED | Code::INVALID_ARGUMENT) => continue,
             Err(code) => return Err(code),
         };
@@ -211,7 +212,7 @@ mod tests {
 
     #[test]
     fn names_are_those_of_nvidias_tools() {
-        // Memory of the profiles as an H100 80GB HBM3 and an H200 gave it.
+        // Memory of the profiles, as reported by an H100 80GB HBM3 and an H200.
         let h100 = 85_520_809_984;
         for (slices, mib, expected) in
             [(1, 9984, "1g.10gb"), (1, 20096, "1g.20gb"), (3, 40448, "3g.40gb"), (7, 81152, "7g.80gb")]

@@ -1,10 +1,10 @@
 //! Globs over names: `*`, `?`, `[abc]`, `[a-z]`, `[!abc]`.
 //!
-//! The only reader of globs on both sides. Two dialects differ in one set: `[^a]` is `^` or `a` in Python's `fnmatch`,
-//! by which Ansible matches hosts, files and packages, and anything but `a` in a shell and in glibc's `glob`, by which
-//! systemd reads `sysctl.d`.
+//! The only parser of globs on both sides. Its two dialects differ in one set: `[^a]` is `^` or `a` in Python's
+//! `fnmatch`, which Ansible uses for hosts, files and packages. It is anything but `a` in a shell and in glibc's
+//! `glob`, which systemd uses for `sysctl.d`.
 
-/// A glob ready to match.
+/// A parsed glob.
 #[derive(Debug)]
 pub struct Glob {
     parts: Vec<Part>,
@@ -19,17 +19,17 @@ enum Part {
 }
 
 impl Glob {
-    /// Reads a pattern of Python's `fnmatch`; a `[` that is never closed stands for itself.
+    /// Parses a pattern of Python's `fnmatch`; an unclosed `[` is a literal.
     pub fn new(pattern: &str) -> Self {
         Self::read(pattern, &['!'])
     }
 
-    /// Reads a pattern of a shell: `[^a]` is `[!a]`.
+    /// Parses a pattern of a shell: `[^a]` is `[!a]`.
     pub fn of_shell(pattern: &str) -> Self {
         Self::read(pattern, &['!', '^'])
     }
 
-    /// Reads text in which `*` alone has a meaning.
+    /// Parses text in which only `*` is special.
     pub fn of_stars(text: &str) -> Self {
         let mut parts = Vec::new();
         for c in text.chars() {
@@ -42,7 +42,7 @@ impl Glob {
         Self { parts }
     }
 
-    /// Whether a text has the signs of a glob.
+    /// Whether a text contains characters of a glob.
     pub fn is_glob(text: &str) -> bool {
         text.contains(['*', '?', '['])
     }
@@ -74,7 +74,7 @@ impl Glob {
     pub fn matches(&self, name: &str) -> bool {
         let name: Vec<char> = name.chars().collect();
         let (mut part, mut at) = (0, 0);
-        // Where to go on when a `*` has to take one character more.
+        // Where to continue if a `*` has to take one more character.
         let mut back: Option<(usize, usize)> = None;
         while at < name.len() {
             match self.parts.get(part) {
@@ -111,11 +111,11 @@ impl Part {
     }
 }
 
-/// Reads a class from behind its `[`; none if it is never closed.
+/// Parses a class after its `[`; `None` if it is not closed.
 fn class(chars: &[char], start: usize, negations: &[char]) -> Option<(Part, usize)> {
     let negated = chars.get(start).is_some_and(|c| negations.contains(c));
     let first = start + usize::from(negated);
-    // Why: a `]` right behind the opening is a member.
+    // A `]` right after the opening is a member.
     let end = chars.iter().skip(first + 1).position(|c| *c == ']')? + first + 1;
     let members = chars.get(first..end)?;
     let mut ranges = Vec::new();
@@ -186,7 +186,7 @@ mod tests {
         assert!(!Glob::of_stars("*.y?l").matches("a.yml"));
     }
 
-    /// The plain recursive definition.
+    /// The plain recursive definition, as a model.
     fn model(pattern: &[u8], name: &[u8]) -> bool {
         match (pattern.first(), name.first()) {
             (None, None) => true,

@@ -1,24 +1,23 @@
-//! What the controller asks of a node before it gives it back: health checks, and whether the system is up.
+//! What the controller checks before it gives a node back: health checks, and the state of the operating system.
 //!
-//! Owns the shapes only; what a check looks at is the helper's. Invariants: what cannot be read is
-//! [`Verdict::Unknown`] and never [`Verdict::Ok`]; [`Verdict::NotApplicable`] means that the thing does not exist.
+//! Owns the messages only; the helper performs the checks. Invariants: what cannot be read is [`Verdict::Unknown`] and
+//! never [`Verdict::Ok`]; [`Verdict::NotApplicable`] means that the node lacks what is checked.
 
 use serde::{Deserialize, Serialize};
 
-/// Asks for the health gate.
+/// A request for health checks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HealthRequest {
     pub checks: Vec<HealthCheck>,
-    /// GPUs that the node had before the run; without it the PCI bus tells.
+    /// Number of GPUs of the node before the run; `None` to compare with the PCI bus.
     #[serde(default)]
     pub gpus: Option<u32>,
-    /// Boot id that the node is expected to run on. Every verdict is [`Verdict::Unknown`] on another one, because the
-    /// controller then speaks of a boot that is over.
+    /// The boot id that the controller refers to. In another boot every verdict is [`Verdict::Unknown`].
     #[serde(default)]
     pub since_boot: Option<String>,
 }
 
-/// The registry of checks: a line here and a file in the helper's `health` make one.
+/// The registry of checks: a new one is a line here and a file in the helper's `health`.
 macro_rules! checks {
     ($($(#[$doc:meta])+ $check:ident: $word:literal,)+) => {
         /// One check, by the word that a play writes in `health_gate`.
@@ -56,10 +55,10 @@ checks! {
 }
 
 impl HealthCheck {
-    /// What a health gate asks for where a play says nothing.
+    /// The checks of a play that names none.
     pub const USUAL: &[Self] = &[Self::GpuCount, Self::MigLayout, Self::Ecc];
 
-    /// The check of this word.
+    /// Returns the check with this word.
     pub fn from_word(word: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|check| check.word() == word)
     }
@@ -70,9 +69,9 @@ impl HealthCheck {
 pub enum Verdict {
     Ok,
     Fail,
-    /// Could not be read: counts as a failure.
+    /// It could not be read; counts as a failure.
     Unknown,
-    /// Does not exist on this node.
+    /// The node lacks what is checked.
     NotApplicable,
 }
 
@@ -87,41 +86,41 @@ impl Verdict {
 pub struct CheckResult {
     pub check: HealthCheck,
     pub verdict: Verdict,
-    /// One sentence: what was found, and where it failed what to do next.
+    /// One sentence: what was found and, after a failure, what to do next.
     pub why: String,
 }
 
-/// One result for each check that was asked for, in that order.
+/// One result for each requested check, in the order of the request.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HealthReport {
     pub results: Vec<CheckResult>,
 }
 
 impl HealthReport {
-    /// Whether every check passes. A report without results proves nothing and does not.
+    /// Whether every check passes; `false` without results, which prove nothing.
     pub fn passes(&self) -> bool {
         !self.results.is_empty() && self.results.iter().all(|result| result.verdict.passes())
     }
 }
 
-/// How far the operating system is.
+/// The state of the operating system.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SystemState {
-    /// `None` where the kernel does not tell.
+    /// `None` if the kernel does not tell.
     pub boot_id: Option<String>,
-    /// What `systemctl is-system-running` says; `None` where systemd is not process 1 or does not answer.
+    /// The output of `systemctl is-system-running`; `None` if systemd is not process 1 or does not answer.
     pub state: Option<String>,
-    /// Whether systemd is process 1, so that a missing `state` means that it does not answer.
+    /// Whether systemd is process 1; then a missing `state` means that it does not answer.
     pub systemd: bool,
-    /// A shutdown is scheduled, or the system goes down already: no second reboot is to be asked for.
+    /// Whether a shutdown is scheduled or under way; then no further reboot must be requested.
     pub shutdown_scheduled: bool,
-    /// Units that systemd has not finished starting or stopping, those under way first; empty once it is up.
+    /// Units that systemd has not finished starting or stopping, running jobs first; empty once it is up.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub jobs: Vec<String>,
 }
 
 impl SystemState {
-    /// Whether the system has come up and does not go down. Source: systemctl(1), `is-system-running`.
+    /// Whether the system is up and not going down. Source: systemctl(1), `is-system-running`.
     pub fn is_up(&self) -> bool {
         !self.shutdown_scheduled
             && match self.state.as_deref() {
@@ -130,7 +129,7 @@ impl SystemState {
             }
     }
 
-    /// How far it is, for people: the word of systemd, and what it waits for.
+    /// Returns the state in words: systemd's own, and what it waits for.
     pub fn words(&self) -> String {
         let state = match (&self.state, self.systemd) {
             (Some(state), _) => format!("systemd says {state}"),

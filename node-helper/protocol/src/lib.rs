@@ -1,7 +1,7 @@
-//! What the controller and the node helper say to each other.
+//! The protocol between the controller and the node helper.
 //!
-//! Owns the wire frames, the messages, the registry of task kinds with their parameters and docs, and the shape of
-//! changes and outcomes. It is the only crate that both sides share; it does no I/O and knows neither SSH nor NVML.
+//! Owns the frames, the messages, the registry of task kinds with their parameters and docs, and the types of changes
+//! and outcomes. It is the only crate that both sides share; it does no I/O and must not know SSH or NVML.
 
 pub mod change;
 pub mod facts;
@@ -23,5 +23,5 @@ pub use message::{Envelope, FailureKind, OpOutcome, OpRequest, OpStatus, Reply, 
 pub use op::NodeOp;
 pub use permit::{Permit, RunEpoch};
 
-/// Version of the messages; a controller and a helper talk only when theirs are equal.
+/// Version of the messages; a controller and a helper work together only if theirs are equal.
 pub const PROTOCOL_VERSION: u32 = 1;

@@ -1,4 +1,4 @@
-//! What the helper can be asked to do, after templates were rendered and files of the controller were resolved.
+//! Operations of the helper, after templates were rendered and files of the controller were resolved.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,13 +9,13 @@ use crate::{
     tasks::{FileState, Unarchive},
 };
 
-/// What a scheduler leaves on a node that it drained: no work.
+/// Pods that a scheduler leaves on a node that it drained; they do not count as work.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Staying {
-    /// Uids of pods, with dashes as Kubernetes shows them. Counts for this session until it is asked anew.
+    /// UIDs of pods, with dashes as in Kubernetes. Valid for this session until the next request.
     pub pods: Vec<String>,
-    /// Whether they may hold GPUs as well: for a reboot, which ends them; nothing else can be done under them.
+    /// Whether they may hold GPUs: for a reboot, which ends them; nothing else can be done while they do.
     pub may_hold_gpus: bool,
 }
 
@@ -37,13 +37,13 @@ impl Operation for Staying {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct GpuGroup {
     pub members: Vec<GpuMember>,
-    /// Leaves activation to a reboot that this play does anyway, so that the node is disturbed once.
+    /// Leaves activation to a reboot that this play needs anyway, so that the node is disturbed once.
     #[serde(default)]
     pub defer_to_reboot: bool,
 }
 
 impl GpuGroup {
-    /// Which members a newer group leaves as they are, in order.
+    /// Returns for each member whether a newer group leaves it as it is.
     pub fn kept(&self, newer: &Self) -> Vec<bool> {
         let gone = |old: &GpuMember| newer.members.iter().any(|new| old.task.gives_way(&new.task));
         self.members.iter().map(|member| !gone(member)).collect()
@@ -84,7 +84,7 @@ pub struct GpuMember {
     pub task: GpuTask,
 }
 
-/// Content that the controller holds and the helper asks for only when the node lacks it.
+/// Content that the controller holds, and that the helper requests only if the node lacks it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Blob {
     /// Lower-case hexadecimal SHA-256.
@@ -100,31 +100,31 @@ pub struct PutFile {
     pub dest: String,
     /// Base name of the source.
     pub name: String,
-    /// The content, or nothing when `remote_src` names a file of the node.
+    /// The content; `None` if `remote_src` names a file of the node.
     pub blob: Option<Blob>,
     pub remote_src: Option<String>,
-    /// Text of the content when it is small, for a diff in a plan.
+    /// The content as text if it is small, for a diff in a plan.
     pub preview: Option<String>,
     pub owner: Option<String>,
     pub group: Option<String>,
     pub mode: Option<crate::tasks::FileMode>,
     pub backup: bool,
-    /// Whether an existing file of other content is replaced.
+    /// Whether an existing file with other content is replaced.
     pub force: bool,
     /// Command that must accept the new file before it is put in place; `%s` stands for its path.
     pub validate: Option<String>,
     /// Whether content is kept out of diffs.
     pub secret: bool,
-    /// Whether a link at the destination is kept and its target written.
+    /// Whether a link at the destination is kept, and its target written.
     #[serde(default)]
     pub follow: bool,
     /// SHA-1 that the content must have.
     #[serde(default)]
     pub checksum: Option<String>,
-    /// Mode of directories, where `remote_src` is one.
+    /// Mode of directories, if `remote_src` is one.
     #[serde(default)]
     pub directory_mode: Option<crate::tasks::FileMode>,
-    /// Path of the source on the controller, which `register` gets as `src`.
+    /// Path of the source on the controller, for `src` in `register`.
     #[serde(default)]
     pub source: Option<String>,
     /// Whether `register` gets the text before and after.
@@ -133,7 +133,7 @@ pub struct PutFile {
 }
 
 impl PutFile {
-    /// The path of the file, where `dest` says whether it is a folder.
+    /// Returns the path of the file, if `dest` alone tells whether it is a folder.
     fn file(&self) -> String {
         if self.dest.ends_with('/') { format!("{}{}", self.dest, self.name) } else { self.dest.clone() }
     }
@@ -174,21 +174,21 @@ impl Operation for PutFile {
     }
 }
 
-/// A directory whose content is this.
+/// A directory with given content.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PutTree {
-    /// Absolute path on the node of the directory that gets the content; made with its parents when it is missing.
+    /// Absolute path on the node of the directory for the content; created with its parents if missing.
     pub dest: String,
-    /// `src` and `dest` as the task has them, which `register` gets.
+    /// `src` and `dest` as written in the task, for `register`.
     #[serde(default)]
     pub told: Option<(String, String)>,
-    /// Paths below `dest`, each after the directory that it is in.
+    /// Paths below `dest`, each after its directory.
     pub entries: Vec<TreeEntry>,
-    /// Directory of the node that has the content, instead of `entries`.
+    /// A directory of the node with the content, instead of `entries`.
     pub remote_src: Option<String>,
     pub owner: Option<String>,
     pub group: Option<String>,
-    /// Mode of the files, for those of `entries` that have none of their own.
+    /// Mode of files in `entries` without a mode of their own.
     pub mode: Option<crate::tasks::FileMode>,
     pub directory_mode: Option<crate::tasks::FileMode>,
     pub backup: bool,
@@ -224,7 +224,7 @@ impl Operation for PutTree {
         if gone(&folder) && absence || self.remote_src.is_some() && is_below(&path, &folder) {
             return false;
         }
-        // Why only that: the rest of the folder is still what the earlier task made it.
+        // Nothing else: the rest of the folder is still as the earlier task made it.
         self.entries.retain(|entry| {
             let place = format!("{folder}/{}", entry.path);
             !(place == path || absence && gone(&place))
@@ -238,7 +238,7 @@ impl Operation for PutTree {
 pub struct TreeEntry {
     /// Relative path without `..`.
     pub path: String,
-    /// Content of a file; a directory has none.
+    /// Content of a file; `None` for a directory.
     pub blob: Option<Blob>,
     /// Target of a link.
     #[serde(default)]
@@ -246,7 +246,7 @@ pub struct TreeEntry {
     /// Permission bits of the source, for `mode: preserve`.
     #[serde(default)]
     pub mode: Option<crate::tasks::FileMode>,
-    /// Text of the content when it is small, for a diff in a plan.
+    /// The content as text if it is small, for a diff in a plan.
     #[serde(default)]
     pub preview: Option<String>,
 }
@@ -255,7 +255,7 @@ pub struct TreeEntry {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct UnpackArchive {
     pub task: Unarchive,
-    /// The archive, unless the node has it.
+    /// The archive; `None` if it is on the node.
     pub blob: Option<Blob>,
 }
 
@@ -291,15 +291,15 @@ impl Operation for UnpackArchive {
     }
 }
 
-/// Asks for a piece of a file; the answer's `data` has `content` (base64), `size` and, asked at offset 0, `sha256`; of
-/// a file that is too large `size` alone.
+/// Requests a piece of a file. The answer's `data` has `content` (base64), `size` and, at offset 0, `sha256`; if the
+/// file is too large, only `size`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReadPiece {
     /// Absolute path on the node.
     pub path: String,
     /// In bytes.
     pub offset: u64,
-    /// In bytes, at most [`READ_PIECE`]; 0 asks for size and digest alone.
+    /// In bytes, at most [`READ_PIECE`]; 0 requests size and digest only.
     pub length: u64,
     /// In bytes; a larger file is not read.
     pub max_size: u64,
@@ -319,7 +319,7 @@ impl Operation for ReadPiece {
     undeclared!(Nothing);
 }
 
-/// The largest piece that is read at once, in bytes: as base64 it is well below a frame.
+/// Largest piece that is read at once, in bytes: as base64 it is well below the size of a frame.
 pub const READ_PIECE: u64 = 2 * 1024 * 1024;
 
 /// A process on the node.
@@ -327,24 +327,24 @@ pub const READ_PIECE: u64 = 2 * 1024 * 1024;
 pub struct Exec {
     pub run: Program,
     pub chdir: Option<String>,
-    /// Skipped when this glob matches a path.
+    /// Skipped if this glob matches a path.
     pub creates: Option<String>,
     /// Skipped unless this glob matches a path.
     pub removes: Option<String>,
     pub stdin: Option<String>,
     pub environment: Vec<(String, String)>,
-    /// Path under which the helper sees the script, pushed by content.
+    /// Content of the script.
     pub script: Option<Blob>,
-    /// What `register` gets as `cmd`; left out, what runs.
+    /// `cmd` for `register`; by default, what runs.
     #[serde(default)]
     pub shown: Option<serde_json::Value>,
-    /// Output as it came, as `raw` and `script` give it, and without the times.
+    /// Whether output is returned unchanged and without times, as for `raw` and `script`.
     #[serde(default)]
     pub verbatim: bool,
-    /// Line breaks at the end of the output stay.
+    /// Whether line breaks at the end of output are kept.
     #[serde(default)]
     pub keep_ends: bool,
-    /// `$NAME` in the arguments stands for variables of the environment.
+    /// Whether `$NAME` in the arguments is replaced by the environment variable.
     #[serde(default)]
     pub expand: bool,
 }
@@ -366,11 +366,11 @@ impl Operation for Exec {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Program {
-    /// Executed as is, no shell.
+    /// Executed directly, without a shell.
     Argv(Vec<String>),
-    /// Given to `executable -c`.
+    /// Passed to `executable -c`.
     Shell { line: String, executable: String },
-    /// The pushed script with these arguments, through its own `#!` line or the interpreter named.
+    /// The pushed script with these arguments, run by its own `#!` line or by the named interpreter.
     Script { arguments: Vec<String>, executable: Option<String> },
 }
 
@@ -380,12 +380,12 @@ impl Default for Program {
     }
 }
 
-/// An operation that outlives the helper that was asked for it.
+/// An operation that outlives the helper that started it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JobStart {
-    /// Needs no content of the controller and no permit.
+    /// Must need no content of the controller and no permit.
     pub op: Box<NodeOp>,
-    /// After so many seconds it is stopped and has failed.
+    /// Time limit in seconds, after which it is stopped and has failed.
     pub limit_s: u64,
 }
 
@@ -412,16 +412,16 @@ impl Operation for JobStart {
     undeclared!(Anything);
 }
 
-/// What the outcome of a job says that was stopped because its time was up; as with Ansible.
+/// Message of a job that was stopped at its time limit, as in Ansible.
 pub const JOB_TIMED_OUT: &str = "Timeout exceeded";
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobStatus {
     pub jid: String,
-    /// Forgets what it has said, instead of telling it.
+    /// Removes the job's output instead of returning it.
     #[serde(default)]
     pub forget: bool,
-    /// The answer may wait so many seconds for its end.
+    /// How long the answer may wait for the job's end, in seconds.
     #[serde(default)]
     pub wait_s: u64,
 }
@@ -442,14 +442,14 @@ impl Operation for JobStatus {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FactsRequest {
-    /// Reads the GPUs through NVML too.
+    /// Whether the GPUs are read through NVML too.
     pub gpus: bool,
-    /// Names or globs of the facts that `register` gets; the controller chooses them.
+    /// Names or globs of the facts for `register`; the controller applies them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub filter: Vec<String>,
 }
 
-/// Asks how far the operating system is.
+/// Requests the state of the operating system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct System;
 
@@ -495,14 +495,14 @@ impl Operation for System {
     undeclared!(Nothing);
 }
 
-/// How hard the node is asked to go down.
+/// How strictly a node is rebooted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reboot {
     /// `systemctl reboot`, or `shutdown -r now` without systemd.
     #[default]
     Orderly,
-    /// `systemctl reboot --force`: services are not waited for.
+    /// `systemctl reboot --force`: does not wait for services.
     Forced,
 }
 

@@ -1,7 +1,7 @@
-//! What the program asks about an operation, answered by the operation itself.
+//! The interface of operations to the rest of the program.
 //!
-//! Nothing here has a default: an operation that leaves an answer out does not compile. What declares nothing says so
-//! with [`undeclared!`].
+//! Nothing here has a default: an operation that leaves an answer out does not compile. An operation that declares
+//! nothing uses [`undeclared!`].
 
 use std::cell::OnceCell;
 
@@ -9,32 +9,32 @@ use regex::bytes::Regex;
 
 use crate::{NodeOp, op::Blob, pattern};
 
-/// What asking for an operation means for the node.
+/// The effect of an operation on the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// Observe, plan and apply exist for it, so that a plan tells exactly what a run does.
+    /// It can be observed, planned and applied, so that a plan tells exactly what a run does.
     Declares,
-    /// Only reads, so that any session may ask for it at any time.
+    /// Only reads, so that any session may request it at any time.
     Reads,
-    /// Changes something that it can change again.
+    /// Changes something, and may be repeated.
     Acts,
-    /// Does what nobody foresees, and never twice.
+    /// Has effects that cannot be predicted, and must not be repeated.
     Once,
 }
 
-/// What an operation needs while it works.
+/// What an operation needs while it runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Needs<'a> {
-    /// Nothing: it may go on after the controller has gone (`async`).
+    /// Nothing: it may outlive the controller (`async`).
     Nothing,
-    /// The session, for a permit or because it is about the session.
+    /// The session: for a permit, or because it concerns the session.
     Session,
-    /// The session, and content of the controller that the helper may ask for.
+    /// The session, and content of the controller that the helper may request.
     Content(Vec<&'a Blob>),
 }
 
 impl<'a> Needs<'a> {
-    /// The content that the helper may ask for, each as often as it stands in the task.
+    /// Returns the content that the helper may request, each as often as the task has it.
     pub fn content(self) -> Vec<&'a Blob> {
         match self {
             Self::Nothing | Self::Session => Vec::new(),
@@ -48,28 +48,28 @@ impl<'a> Needs<'a> {
 pub enum Reach<'a> {
     /// Nothing that another task declares.
     Nothing,
-    /// Anything: nobody knows what it does.
+    /// Anything: its effect is unknown.
     Anything,
     /// Packages of these names, and any file of theirs.
     Packages(&'a [String]),
-    /// A systemd unit, and whatever its processes do.
+    /// A systemd unit, and the effects of its processes.
     Unit(&'a str),
     /// The state of GPUs.
     Gpus,
     /// One file.
     File(Claim),
-    /// Files and folders; `driver` where GPUs lose their state with it.
+    /// Files and folders; `driver` is whether GPUs lose their state with them.
     Places { paths: Vec<String>, driver: bool },
 }
 
 impl Reach<'_> {
-    /// Files or folders of these paths.
+    /// Creates the reach of files or folders at these paths.
     pub fn places<const N: usize>(paths: [&str; N]) -> Self {
         Self::Places { paths: paths.map(str::to_owned).to_vec(), driver: false }
     }
 }
 
-/// What an operation declares of one file.
+/// What an operation declares about one file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
     /// Path on the node.
@@ -82,9 +82,9 @@ pub struct Claim {
 pub enum Part {
     /// All of its content.
     Content,
-    /// Some of its lines, known by what they are or by marks.
+    /// Some of its lines, identified by content or by marks.
     Lines,
-    /// Whatever an expression finds in it.
+    /// The matches of an expression.
     Matches,
     /// Owner, mode or type.
     Attributes,
@@ -93,13 +93,13 @@ pub enum Part {
 }
 
 impl Part {
-    /// Whether it is a part of the text of a file.
+    /// Whether it is a part of a file's text.
     pub const fn is_text(self) -> bool {
         matches!(self, Self::Lines | Self::Matches)
     }
 }
 
-/// A declaration that came after others, with what was worked out about it.
+/// A later declaration, with its compiled expression.
 #[derive(Debug)]
 pub struct Newer<'a> {
     pub op: &'a NodeOp,
@@ -111,7 +111,7 @@ impl<'a> Newer<'a> {
         Self { op, expression: OnceCell::new() }
     }
 
-    /// Its expression, compiled when it is asked for first; none where it cannot be.
+    /// Returns its expression, compiled at the first call; `None` if it is invalid.
     pub(crate) fn expression(&self, pattern: &str) -> Option<&Regex> {
         self.expression.get_or_init(|| pattern::compile("regexp", pattern).ok()).as_ref()
     }
@@ -128,19 +128,19 @@ pub trait Operation {
 
     fn needs(&self) -> Needs<'_>;
 
-    /// The paths of the node that the task gives, as it gives them. Written with [`paths!`].
+    /// Returns the node's paths, as the task gives them. Written with [`paths!`].
     fn paths(&self) -> Vec<&String>;
 
-    /// The same, to be changed.
+    /// As [`Operation::paths`], for changes.
     fn paths_mut(&mut self) -> Vec<&mut String>;
 
     fn reach(&self) -> Reach<'_>;
 
-    /// Leaves only what stays true once it is done, without acts such as a restart; false where that is nothing.
+    /// Removes acts such as a restart, and keeps what stays true afterwards; returns `false` if nothing is left.
     fn lasting(&mut self) -> bool;
 
-    /// Takes out what a newer declaration declares otherwise; false where nothing is left. That a file was written,
-    /// edited or removed as a whole is judged before, from [`Operation::reach`].
+    /// Removes what a newer declaration declares otherwise; returns `false` if nothing is left. [`Operation::reach`]
+    /// has decided before whether a file was written, edited or removed as a whole.
     fn yields(&mut self, newer: &Newer<'_>) -> bool;
 }
 
@@ -180,7 +180,7 @@ impl Paths for Vec<String> {
     }
 }
 
-/// Both readings of an operation's paths: the fields that hold one, if any.
+/// Implements both methods for an operation's paths from the fields that hold one, if any.
 macro_rules! paths {
     ($($field:ident),*) => {
         fn paths(&self) -> Vec<&String> {
@@ -193,7 +193,7 @@ macro_rules! paths {
     };
 }
 
-/// The answers of an operation that declares nothing.
+/// Implements the methods of an operation that declares nothing.
 macro_rules! undeclared {
     ($reach:ident) => {
         fn reach(&self) -> $crate::operation::Reach<'_> {

@@ -1,8 +1,8 @@
-//! The registry of task kinds and operations: from one line each it makes [`crate::tasks::Params`], [`crate::NodeOp`],
-//! [`crate::op::GpuTask`] and [`crate::tasks::KINDS`].
+//! The registry of task kinds and operations: generates [`crate::tasks::Params`], [`crate::NodeOp`],
+//! [`crate::op::GpuTask`] and [`crate::tasks::KINDS`] from one line for each.
 //!
-//! `gpu` kinds become a member of the one desired state of the GPUs, `node` kinds go to the node as they are, and what
-//! `here` kinds come to is the controller's to say. `operations` are asked by no kind of this name.
+//! `gpu` kinds become members of the one desired state of the GPUs. `node` kinds are sent to the node as they are.
+//! `here` kinds are executed by the controller. `operations` belong to no kind of their name.
 
 macro_rules! registry {
     (
@@ -13,7 +13,7 @@ macro_rules! registry {
             $($(#[$doc:meta])* $other:ident($other_sent:ty);)*
         }
     ) => {
-        /// Parameters of any kind.
+        /// The parameters of any kind.
         #[derive(Clone, Debug, PartialEq)]
         pub enum Params {
             Gpu(GpuTask),
@@ -37,7 +37,7 @@ macro_rules! registry {
         }
 
         impl NodeOp {
-            /// What answers for it.
+            /// Returns the operation's implementation.
             pub fn operation(&self) -> &dyn $crate::operation::Operation {
                 match self {
                     $($(Self::$node(task) => std::borrow::Borrow::<$node>::borrow(task),)?)*
@@ -45,7 +45,7 @@ macro_rules! registry {
                 }
             }
 
-            /// The same, to be changed.
+            /// As [`Self::operation`], for changes.
             pub fn operation_mut(&mut self) -> &mut dyn $crate::operation::Operation {
                 match self {
                     $($(Self::$node(task) => std::borrow::BorrowMut::<$node>::borrow_mut(task),)?)*
@@ -82,7 +82,7 @@ macro_rules! registry {
             })?
         )*
 
-        /// Every kind, in the order of the reference.
+        /// All kinds, in the order of the reference.
         pub static KINDS: &[KindInfo] =
             &[$($(<$gpu as Kind>::INFO)? $(<$node as Kind>::INFO)? $(<$here as Kind>::INFO)?),*];
     };

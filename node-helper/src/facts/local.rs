@@ -1,7 +1,7 @@
-//! What a machine's owner lays down as facts: `/etc/ansible/facts.d/*.fact`, and which Python there is.
+//! Facts that a machine's owner provides in `/etc/ansible/facts.d/*.fact`, and the node's Python.
 //!
-//! Files are JSON or INI; programs print either. As with Ansible, one that says nothing useful says why in its place.
-//! Bounded in number, size and time, and a program that anybody but root could have written is not run.
+//! Files are JSON or INI; programs print either. As with Ansible, a broken one is replaced by the reason. Number, size
+//! and time are bounded, and a program that anybody but root could have written is not run.
 
 use std::{
     fs,
@@ -16,16 +16,16 @@ use serde_json::{Map, Value, json};
 use crate::{deadline::Deadline, os::roots::Roots, process::Run};
 
 const FOLDER: &str = "/etc/ansible/facts.d";
-/// Files that are read at most.
+/// Largest number of files that are read.
 const MOST_FILES: usize = 64;
-/// Bytes of one file, or of what one program prints.
+/// Largest size of a file or of a program's output, in bytes.
 const MOST_BYTES: usize = 256 * 1024;
-/// How long all programs may take together.
+/// Time limit for all programs together.
 const TIME: Duration = Duration::from_secs(10);
-/// Where Python is looked for, as Ansible does for the interpreters of today.
+/// Paths at which Ansible looks for a current Python.
 const PYTHONS: [&str; 3] = ["/usr/bin/python3", "/usr/libexec/platform-python", "/usr/local/bin/python3"];
 
-/// `ansible_local`.
+/// Returns `ansible_local`.
 pub(super) fn read(roots: &Roots) -> Map<String, Value> {
     let mut found = Map::new();
     let Ok(entries) = fs::read_dir(roots.path(FOLDER)) else { return found };
@@ -45,7 +45,7 @@ pub(super) fn read(roots: &Roots) -> Map<String, Value> {
 }
 
 /// # Errors
-/// What stands in place of the fact.
+/// The text that replaces the fact.
 fn fact(path: &Path, deadline: &Deadline) -> Result<Value, String> {
     let shown = path.display();
     let flags = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or_default();
@@ -84,7 +84,7 @@ fn fact(path: &Path, deadline: &Deadline) -> Result<Value, String> {
     ini(&text).ok_or_else(|| format!("error loading facts as JSON or ini - please check content: {shown}"))
 }
 
-/// Sections of options, as Python's `configparser` reads them; none where it is none.
+/// Parses sections of options like Python's `configparser`; `None` if the text is none.
 fn ini(text: &str) -> Option<Value> {
     let mut sections: Map<String, Value> = Map::new();
     let mut section: Option<String> = None;
@@ -106,7 +106,7 @@ fn ini(text: &str) -> Option<Value> {
     Some(Value::Object(sections))
 }
 
-/// Path and version of the node's Python, such as `3.12.3`.
+/// Returns path and version of the node's Python, such as `3.12.3`.
 pub(super) fn python(roots: &Roots) -> Option<(String, String)> {
     if !roots.is_real() {
         return None;

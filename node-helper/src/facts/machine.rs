@@ -1,6 +1,6 @@
-//! What playbooks ask of a machine under Ansible's names: user, time, firmware, memory, file systems.
+//! Facts of a machine under Ansible's names: user, time, firmware, memory, file systems.
 //!
-//! Nothing of it is needed to bring a node to its state, so what cannot be read is left out in silence.
+//! None of them is needed to bring a node to its state, so what cannot be read is left out without a message.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,7 +13,7 @@ use gpufleet_protocol::facts::{MachineFacts, MemoryFacts, MountFacts, ProcessorF
 use super::{local, network};
 use crate::os::{roots::Roots, users::Account};
 
-/// Variables that say who and where one is. Why not all: the others may hold secrets, and facts go into reports.
+/// Variables that identify user and session. No others, because they may hold secrets, and facts go into reports.
 const ENVIRONMENT: [&str; 14] = [
     "HOME",
     "LANG",
@@ -30,7 +30,7 @@ const ENVIRONMENT: [&str; 14] = [
     "TZ",
     "USER",
 ];
-/// Why not serial numbers of users' modules and the like: only these have a name in Ansible.
+/// Only the entries that have a name in Ansible.
 const FIRMWARE: [&str; 17] = [
     "bios_date",
     "bios_vendor",
@@ -50,7 +50,7 @@ const FIRMWARE: [&str; 17] = [
     "product_version",
     "sys_vendor",
 ];
-/// In the order in which Ansible looks for them.
+/// In the order of Ansible's search.
 const PACKAGE_MANAGERS: [(&str, &str); 8] = [
     ("/usr/bin/dnf5", "dnf5"),
     ("/usr/bin/dnf-3", "dnf"),
@@ -61,7 +61,7 @@ const PACKAGE_MANAGERS: [(&str, &str); 8] = [
     ("/usr/bin/pacman", "pacman"),
     ("/sbin/apk", "apk"),
 ];
-/// Nodes have a handful; containers can make thousands.
+/// Nodes have a handful; containers can create thousands.
 const MOST_MOUNTS: usize = 64;
 
 pub(super) fn read(roots: &Roots) -> MachineFacts {
@@ -111,7 +111,7 @@ fn user(roots: &Roots) -> UserFacts {
     let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
     let passwd = fs::read_to_string(roots.etc("passwd")).unwrap_or_default();
     match passwd.lines().filter_map(Account::parse).find(|account| account.uid == uid) {
-        // Why not the account's group: a process may have another one.
+        // Without the account's group, as a process may have another one.
         Some(Account { name, comment, home, shell, .. }) => {
             UserFacts { name, uid, gid, comment, home, shell }
         }
@@ -119,7 +119,7 @@ fn user(roots: &Roots) -> UserFacts {
     }
 }
 
-/// The zone's name, from where /etc/localtime points to, or from /etc/timezone.
+/// Returns the zone's name, from the target of /etc/localtime, or from /etc/timezone.
 fn zone(roots: &Roots) -> Option<String> {
     let link = fs::read_link(roots.etc("localtime")).ok();
     let name = link.and_then(|path| Some(path.to_str()?.split_once("zoneinfo/")?.1.to_owned()));
@@ -168,7 +168,7 @@ fn load(text: &str) -> Option<(f64, f64, f64)> {
     Some((numbers.next()??, numbers.next()??, numbers.next()??))
 }
 
-/// File systems on a device or a server, as Ansible lists them.
+/// Returns file systems on a device or a server, as Ansible lists them.
 fn mounts(roots: &Roots, text: &str) -> Vec<MountFacts> {
     let mut found = Vec::new();
     for line in text.lines() {
@@ -178,7 +178,8 @@ fn mounts(roots: &Roots, text: &str) -> Vec<MountFacts> {
             continue;
         }
         let mount = unescaped(mount);
-        // Why none of a server: one that is gone holds up whoever asks. Why two: shares of Windows begin so.
+        // Sizes of local file systems only, because an unreachable server would block. Windows shares begin with two
+        // slashes.
         let is_local = device.starts_with('/') && !device.starts_with("//") && fstype != "gpfs";
         let sizes = is_local.then(|| rustix::fs::statvfs(&*roots.path(&mount)).ok()).flatten();
         found.push(MountFacts {
@@ -196,7 +197,7 @@ fn mounts(roots: &Roots, text: &str) -> Vec<MountFacts> {
     found
 }
 
-/// The kernel writes blanks in names as octal numbers.
+/// Decodes blanks in names, which the kernel writes as octal numbers.
 fn unescaped(text: &str) -> String {
     text.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
 }

@@ -1,6 +1,6 @@
-//! Facts of the operating system; those of the GPUs come from the GPU module.
+//! Facts of the operating system; those of GPUs come from the GPU module.
 //!
-//! What cannot be read is left out and named in `errors`; no reading fails the whole.
+//! What cannot be read is left out and named in `errors`; no failed reading fails the whole.
 
 mod local;
 mod machine;
@@ -34,7 +34,7 @@ impl Reader<'_> {
     }
 }
 
-/// Reads all but the GPUs.
+/// Reads all facts but those of GPUs.
 pub fn read(roots: &Roots) -> Facts {
     let mut reader = Reader { roots, errors: Vec::new() };
     let names = rustix::system::uname();
@@ -115,7 +115,7 @@ fn processors(text: &str) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 
-/// How many numbers a list such as `0-3,8` names.
+/// Returns how many numbers a list such as `0-3,8` has.
 fn count(list: &str) -> u32 {
     list.trim()
         .split(',')
@@ -137,7 +137,7 @@ fn init(roots: &Roots) -> String {
     if name.trim().is_empty() { "unknown".to_owned() } else { name.trim().to_owned() }
 }
 
-/// The hypervisor or container, by the marks that systemd-detect-virt looks at first.
+/// Returns the hypervisor or container, by the marks that systemd-detect-virt checks first.
 fn virtualization(roots: &Roots) -> Option<String> {
     let read = |path: &str| fs::read_to_string(roots.path(path)).unwrap_or_default();
     if let Some(container) = read("/run/systemd/container").lines().next() {
@@ -167,21 +167,21 @@ fn virtualization(roots: &Roots) -> Option<String> {
         ("Bochs", "bochs"),
     ];
     if let Some((_, name)) = marks.iter().find(|(mark, _)| product.contains(mark)) {
-        // A bare-metal instance of a cloud has the cloud's name too, but no hypervisor bit.
+        // A cloud's bare-metal instance has the cloud's name too, but no hypervisor bit.
         let hypervisor = read("/proc/cpuinfo").contains(" hypervisor");
         return hypervisor.then(|| (*name).to_owned());
     }
     read("/proc/cpuinfo").contains(" hypervisor").then(|| "unknown".to_owned())
 }
 
-/// The IPv4 address that the kernel would use for the default route.
+/// Returns the IPv4 address that the kernel would use for the default route.
 fn address(roots: &Roots) -> Option<String> {
     let routes = fs::read_to_string(roots.proc("net/route")).ok()?;
     let has_default = routes.lines().skip(1).any(|line| line.split_whitespace().nth(1) == Some("00000000"));
     if !has_default || !roots.is_real() {
         return None;
     }
-    // Connecting a datagram socket sends nothing; it only asks the kernel for a route.
+    // Connecting a datagram socket sends nothing; it only makes the kernel choose a route.
     let socket = std::net::UdpSocket::bind("0.0.0.0:0").ok()?;
     socket.connect("192.0.2.1:9").ok()?;
     let address = socket.local_addr().ok()?.ip();

@@ -1,6 +1,6 @@
-//! Interfaces, addresses and routes, as /proc and /sys tell them.
+//! Interfaces, addresses and routes from /proc and /sys.
 //!
-//! IPv4 addresses stand in /proc/net/fib_trie without their interface; the routes to their networks say which.
+//! /proc/net/fib_trie lists IPv4 addresses without their interface, which is found by the routes to their networks.
 
 use std::{
     collections::BTreeSet,
@@ -12,7 +12,7 @@ use gpufleet_protocol::facts::InterfaceFacts;
 
 use crate::os::roots::Roots;
 
-/// Nodes have a dozen; containers can make thousands.
+/// Nodes have a dozen; containers can create thousands.
 const MOST: usize = 64;
 
 /// One line of /proc/net/route.
@@ -27,7 +27,7 @@ impl<'a> Route<'a> {
     fn parse(line: &'a str) -> Option<Self> {
         let fields: Vec<&str> = line.split_whitespace().collect();
         let [interface, network, gateway, _, _, _, _, mask, ..] = fields[..] else { return None };
-        // Why swapped: the kernel writes the bytes of the network as a number of the machine.
+        // The kernel writes the bytes of the network address as a number in host byte order.
         let number = |hex: &str| {
             u32::from_str_radix(hex, 16).ok().map(|number| u32::from_be_bytes(number.to_ne_bytes()))
         };
@@ -35,7 +35,7 @@ impl<'a> Route<'a> {
     }
 }
 
-/// All interfaces, and those of the default route: its name and its gateway.
+/// Returns all interfaces, and name and gateway of the default route.
 pub(super) fn read(roots: &Roots) -> (Vec<InterfaceFacts>, Option<(String, String)>) {
     let proc = |below: &str| fs::read_to_string(roots.proc(below)).unwrap_or_default();
     let (table, trie, six) = (proc("net/route"), proc("net/fib_trie"), proc("net/if_inet6"));
@@ -74,7 +74,7 @@ pub(super) fn read(roots: &Roots) -> (Vec<InterfaceFacts>, Option<(String, Strin
     (interfaces, default)
 }
 
-/// The machine's own addresses.
+/// Returns the machine's own addresses.
 ///
 /// Source: net/ipv4/fib_trie.c, `fib_trie_seq_show`: a leaf line, then a line `/32 host LOCAL`.
 fn local_addresses(trie: &str) -> BTreeSet<u32> {
@@ -118,7 +118,7 @@ fn addresses_v6(name: &str, table: &str) -> Vec<(String, u8)> {
     table.lines().filter_map(of).collect()
 }
 
-/// Name servers and search domains of resolv.conf.
+/// Returns name servers and search domains of resolv.conf.
 pub(super) fn resolver(text: &str) -> (Vec<String>, Vec<String>) {
     let (mut servers, mut search) = (Vec::new(), Vec::new());
     for line in text.lines() {

@@ -1,7 +1,7 @@
-//! What becomes of a state: the truths about what an act, a reset or a reboot keeps and loses.
+//! What an act, a reset or a reboot keeps and loses of a state.
 //!
-//! Pure. Sources: nvml.h, the NVIDIA MIG User Guide r580, nvidia-smi documentation. Where those are silent the loss is
-//! assumed, so that a plan asserts the value again.
+//! Pure. Sources: nvml.h, the NVIDIA MIG User Guide r580, nvidia-smi documentation. Where those are silent, the value
+//! is assumed lost, so that a plan sets it again.
 
 use gpufleet_protocol::{Disruption, message::GpuClient, nvml::Staged};
 
@@ -17,21 +17,22 @@ use crate::{
     world::{UnitView, World},
 };
 
-/// Something that happens to a node.
+/// An event that changes a node's state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     Act(Act),
-    /// GPUs by UUID, reset together; persistence was given up before and taken again after.
+    /// The GPUs, by UUID, that are reset together; persistence was off during the reset and is on again after it.
     Reset(Vec<String>),
     Reboot,
-    /// Our worker lets go of the driver; `stopped` while the units that hold GPUs are stopped.
+    /// The NVML worker closes the driver; `stopped` is whether the units that hold GPUs are stopped meanwhile.
     LetGo {
         stopped: bool,
     },
 }
 
 impl Event {
-    /// An activation that somebody else makes. Resets are made here alone, and predictions contain them.
+    /// Returns the event of an activation outside of this module: a reboot only, because this module makes all resets
+    /// itself and its predictions include them.
     pub const fn of_activation(class: Disruption) -> Option<Self> {
         match class {
             Disruption::Reboot => Some(Self::Reboot),
@@ -40,7 +41,7 @@ impl Event {
     }
 }
 
-/// The state after an event.
+/// Returns the state after an event.
 #[must_use]
 pub fn after(mut state: State, event: &Event) -> State {
     match event {
@@ -56,7 +57,7 @@ pub fn after(mut state: State, event: &Event) -> State {
             state.gpus.iter_mut().filter(sleeps).for_each(forget);
         }
         Event::Reboot => {
-            // Why the rest stays: what a boot starts holds the GPUs again.
+            // The services stay, because a boot starts what holds the GPUs again.
             state.holding = Holding { clients: Vec::new(), unknown: Vec::new(), ..state.holding };
             for gpu in &mut state.gpus {
                 reset(gpu);
@@ -76,7 +77,7 @@ pub fn after(mut state: State, event: &Event) -> State {
     state
 }
 
-/// The state once other tasks of a prediction are done: their units run or not, and what these hold is held or free.
+/// Returns the state after other tasks of a prediction: their units run or not, and hold GPUs or not.
 #[must_use]
 pub fn foreseen(mut state: State, world: &World) -> State {
     for name in [PERSISTENCED, mps::UNIT].iter().chain(CLIENT_UNITS) {
@@ -102,11 +103,11 @@ pub fn foreseen(mut state: State, world: &World) -> State {
             });
         }
     }
-    // Why only then: what nobody held before is asleep as it is.
+    // Only if a holder ended: a GPU without holders before is already asleep.
     if *holding == before { state } else { after(state, &Event::LetGo { stopped: false }) }
 }
 
-/// The state in which a unit is as a prediction says; a unit that means nothing here changes nothing.
+/// Returns the state with a unit as predicted; an unrelated unit changes nothing.
 #[must_use]
 pub fn with_unit(mut state: State, name: &str, active: bool, enabled: bool) -> State {
     let host = &mut state.host;
@@ -133,10 +134,10 @@ pub fn with_unit(mut state: State, name: &str, active: bool, enabled: bool) -> S
     state
 }
 
-/// Pending becomes current; instances, clock locks, and what the driver holds in memory are lost.
+/// Makes pending values current; instances, clock locks and what the driver keeps in memory are lost.
 ///
-/// Why power limit and compute mode too: a reset needs persistence to be given up, and with its last client the
-/// driver forgets them (nvml.h).
+/// The power limit and the compute mode are lost too: a reset needs persistence off, and the driver forgets them with
+/// its last client (nvml.h).
 fn reset(gpu: &mut Gpu) {
     gpu.ecc = gpu.ecc.map(|mode| Staged::settled(mode.pending));
     gpu.mig = gpu.mig.map(|mode| Staged::settled(mode.pending));
@@ -154,7 +155,7 @@ fn forget(gpu: &mut Gpu) {
     }
 }
 
-/// Hopper and later keep the MIG mode only while the module is loaded; Ampere has it in the InfoROM.
+/// Hopper and later keep the MIG mode only while the module is loaded; Ampere keeps it in the InfoROM.
 fn unloaded(gpu: &mut Gpu) {
     if gpu.architecture.has_volatile_mig() {
         gpu.mig = gpu.mig.map(|_| Staged::settled(false));
@@ -262,7 +263,7 @@ fn acted_on_gpu(gpu: &mut Gpu, act: &Act) {
             }
         }
         Act::Power { milliwatts, .. } => gpu.power_mw = gpu.power_mw.map(|_| *milliwatts),
-        // Why: without persistence the lock goes with the driver's last client, so nothing may be relied on.
+        // Without persistence the lock ends with the driver's last client, so it cannot be relied on.
         Act::Graphics { want, .. } if gpu.persistence == Ok(true) => gpu.graphics = lock(*want),
         Act::Memory { want, .. } if gpu.persistence == Ok(true) => gpu.memory = lock(*want),
         Act::Compute { mode, .. } => gpu.compute_mode = gpu.compute_mode.map(|_| *mode),

@@ -1,9 +1,9 @@
-//! Carries out a planned group: stages, the reset between them, and what must be put back whatever happens.
+//! Carries out a planned group: its stages, the reset between them, and the restoration afterwards.
 //!
-//! Owns the order of effects and the ways back. It plans nothing itself: after every activation the state is read and
-//! planned again. Invariants: a unit that was stopped is recorded before and started again on every way out; a GPU
-//! whose layout could not be changed gets its previous one back; the NVML worker is ended before a reset; nothing
-//! that needs a free GPU starts while somebody holds it.
+//! Owns the order of effects and the restoration. It does not plan: after every activation the state is read and
+//! planned again. Invariants: a unit is recorded before it is stopped, and started again on every way out; a GPU whose
+//! layout could not be changed gets its previous one back; the NVML worker is ended before a reset; nothing that needs
+//! a free GPU starts while a process holds it.
 
 mod layout;
 mod reset;
@@ -39,14 +39,14 @@ use crate::{
 
 pub use services::{start_units, take_persistence};
 
-/// How long what holds a GPU gets to go away after its unit was stopped.
+/// Time for processes to release a GPU after their unit was stopped.
 const LETTING_GO: Duration = Duration::from_secs(5);
-/// How long the workers of sessions that only read get to go away before a reset.
+/// Time for the NVML workers of read-only sessions to end before a reset.
 const READERS: Duration = Duration::from_secs(10);
-/// How long the way back may take when the operation's own time is up.
+/// Time for the restoration, even after the operation's deadline.
 const WAY_BACK: Duration = Duration::from_secs(120);
 
-/// Why an act failed, and for which member.
+/// A failed act, and the member that it is for.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Failure {
     pub member: usize,
@@ -55,23 +55,23 @@ pub struct Failure {
     pub idle: Option<IdleReport>,
 }
 
-/// What became of a group.
+/// The result of a group.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Applied {
-    /// Changes made, as seen from before the run.
+    /// Changes made, compared with the state before the run.
     pub made: Vec<Planned>,
-    /// First failure, and after it what did not converge.
+    /// The first failure, and then what did not converge.
     pub failures: Vec<Failure>,
     pub activated: Option<Disruption>,
-    /// What waits for a reboot, by member.
+    /// What needs a reboot, by member.
     pub awaiting: Vec<(usize, String)>,
     pub warnings: Vec<String>,
 }
 
-/// Says why the node is no longer ours, asked before every act.
+/// Returns why the node no longer belongs to this session; called before every act.
 pub type Fence<'a> = &'a dyn Fn() -> Result<(), String>;
 
-/// One run.
+/// One run of a group.
 pub struct Job<'a> {
     pub machine: &'a mut dyn Machine,
     pub record: &'a Record,
@@ -81,17 +81,17 @@ pub struct Job<'a> {
     pub fence: Fence<'a>,
 }
 
-/// What a run has to remember for the way back.
+/// A run, and what it must restore.
 struct Running<'a> {
     job: Job<'a>,
     state: State,
     applied: Applied,
     stopped: Vec<String>,
     released: Vec<String>,
-    /// Instances destroyed and made by the stage at work, by GPU.
+    /// Instances that the current stage destroyed and created, by GPU.
     destroyed: Vec<(String, Instance)>,
     created: Vec<(String, u32)>,
-    /// Our MPS daemon as it was before it was stopped for a while.
+    /// The MPS daemon before it was stopped for the duration of the run.
     paused_mps: Option<Mps>,
     reboot: bool,
 }
@@ -99,7 +99,7 @@ struct Running<'a> {
 type Done = Result<(), Failure>;
 
 impl<'a> Job<'a> {
-    /// Applies the group to the state that was just observed; the NVML worker is ended afterwards.
+    /// Applies the group to the state that was just observed, and ends the NVML worker.
     pub fn apply(self, state: State, reboot: bool) -> Applied {
         let stopped = stopped_units(self.record);
         let released = released(self.record, &self.machine.boot_mark());
@@ -114,7 +114,7 @@ impl<'a> Job<'a> {
             paused_mps: None,
             reboot,
         };
-        // Why first: what a run that died left without persistence is planned with it.
+        // First, so that the plan includes GPUs that a dead run left without persistence.
         let done = running.take_leftovers().and_then(|()| running.stages());
         if let Err(failure) = done {
             running.applied.failures.insert(0, failure);
@@ -162,13 +162,13 @@ impl Running<'_> {
                 self.verify(None)
             }
             Some(_) => {
-                // Why read again: on Ampere the call that sets the MIG mode may have reset the GPU itself, and then
-                // nothing waits.
+                // Read again: on Ampere, the call that sets the MIG mode may have reset the GPU itself, and then
+                // nothing is pending.
                 self.refresh(0)?;
                 let desired = merge(self.job.group, &self.state);
                 let second = stage(&self.state, &desired, self.reboot);
                 let Some(still) = &second.activation else {
-                    // Why not more than was allowed: somebody else may have changed the GPUs meanwhile.
+                    // Never a higher class than allowed: another process may have changed the GPUs meanwhile.
                     if second.class() <= first.class() {
                         self.perform(&second, Some(&seen))?;
                     }
@@ -185,7 +185,7 @@ impl Running<'_> {
         self.applied.awaiting.extend(left);
     }
 
-    /// Changes that a reset makes true count only after it.
+    /// Counts changes that become current with a reset, after the reset.
     fn made_by_activation(&mut self, stage: &Stage) {
         let by_reset =
             stage.changes.iter().filter(|planned| planned.change.disruption == Disruption::GpuReset);
@@ -199,7 +199,7 @@ impl Running<'_> {
         let disturbs = stage.class() >= Disruption::Clients;
         if stage.stops_units() {
             let units = self.units_to_stop(disturbs);
-            // Why all GPUs: whoever works through MPS loses its server, wherever it works.
+            // All GPUs: any MPS client loses its server, on whichever GPU it works.
             let all = units.iter().any(|unit| MPS_UNITS.contains(&unit.as_str()));
             if disturbs {
                 self.wait_free(stage.must_be_free().filter(|_| !all), member)?;
@@ -250,7 +250,7 @@ impl Running<'_> {
         (self.job.progress)(step.act.text(&self.state));
         self.act(&step.act, member)?;
         match &step.act {
-            // Why read again: the daemon sets the flags, and a mode may change what the GPU offers.
+            // Read again: the daemon sets the persistence flags, and a mode may change what the GPU supports.
             Act::Persistenced { .. } => self.refresh(member),
             Act::Mig { uuid, .. }
                 if self.state.gpu(uuid).is_some_and(|gpu| gpu.architecture.has_volatile_mig()) =>
@@ -261,7 +261,7 @@ impl Running<'_> {
         }
     }
 
-    /// Nothing is begun on a node that another controller has taken over.
+    /// Checks that no other controller has taken the node over.
     fn still_ours(&self, member: usize) -> Done {
         (self.job.fence)().map_err(|message| Failure {
             member,
@@ -346,7 +346,8 @@ impl Running<'_> {
             Act::Persistence { uuid, on } => {
                 if self.state.gpu(uuid).is_none_or(|gpu| gpu.persistence != Ok(*on)) {
                     self.set(uuid, Setting::Persistence(*on), member)?;
-                    // Why: the driver forgets it with its last client, and who turns persistence on again would trust it.
+                    // Forgotten, because the driver forgets locks with its last client, and a later run that turns
+                    // persistence on would trust the record.
                     if !on {
                         self.record_lock(uuid, |locks| *locks = Locks::UNKNOWN);
                     }
@@ -411,7 +412,7 @@ impl Running<'_> {
         let at_once = self.state.gpu(uuid).is_some_and(|gpu| gpu.architecture.has_volatile_mig());
         match activation {
             Code::SUCCESS => Ok(()),
-            // Why fine: there the value is pending, and the activation that follows makes it current.
+            // Not an error there: the value is pending, and the following activation makes it current.
             Code::IN_USE | Code::RESET_REQUIRED if !at_once => Ok(()),
             code => {
                 let call = "nvmlDeviceSetMigMode (activation)".to_owned();
@@ -435,7 +436,7 @@ impl Running<'_> {
     fn refresh(&mut self, member: usize) -> Done {
         match observe(self.job.machine, self.job.record, self.job.deadline) {
             Ok((mut state, _)) => {
-                // Why: what comes back by itself at the end of the run is not missing.
+                // The paused MPS daemon counts as running, because it is started again at the end of the run.
                 if let Some(mps) = &self.paused_mps {
                     state.host.mps = mps.clone();
                 }
@@ -455,7 +456,7 @@ impl Running<'_> {
             return Err(still_pending(still));
         }
         for Planned { member, change } in rest.changes {
-            // Why: without persistence nobody can vouch for a lock, and the warning says so.
+            // Without persistence a lock cannot be verified, which the warning says.
             if change.property.is_clock() && change.from == Value::Unknown {
                 continue;
             }

@@ -1,6 +1,6 @@
-//! What stands in the way of a forecast, as the node is now.
+//! What blocks a forecast in the node's present state.
 //!
-//! Pure judgement over what was seen when the node was read, so that a plan knows what a run would be refused for. The run looks again
+//! Pure. Judges what was read with the node, so that a plan shows what a run would be refused for. The run checks again
 //! right before it acts ([`super::apply`]).
 
 use std::collections::BTreeSet;
@@ -14,12 +14,12 @@ use super::{
     state::{Gpu, State},
 };
 
-/// Modules that hold a GPU up to Ada while somebody uses them.
+/// Modules that hold GPUs up to Ada while they are in use.
 ///
-/// Source: NVIDIA/mig-parted#181. Why not the others: their counts may be above zero with nobody at work.
+/// Source: NVIDIA/mig-parted#181. Other modules do not count: their use counts may be above zero without a user.
 const HOLDING: [&str; 2] = ["nvidia_drm", "nvidia_peermem"];
 
-/// Why the helper may set nothing on the GPUs, where it may not.
+/// Returns why the helper may not change GPUs, if so.
 pub fn rights(state: &State) -> Option<Blocker> {
     let uid = state.holding.not_root?;
     Some(Blocker::new(
@@ -28,7 +28,7 @@ pub fn rights(state: &State) -> Option<Blocker> {
     ))
 }
 
-/// The module that keeps these GPUs from being reset.
+/// Returns the module that keeps these GPUs from being reset, if any.
 pub fn module(state: &State, activation: Option<&Activation>) -> Option<Blocker> {
     let activation = activation.filter(|activation| activation.class == Disruption::GpuReset)?;
     let gpus: Vec<&Gpu> = activation.uuids.iter().filter_map(|uuid| state.gpu(uuid)).collect();
@@ -48,7 +48,7 @@ pub fn module(state: &State, activation: Option<&Activation>) -> Option<Blocker>
         }
     };
     let works = |gpu: &&Gpu| state.holding.clients.iter().any(|client| client.gpus.contains(&gpu.index));
-    // Why: a job over InfiniBand counts in nvidia_peermem, and is gone once the node is drained.
+    // A job over InfiniBand counts in nvidia_peermem, and ends with the drain.
     let next = match gpus.iter().any(works) {
         true => {
             format!(
@@ -63,14 +63,14 @@ pub fn module(state: &State, activation: Option<&Activation>) -> Option<Blocker>
     ))
 }
 
-/// Everything that a run of these stages would be refused for now.
+/// Returns everything that a run of these stages would be refused for now.
 pub fn of_stages(state: &State, stages: &[&Stage]) -> Vec<Blocker> {
     let acts = stages.iter().any(|stage| !stage.changes.is_empty());
     let mut blockers: Vec<Blocker> = rights(state).filter(|_| acts).into_iter().collect();
     let disturbing: Vec<&&Stage> =
         stages.iter().filter(|stage| stage.class() >= Disruption::Clients).collect();
     let through_mps = state.host.client_units.iter().any(|unit| MPS_UNITS.contains(&unit.as_str()));
-    // Why all: MPS is stopped as well, and whoever works through it loses its server, wherever it works.
+    // All GPUs: MPS is stopped too, and any client of it loses its server, on whichever GPU it works.
     let all = through_mps && disturbing.iter().any(|stage| stage.stops_units());
     let mut free: Option<BTreeSet<String>> = (!all).then(BTreeSet::new);
     for stage in &disturbing {

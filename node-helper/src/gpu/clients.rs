@@ -1,7 +1,7 @@
-//! Which processes hold GPUs: the scan of `/proc/*/fd` that `fuser` does, joined with NVML's process lists.
+//! Processes that hold GPUs: a scan of `/proc/*/fd`, as `fuser` does, joined with NVML's process lists.
 //!
-//! Owns what a process is called, whose it is and which unit, job or pod it belongs to. It does not judge whether a
-//! node is idle ([`super::idle`]). Invariant: what cannot be looked into is reported as unknown, never left out.
+//! Owns a process's name, user, and unit, job or pod. It does not judge whether a node is idle ([`super::idle`]).
+//! Invariant: what cannot be read is reported as unknown, never left out.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,7 +13,7 @@ use gpufleet_protocol::{message::GpuClient, nvml::Snapshot};
 
 use crate::os::users::Users;
 
-/// Units that hold GPUs without working on them, in the order in which they are stopped.
+/// Units that hold GPUs without working on them, in stop order.
 pub const CLIENT_UNITS: &[&str] = &[
     super::mps::UNIT,
     "nvidia-mps.service",
@@ -28,26 +28,26 @@ pub const CLIENT_UNITS: &[&str] = &[
     "nvsm.service",
 ];
 
-/// MPS daemons, which others may work through.
+/// MPS daemons, which other processes may work through.
 pub const MPS_UNITS: [&str; 2] = [super::mps::UNIT, "nvidia-mps.service"];
 
-/// Those of them that open every GPU when they start (NVIDIA DCGM user guide: its host engine watches all GPUs).
+/// Client units that open every GPU when they start (NVIDIA DCGM user guide: its host engine watches all GPUs).
 pub const HOLDS_ALL: &[&str] = &["nvidia-dcgm.service", "dcgm.service"];
 
 /// The persistence daemon.
 pub const PERSISTENCED: &str = "nvidia-persistenced.service";
-/// Units that belong to the driver and stay up.
+/// Units that belong to the driver and keep running.
 const DRIVER_UNITS: &[&str] = &[PERSISTENCED, "nvidia-fabricmanager.service", "nvidia-imex.service"];
 /// Programs that belong to the driver, by the 15 characters that the kernel keeps of a name.
 const DRIVER_PROGRAMS: &[&str] = &["nvidia-persiste", FABRIC_MANAGER, "nvidia-imex"];
-/// The fabric manager's program, as the kernel keeps its name.
+/// The fabric manager's program, in the kernel's short form.
 pub const FABRIC_MANAGER: &str = "nv-fabricmanage";
-/// First word of the command line of our NVML workers.
+/// First word of the command line of gpufleet's NVML workers.
 pub const WORKER: &str = "gpufleet-nvml";
-/// How much of a command line is shown, in characters.
+/// Largest length of a command line in messages, in characters.
 const COMMAND: usize = 100;
 
-/// Where the process table and the accounts are.
+/// Paths of the process table and the accounts.
 #[derive(Clone, Debug)]
 pub struct Places {
     pub proc: PathBuf,
@@ -64,7 +64,7 @@ impl Default for Places {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Process {
     pub pid: u32,
-    /// The 15 characters that the kernel keeps.
+    /// The 15 characters of the name that the kernel keeps.
     pub comm: String,
     pub cgroup: String,
 }
@@ -73,39 +73,39 @@ pub struct Process {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
     pub client: GpuClient,
-    /// Belongs to the driver or to a unit that gpufleet stops itself: no workload.
+    /// Whether it belongs to the driver or to a unit that gpufleet stops itself, and so is no workload.
     pub service: bool,
-    /// The NVML worker of another session of ours, which only reads and goes by itself within seconds.
+    /// Whether it is the NVML worker of another gpufleet session, which only reads and ends within seconds.
     pub reader: bool,
-    /// Has a device file open, and is not only in NVML's list.
+    /// Whether it has a device file open, and is not only in NVML's list.
     pub open: bool,
 }
 
-/// One look at the process table.
+/// One scan of the process table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Scan {
     pub holders: Vec<Holder>,
     pub processes: Vec<Process>,
-    /// What could not be looked at, one sentence each.
+    /// What could not be read, one sentence each.
     pub unknown: Vec<String>,
 }
 
 impl Scan {
-    /// NVML workers of other sessions of ours.
+    /// Returns NVML workers of other gpufleet sessions.
     pub fn readers(&self) -> impl Iterator<Item = &GpuClient> {
         self.holders.iter().filter(|holder| holder.reader).map(|holder| &holder.client)
     }
 
-    /// Processes that work on GPUs.
+    /// Returns processes that work on GPUs.
     pub fn workloads(&self) -> impl Iterator<Item = &GpuClient> {
         self.holders.iter().filter(|holder| !holder.service).map(|holder| &holder.client)
     }
 }
 
-/// Looks at all processes but those in `own`.
+/// Scans all processes but those in `own`.
 ///
-/// `services` are main processes of units that gpufleet stops itself, for systems without their cgroups.
-/// `minors` maps the number of `/dev/nvidiaN` to the GPU's index; `snapshot` adds what NVML lists.
+/// `services` are main processes of units that gpufleet stops itself, for systems without their cgroups. `minors` maps
+/// the number of `/dev/nvidiaN` to the GPU's index; `snapshot` adds the processes that NVML lists.
 pub fn scan(
     places: &Places,
     own: &[u32],
@@ -137,7 +137,7 @@ pub fn scan(
             }
             Ok(None) => {}
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => closed += 1,
-            // Why silently: the process ended between two looks.
+            // Ignored, because the process has ended meanwhile.
             Err(_) => {}
         }
     }
@@ -145,7 +145,7 @@ pub fn scan(
         scan.unknown.push(format!("{closed} processes may not be looked into; gpufleet needs root for that"));
     }
     for gpu in snapshot.iter().flat_map(|snapshot| &snapshot.gpus) {
-        // Why no word where NVML lists nothing: the scan of open files sees the same processes.
+        // A GPU without NVML's list is no problem: the scan of open files finds the same processes.
         for process in gpu.processes.iter().flatten().filter(|process| !own.contains(&process.pid)) {
             found.entry(process.pid).or_default().0.insert(gpu.index);
         }
@@ -176,7 +176,7 @@ fn pids(proc: &Path) -> io::Result<Vec<u32>> {
     Ok(pids)
 }
 
-/// The GPUs whose device files are open; `Some` of none for the control devices alone.
+/// Returns the GPUs whose device files are open; an empty set if only control devices are.
 fn devices(fd: &Path, minors: &BTreeMap<u32, u32>) -> io::Result<Option<BTreeSet<u32>>> {
     let mut gpus: Option<BTreeSet<u32>> = None;
     for entry in fs::read_dir(fd)?.flatten() {
@@ -192,7 +192,7 @@ fn devices(fd: &Path, minors: &BTreeMap<u32, u32>) -> io::Result<Option<BTreeSet
     Ok(gpus)
 }
 
-/// Device files of the driver that belong to no single GPU: a process that has one open keeps the driver busy.
+/// Whether it is a device file that belongs to no single GPU; a process that has one open keeps the driver busy.
 fn is_control(name: &str) -> bool {
     matches!(name, "nvidiactl" | "nvidia-uvm" | "nvidia-uvm-tools" | "nvidia-modeset" | "nvidia-nvlink")
         || name.starts_with("nvidia-nvswitch")
@@ -200,15 +200,15 @@ fn is_control(name: &str) -> bool {
         || name.starts_with("nvidia-caps-imex-channels/")
 }
 
-/// Whether a process is an NVML worker of ours, of root or of this helper's user: nobody else's word counts, because
-/// anybody can take a name.
+/// Whether a process is an NVML worker of root or of this helper's user. Other users do not count, because any process
+/// can take the name.
 fn is_reader(proc: &Path, pid: u32) -> bool {
     let line = fs::read(proc.join(pid.to_string()).join("cmdline")).unwrap_or_default();
     let named = line.split(|byte| *byte == 0).next() == Some(WORKER.as_bytes());
     named && uid(proc, pid).is_some_and(|uid| uid == 0 || uid == rustix::process::geteuid().as_raw())
 }
 
-/// The path of the unified hierarchy, or of systemd's own where there is none.
+/// Returns the path in the unified hierarchy, or in systemd's own if there is none.
 fn cgroup_path(text: &str) -> String {
     let of =
         |prefix: &str| text.lines().find_map(|line| line.split_once(prefix).map(|(_, path)| path.to_owned()));
@@ -220,12 +220,12 @@ fn is_service(process: &Process) -> bool {
     DRIVER_PROGRAMS.contains(&process.comm.as_str()) || unit(&process.cgroup).is_some_and(ours)
 }
 
-/// The systemd unit of a cgroup path.
+/// Returns the systemd unit of a cgroup path.
 pub fn unit(cgroup: &str) -> Option<&str> {
     cgroup.split('/').rev().find(|part| part.ends_with(".service") || part.ends_with(".scope"))
 }
 
-/// The pod of a cgroup path as (UID with dashes, whether the kubelet made it itself).
+/// Returns the pod of a cgroup path: its UID with dashes, and whether the kubelet created it itself.
 ///
 /// Source: kubelet's cgroup names, `pod<UID>` or `…-pod<UID_with_underscores>.slice`; the UID of a static pod is the
 /// hexadecimal hash of its file, without dashes.
@@ -242,12 +242,12 @@ pub fn pod(cgroup: &str) -> Option<(String, bool)> {
     Some((uid, fixed))
 }
 
-/// The Slurm job of a cgroup path.
+/// Returns the Slurm job of a cgroup path.
 pub fn job(cgroup: &str) -> Option<&str> {
     cgroup.split('/').find_map(|part| part.strip_prefix("job_"))
 }
 
-/// Job, pod or unit, the most telling of them.
+/// Returns the job, else the pod, else the unit.
 fn owner(cgroup: &str) -> Option<String> {
     if let Some(job) = job(cgroup) {
         return Some(format!("Slurm job {job}"));
@@ -274,7 +274,7 @@ fn command(proc: &Path, pid: u32) -> String {
     text
 }
 
-/// The real user id.
+/// Returns the real user id.
 fn uid(proc: &Path, pid: u32) -> Option<u32> {
     let status = fs::read_to_string(proc.join(pid.to_string()).join("status")).ok()?;
     status.lines().find_map(|line| line.strip_prefix("Uid:"))?.split_whitespace().next()?.parse().ok()

@@ -86,7 +86,7 @@ fn a_running_step_makes_a_node_busy_without_a_gpu() {
         "/system.slice/slurmstepd.scope/job_77/step_0/slurm",
         &[],
     );
-    // Why: the kernel keeps the name of the program, not the rewritten command line.
+    // The kernel keeps the program's name, not the rewritten command line.
     fs::write(node.0.path().join("proc/14/comm"), "slurmstepd\n").unwrap();
     let report = judge(&node.scan(&[]), &Staying::default(), None);
     assert_eq!((report.verdict, report.reasons), (IdleVerdict::Busy, vec!["slurmd runs jobs 77".to_owned()]));
@@ -113,7 +113,7 @@ fn pods_count_unless_the_kubelet_made_them() {
     let verdict = |staying: &Staying| judge(&node.scan(&[]), staying, None).verdict;
     assert_eq!(verdict(&staying(&[uid], false)), IdleVerdict::Idle);
     assert_eq!(verdict(&staying(&["another"], true)), IdleVerdict::Busy);
-    // A pod that stays and holds GPUs is in the way of everything but a reboot.
+    // A pod that stays and holds GPUs blocks everything but a reboot.
     node.process(23, "nvidia-device-plugin", 0, &cgroup, &["/dev/nvidiactl"]);
     assert_eq!(verdict(&staying(&[uid], false)), IdleVerdict::Busy);
     assert_eq!(verdict(&staying(&[uid], true)), IdleVerdict::Idle);

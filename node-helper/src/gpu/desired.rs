@@ -1,7 +1,7 @@
-//! What a group declares, merged by (GPU, knob) and checked against what the GPUs can do.
+//! The declarations of a group, merged by (GPU, knob) and checked against what the GPUs support.
 //!
-//! Pure. Owns selectors, units, snapping, conflicts and which wishes a GPU cannot have. How the node gets there is
-//! [`super::plan`]. Invariant: a member whose wish is impossible leaves nothing in the merged state.
+//! Pure. Owns selectors, units, snapping, conflicts and which values a GPU cannot have. The way to the merged state is
+//! [`super::plan`]. Invariant: a member with an impossible value adds nothing to the merged state.
 
 use super::wording::joined;
 use std::collections::BTreeMap;
@@ -22,32 +22,32 @@ use super::{
     state::{Gpu, State},
 };
 
-/// A wish and the member that has it; where several have the same, the first.
+/// A declared value and its member; if several declare the same, the first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Want<T> {
     pub member: usize,
     pub value: T,
 }
 
-/// What a clock shall be.
+/// The declared state of a clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockWant {
     Free,
     Range { low_mhz: u32, high_mhz: u32 },
 }
 
-/// The instances that a GPU shall have.
+/// The declared instances of a GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LayoutWant {
     pub items: Vec<Item>,
-    /// Solved for the instances there are now.
+    /// The slots, solved for the present instances.
     pub slots: Vec<Slot>,
     pub strategy: MigStrategy,
-    /// Declared by places, so that texts show places.
+    /// Whether it was declared by places, which messages then show.
     pub by_place: bool,
 }
 
-/// Everything declared for one GPU.
+/// All declared values of one GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GpuWants {
     pub persistence: Option<Want<PersistenceMode>>,
@@ -61,18 +61,18 @@ pub struct GpuWants {
     pub compute: Option<Want<u32>>,
 }
 
-/// Whether a member's wish can be had.
+/// Whether a member's declaration is possible.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verdict {
     pub failures: Vec<String>,
     pub unknown: Vec<String>,
     pub not_applicable: Vec<String>,
-    /// GPUs, or the node, for which the wish stands.
+    /// Number of GPUs, or of nodes, that it applies to.
     pub applies: usize,
     pub warnings: Vec<String>,
 }
 
-/// The merged state.
+/// The merged declarations.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Desired {
     /// By UUID.
@@ -82,7 +82,7 @@ pub struct Desired {
 }
 
 impl Desired {
-    /// The first member that cannot have its wish, and why.
+    /// Returns the first member with an impossible declaration, and why.
     pub fn failure(&self) -> Option<(usize, String)> {
         self.members
             .iter()
@@ -100,7 +100,7 @@ impl Desired {
     }
 }
 
-/// The kind that a task is written as.
+/// Returns the kind's name in playbooks.
 pub const fn kind(task: &GpuTask) -> &'static str {
     match task {
         GpuTask::GpuPersistence(_) => "gpu_persistence",
@@ -125,7 +125,7 @@ fn selector(task: &GpuTask) -> &[GpuSelectorItem] {
     }
 }
 
-/// PCI addresses as NVML (`00000000:5D:00.0`), sysfs and people (`5d:00.0`) write them.
+/// Normalises a PCI address as NVML (`00000000:5D:00.0`), sysfs or people (`5d:00.0`) write it.
 fn normal_pci(text: &str) -> Option<String> {
     let lower = text.to_ascii_lowercase();
     let (rest, function) = lower.rsplit_once('.')?;
@@ -139,7 +139,7 @@ fn normal_pci(text: &str) -> Option<String> {
     Some(format!("{domain:04x}:{bus:02x}:{device:02x}.{function}"))
 }
 
-/// The GPUs meant, as positions, or why an entry names none; and the unreadable ones among them.
+/// Returns the positions of the selected GPUs, why entries select none, and which of them are unreadable.
 fn select(state: &State, selector: &[GpuSelectorItem]) -> (Vec<usize>, Vec<String>, Vec<String>) {
     let lost = |index: u32, code: &Code| format!("GPU {index} cannot be read: {code}");
     if selector.is_empty() {
@@ -177,7 +177,7 @@ fn select(state: &State, selector: &[GpuSelectorItem]) -> (Vec<usize>, Vec<Strin
     (found, wrong, unknown)
 }
 
-/// The nearest of the supported clocks; the value itself where none are known.
+/// Returns the nearest supported clock; the value itself if none are known.
 fn snap(clock: u32, supported: &[u32]) -> u32 {
     supported.iter().copied().min_by_key(|candidate| (candidate.abs_diff(clock), *candidate)).unwrap_or(clock)
 }
@@ -186,7 +186,7 @@ struct Merge<'a> {
     state: &'a State,
     group: &'a GpuGroup,
     desired: Desired,
-    /// The member at work.
+    /// The current member.
     member: usize,
     nobody: Verdict,
 }
@@ -213,7 +213,7 @@ impl<'a> Merge<'a> {
     fn verdict(&mut self) -> &mut Verdict {
         match self.desired.members.get_mut(self.member) {
             Some(verdict) => verdict,
-            // Why unreached: `merge` makes a verdict for each member; writing here keeps the method total.
+            // Never reached, because `merge` creates a verdict for each member; this keeps the method total.
             None => &mut self.nobody,
         }
     }
@@ -253,7 +253,7 @@ impl<'a> Merge<'a> {
         }
     }
 
-    /// Sorts out a reading that gave no value: `Some` of it when the knob is there.
+    /// Returns a reading's value, or records in the verdict why there is none.
     fn readable<T: Copy>(&mut self, gpu: &Gpu, what: &str, reading: Reading<T>, asked: bool) -> Option<T> {
         match reading {
             Ok(value) => Some(value),
@@ -273,7 +273,7 @@ impl<'a> Merge<'a> {
         }
     }
 
-    /// Takes a wish, unless an earlier member wishes something else.
+    /// Stores a declared value, unless an earlier member declares another one.
     fn put<T: PartialEq>(
         &mut self,
         gpu: &Gpu,
@@ -385,7 +385,7 @@ impl<'a> Merge<'a> {
                             mig::by_count(profiles, want.items.iter().map(|item| item.profile_id)).to_string()
                         },
                     );
-                    // Why: mode and layout are one wish of one member.
+                    // Mode and layout count as one declaration of the member.
                     let verdict = self.verdict();
                     verdict.applies = verdict.applies.saturating_sub(1);
                 }
@@ -433,7 +433,7 @@ impl<'a> Merge<'a> {
         };
         let late = gpu.architecture.has_volatile_mig();
         if task.memory_mhz.is_some() && late {
-            // Source: nvidia-smi documentation: Hopper and later lock memory clocks only at the next start of the driver.
+            // Source: nvidia-smi documentation: Hopper and later lock memory clocks only at the driver's next start.
             self.fail(format!(
                 "{} ({}) cannot lock its memory clock while the driver runs; leave `memory_mhz` out",
                 gpu.label(),
@@ -518,7 +518,7 @@ impl<'a> Merge<'a> {
         }
     }
 
-    /// What no member can see alone.
+    /// Checks what concerns several members.
     fn across_members(&mut self) {
         let mut failures: Vec<(usize, String)> = Vec::new();
         let persistence: Vec<Want<PersistenceMode>> =
@@ -589,7 +589,7 @@ fn items(
         MigLayout::Counts(counts) => {
             for (name, count) in counts {
                 let profile_id = mig::find(profiles, name)?.id;
-                // Why a bound: more than this never fits, and the message needs no exact number.
+                // A bound, because more instances never fit, and the message needs no exact number.
                 items.extend(std::iter::repeat_n(
                     Item { profile_id, start: None },
                     (*count).min(1000) as usize,
@@ -611,7 +611,7 @@ pub const fn on_off(on: bool) -> &'static str {
     if on { "enabled" } else { "disabled" }
 }
 
-/// `600 W`, with a decimal only where there is one.
+/// Formats a power as `600 W`, with decimals only if needed.
 pub fn watts(milliwatts: u32) -> String {
     if milliwatts.is_multiple_of(1000) {
         format!("{} W", milliwatts / 1000)
@@ -624,5 +624,5 @@ fn clock_text(low_mhz: u32, high_mhz: u32) -> String {
     if low_mhz == high_mhz { format!("{low_mhz} MHz") } else { format!("{low_mhz}-{high_mhz} MHz") }
 }
 
-/// Every impossible wish is the declaration's fault.
+/// The failure kind of an impossible declaration.
 pub const IMPOSSIBLE: FailureKind = FailureKind::Invalid;

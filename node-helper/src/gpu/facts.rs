@@ -1,4 +1,4 @@
-//! The GPU part of the facts, from one snapshot.
+//! The facts of GPUs, from one snapshot.
 
 use gpufleet_protocol::{
     facts::{GpuFacts, GpuSystem, GpuSystemState, MigInstance},
@@ -7,7 +7,7 @@ use gpufleet_protocol::{
 
 use super::state::Architecture;
 
-/// Facts of GPUs that could be read.
+/// Returns the facts of readable GPUs.
 pub fn system(snapshot: &Snapshot, pci_count: u32, module_version: Option<String>) -> GpuSystem {
     let mut gpus: Vec<GpuFacts> = snapshot.gpus.iter().map(gpu).collect();
     gpus.extend(snapshot.unreadable.iter().map(|(index, code)| GpuFacts {
@@ -29,17 +29,17 @@ pub fn system(snapshot: &Snapshot, pci_count: u32, module_version: Option<String
     }
 }
 
-/// Facts of GPUs that could not be read.
+/// Returns the facts if GPUs could not be read.
 pub fn unread(state: GpuSystemState, pci_count: u32, module_version: Option<String>) -> GpuSystem {
     let state = match state {
-        // Why: a machine without an NVIDIA device needs no driver; that is no defect.
+        // A machine without an NVIDIA device needs no driver.
         GpuSystemState::NoDriver { .. } if pci_count == 0 => GpuSystemState::NoGpu,
         other => other,
     };
     GpuSystem { state, module_version, pci_count, ..GpuSystem::default() }
 }
 
-/// The name of an `nvmlComputeMode_t`.
+/// Returns the name of an `nvmlComputeMode_t`.
 pub fn compute_mode_name(mode: u32) -> String {
     match mode {
         0 => "default".to_owned(),
@@ -50,7 +50,7 @@ pub fn compute_mode_name(mode: u32) -> String {
     }
 }
 
-/// A value where there is one; what is merely not supported is no error.
+/// Collects errors of readings; an unsupported value is no error.
 struct Taken<'a>(&'a mut Vec<String>);
 
 impl Taken<'_> {

@@ -1,6 +1,6 @@
-//! The session's view of the GPUs: predictions, runs of a group, facts, idleness.
+//! The GPUs of a session: predictions, runs of a group, facts, idleness.
 //!
-//! Owns what predictions assumed so far, and how plans and results become outcomes, one a member.
+//! Owns what predictions have assumed, and the conversion of plans and results to outcomes, one for each member.
 
 use super::wording::joined;
 use std::path::PathBuf;
@@ -38,21 +38,21 @@ use crate::{
     world::{BootView, Effect, Overlay, UnitView, World},
 };
 
-/// What the GPU side needs of the session.
+/// What the GPU code needs of the session.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Where the worker's file may lie when it cannot run from memory.
+    /// Folder for the worker's file if it cannot run from memory.
     pub state_dir: PathBuf,
     pub record: Record,
 }
 
-/// The GPUs, for one session.
+/// The GPUs of one session.
 pub struct Gpus {
     machine: Box<dyn Machine>,
     record: Record,
-    /// What predictions made of the node so far.
+    /// The state after the predictions so far.
     predicted: Option<State>,
-    /// Activations that happened, in predictions, before the node was first looked at.
+    /// Predicted activations before the first reading.
     assumed: Vec<Disruption>,
 }
 
@@ -63,25 +63,25 @@ impl std::fmt::Debug for Gpus {
 }
 
 impl Gpus {
-    /// With the worker that the running node file carries.
+    /// Creates it with the worker that the running node file carries.
     pub fn new(settings: Settings) -> Self {
         Self::with_worker(settings, WorkerFile::Embedded)
     }
 
-    /// With a worker from elsewhere; for tests and development.
+    /// Creates it with another worker; for tests and development.
     pub fn with_worker(settings: Settings, file: WorkerFile) -> Self {
         let worker = Worker::new(file, settings.state_dir);
         Self::with_machine(Box::new(RealMachine::new(worker)), settings.record)
     }
 
-    /// On any machine.
+    /// Creates it on any machine.
     pub fn with_machine(machine: Box<dyn Machine>, record: Record) -> Self {
         Self { machine, record, predicted: None, assumed: Vec::new() }
     }
 
-    /// Plans a group, and applies it when its class is allowed.
+    /// Plans a group, and applies it if its class is allowed.
     ///
-    /// In `Predict` the plan is made over what earlier predictions assumed, and nothing is changed.
+    /// In `Predict`, the plan starts from what earlier predictions assumed, and nothing is changed.
     pub fn run(
         &mut self,
         group: &GpuGroup,
@@ -137,7 +137,7 @@ impl Gpus {
         outcome
     }
 
-    /// Predicts a group over what other predictions made of its units, and tells them what it makes of these.
+    /// Predicts a group, including effects of other predictions on its units, and adds its own effects on them.
     pub fn predict(
         &mut self,
         group: &GpuGroup,
@@ -155,7 +155,7 @@ impl Gpus {
         self.predicted = Some(state);
         let outcome = self.run(group, Mode::Predict, Disruption::Live, deadline, progress, &|| Ok(()));
         if let Some(state) = &mut self.predicted {
-            // Why as seen: a later task may start again what this one found stopped.
+            // The holders as read: a later task may start again what this one found stopped.
             state.holding = seen;
             let effects = before.into_iter().zip(units(&state.host)).filter(|(old, new)| old != new);
             overlay.assume(effects.map(|(_, (name, unit))| {
@@ -167,15 +167,15 @@ impl Gpus {
         outcome
     }
 
-    /// The next prediction starts from the node as it is.
+    /// Makes the next prediction start from the real node.
     pub fn forget_predictions(&mut self) {
         self.predicted = None;
         self.assumed.clear();
     }
 
-    /// In predictions from here on, the node was rebooted.
+    /// Assumes a reboot in later predictions.
     ///
-    /// A GPU reset changes nothing here: only this module resets GPUs, and its predictions contain what that loses.
+    /// A GPU reset changes nothing here: only this module resets GPUs, and its predictions include what that loses.
     pub fn assume_activation(&mut self, class: Disruption) {
         match (self.predicted.take(), Event::of_activation(class)) {
             (Some(state), Some(event)) => self.predicted = Some(after(state, &event)),
@@ -195,7 +195,7 @@ impl Gpus {
         }
     }
 
-    /// What the health checks look at.
+    /// Reads what the health checks need.
     pub fn health(&mut self, deadline: &Deadline) -> Seen {
         let read = self.machine.snapshot(deadline);
         self.machine.release();
@@ -204,7 +204,7 @@ impl Gpus {
             0 => FabricManager::Absent,
             _ if self.machine.host(deadline).fabric_manager => FabricManager::Runs,
             _ => {
-                // Why processes too: in a container it is no unit of this node.
+                // Processes too, because in a container it is no unit of this node.
                 let scan = self.machine.scan(&Default::default(), None);
                 let runs = scan.processes.iter().any(|process| process.comm == clients::FABRIC_MANAGER);
                 match (runs, scan.processes.is_empty()) {
@@ -222,12 +222,12 @@ impl Gpus {
         Seen { snapshot, on_bus: self.machine.pci_count(), switches, fabric_manager, resets }
     }
 
-    /// Whether a run that died left services stopped or GPUs without persistence.
+    /// Whether a dead run left services stopped or GPUs without persistence.
     pub fn has_leftovers(&mut self) -> bool {
         has_leftovers(&self.record, &self.machine.boot_mark())
     }
 
-    /// Starts what a run that died had stopped; gives what could not be, which stays recorded.
+    /// Starts what a dead run had stopped; returns what failed, which stays recorded.
     pub fn put_back(&mut self, deadline: &Deadline) -> Vec<String> {
         let mark = self.machine.boot_mark();
         let mut uuids = released(&self.record, &mark);
@@ -240,9 +240,9 @@ impl Gpus {
         problems
     }
 
-    /// Tells whether anything works on the node. Unknown counts as busy.
+    /// Checks whether anything works on the node. An unknown state counts as busy.
     pub fn idle(&mut self, staying: &Staying, deadline: &Deadline) -> IdleReport {
-        // Why the units too: their processes hold GPUs without working on them.
+        // The units too: their processes hold GPUs without working on them.
         let _ = self.machine.host(deadline);
         let read = self.machine.snapshot(deadline);
         self.machine.release();
@@ -253,7 +253,7 @@ impl Gpus {
             }
             Err(error) => {
                 let scan = self.machine.scan(&Default::default(), None);
-                // Why no problem: without a driver nobody can use a GPU.
+                // No problem, because no process can use a GPU without a driver.
                 let problem = match &error {
                     NvmlError::NoDriver { .. } | NvmlError::VersionMismatch { .. } => None,
                     other => Some(format!("what NVML lists is unknown: {other}")),
@@ -283,12 +283,12 @@ impl Gpus {
         }
     }
 
-    /// The node as it is, and what a run makes of it.
+    /// Returns the present state, and the forecast of a run.
     fn planned(&mut self, group: &GpuGroup, deadline: &Deadline) -> Result<(State, Forecast), NvmlError> {
         let (mut state, snapshot) = self.observed(deadline)?;
         let first = forecast(&state, group, group.defer_to_reboot);
         let warns = first.desired.members.iter().any(|member| !member.warnings.is_empty());
-        // Why not always: the open files of every process are looked through for it.
+        // Not always, because it scans the open files of every process.
         if first.changes.is_empty() && !warns {
             return Ok((state, first));
         }
@@ -313,14 +313,14 @@ impl Gpus {
         Ok(state)
     }
 
-    /// The outcome where NVML gave no state: what stands in the way, and what to do.
+    /// Returns the outcome if NVML cannot be read: why, and the next step.
     fn unreadable(&mut self, group: &GpuGroup, error: &NvmlError) -> OpOutcome {
         let status = match error.state() {
             GpuSystemState::NoDriver { .. } | GpuSystemState::NoGpu if self.machine.pci_count() == 0 => {
                 let message = "there is no NVIDIA GPU on this node's PCI bus".to_owned();
                 OpStatus::Failed { kind: FailureKind::Invalid, message }
             }
-            // Why unknown: the driver runs, so the GPUs are in some state that nobody here can read.
+            // Unknown: the driver runs, so the GPUs have some state, which cannot be read.
             GpuSystemState::NoDriver { detail } if self.machine.module_version().is_some() => {
                 OpStatus::Unknown {
                     reason: format!(
@@ -360,21 +360,21 @@ impl Gpus {
     }
 }
 
-/// The units that a group may change.
+/// Returns the units that a group may change.
 fn units(host: &Host) -> [(&'static str, Unit); 2] {
     [(PERSISTENCED, host.persistenced), (mps::UNIT, host.mps.unit)]
 }
 
-/// Why nothing of a group is done: the member, and its reason.
+/// Why a whole group is refused.
 struct Blocked {
-    /// None where it is the node's fault.
+    /// `None` if the node is the cause.
     member: Option<usize>,
-    /// None where it is unknown.
+    /// `None` if it is unknown.
     kind: Option<FailureKind>,
     reason: String,
 }
 
-/// What keeps a whole group from being done, so that nothing of it is begun.
+/// Returns what keeps a group from being done, so that no part of it begins.
 fn hindered(mode: Mode, allowed: Disruption, state: &State, forecast: &Forecast) -> Option<Blocked> {
     if forecast.changes.is_empty() {
         return None;
@@ -388,7 +388,7 @@ fn hindered(mode: Mode, allowed: Disruption, state: &State, forecast: &Forecast)
         return Some(blocked(FailureKind::Refused, rights));
     }
     let module = blockers::module(state, forecast.activation.as_ref());
-    // Why not before the permit: a job may be what holds the module, and the node is drained for the permit.
+    // Not before the permit: the module may be held by a job, and the node is drained for the permit.
     let is_meant = mode == Mode::Apply && forecast.class <= allowed;
     module.filter(|_| is_meant).map(|module| blocked(FailureKind::Busy, module))
 }
@@ -432,7 +432,7 @@ fn awaiting_of(all: &[(usize, String)], member: usize) -> Vec<Awaiting> {
         .collect()
 }
 
-/// What waits for a reboot according to a forecast.
+/// Returns what would wait for a reboot, from a forecast.
 fn forecast_awaiting(forecast: &Forecast) -> Vec<(usize, String)> {
     match &forecast.activation {
         Some(activation) if activation.class == Disruption::Reboot => {
@@ -466,7 +466,7 @@ fn planned_outcome(
             };
             let mut outcome = OpOutcome::new(status);
             if blocked.is_none() {
-                // Why only there: a member that waits for nobody does not need to hear who is in the way.
+                // Only for members that disturb clients; others need not wait for them.
                 if changes.iter().any(|change| change.disruption >= Disruption::Clients) {
                     outcome.blockers.clone_from(&forecast.blockers);
                 }
@@ -481,7 +481,7 @@ fn planned_outcome(
     let reset =
         forecast.activation.as_ref().is_some_and(|activation| activation.class == Disruption::GpuReset);
     let activated = (reset && blocked.is_none() && needs.is_none()).then_some(Disruption::GpuReset);
-    // Why: whoever asks for the node hears that somebody is on it.
+    // The idle report tells the controller that the node is in use.
     let idle = blocked.filter(|blocked| blocked.kind == Some(FailureKind::Busy)).map(|blocked| IdleReport {
         verdict: IdleVerdict::Busy,
         clients: Vec::new(),
@@ -529,7 +529,7 @@ fn applied_outcome(group: &GpuGroup, forecast: &Forecast, applied: Applied) -> O
     outcome
 }
 
-/// How bad a status is; the worst member speaks for the group.
+/// Severity of a status; the worst member determines that of the group.
 const fn rank(status: &OpStatus) -> u8 {
     match status {
         OpStatus::Failed { .. } => 7,
@@ -544,7 +544,7 @@ const fn rank(status: &OpStatus) -> u8 {
 }
 
 fn summed(members: Vec<OpOutcome>, activated: Option<Disruption>, idle: Option<IdleReport>) -> OpOutcome {
-    // Why the first of the worst: a task that only stopped because of another one comes after it or says so.
+    // The first of the worst: a task that stopped only because of another one comes after it or says so.
     let mut status = OpStatus::Ok;
     let mut worst: Option<u8> = None;
     for member in &members {

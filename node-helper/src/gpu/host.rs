@@ -1,6 +1,6 @@
 //! A real node: systemd, sysfs, `nvidia-smi -r`, the MPS control program, and the NVML worker.
 //!
-//! Every command has a deadline. It decides nothing.
+//! Every command has a deadline. Makes no decisions.
 
 use std::{
     collections::BTreeMap,
@@ -30,23 +30,23 @@ use crate::{
 
 const FABRIC_MANAGER: &str = "nvidia-fabricmanager.service";
 const CDI_REFRESH: &str = "nvidia-cdi-refresh.service";
-/// How long systemd may take for one unit; stopping DCGM takes seconds.
+/// Time limit of systemd for one unit; stopping DCGM takes seconds.
 const UNIT_TIME: Duration = Duration::from_secs(90);
-/// How long a GPU reset may take.
+/// Time limit of a GPU reset.
 const RESET_TIME: Duration = Duration::from_secs(180);
 /// PCI classes of GPUs: VGA and 3D controllers.
 const GPU_CLASSES: [&str; 2] = ["0x0300", "0x0302"];
 /// PCI class of NVSwitches: other bridges.
 const SWITCH_CLASSES: [&str; 1] = ["0x0680"];
 
-/// This machine.
+/// The machine that the helper runs on.
 #[derive(Debug)]
 pub struct RealMachine {
     worker: Worker,
     places: Places,
-    /// Main processes of the units that gpufleet stops itself.
+    /// Main processes of units that gpufleet stops itself.
     service_pids: Vec<u32>,
-    /// `/`, or another one in tests.
+    /// `/`, or another root in tests.
     root: PathBuf,
 }
 
@@ -63,7 +63,7 @@ impl RealMachine {
         fs::read_to_string(self.path(absolute)).ok().map(|text| text.trim().to_owned())
     }
 
-    /// NVIDIA's devices of these classes.
+    /// Counts NVIDIA's devices of these classes.
     fn pci_devices(&self, classes: &[&str]) -> u32 {
         let Ok(devices) = fs::read_dir(self.path("/sys/bus/pci/devices")) else { return 0 };
         let meant = |folder: &Path| {
@@ -92,7 +92,7 @@ impl RealMachine {
     }
 }
 
-/// Blocks of `systemctl show`, one a unit, with the unit's main process or 0.
+/// Parses the blocks of `systemctl show`, one for each unit, with the unit's main process or 0.
 fn parse_units(text: &str) -> BTreeMap<String, (Unit, u32)> {
     let mut units = BTreeMap::new();
     for block in text.split("\n\n") {
@@ -157,8 +157,8 @@ impl Machine for RealMachine {
 
     fn boot_mark(&mut self) -> BootMark {
         let boot_id = self.text("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-        // Why the inode: the kernel numbers the folders of sysfs upwards, so a module that was loaded again has another
-        // one, while their times change with the page cache.
+        // The inode, because the kernel numbers the folders of sysfs upwards, so that a reloaded module has another
+        // one. Their times change with the page cache.
         let driver = match fs::metadata(self.path("/sys/module/nvidia")) {
             Ok(folder) => format!("{}-{}", self.module_version().unwrap_or_default(), folder.ino()),
             Err(_) => String::new(),
@@ -187,7 +187,7 @@ impl Machine for RealMachine {
         let said = format!("{}\n{}", finished.stdout(), finished.stderr());
         let said = said.trim().replace('\n', "; ");
         let lower = said.to_ascii_lowercase();
-        // Why by text: nvidia-smi has no exit code for either.
+        // By text, because nvidia-smi has no exit code for either.
         if lower.contains("in use") || lower.contains("being used") {
             Err(ResetError::InUse(said))
         } else if lower.contains("not supported")
@@ -208,7 +208,7 @@ impl Machine for RealMachine {
     fn module_holders(&mut self) -> Vec<(String, u32)> {
         let count = |name: &str| {
             let refs = self.text(&format!("/sys/module/{name}/refcnt"))?.parse::<u32>().ok()?;
-            // Why less: a module that builds on this one counts too, and does no harm as long as nobody uses it.
+            // Without dependent modules, which count too and do no harm unless they are in use.
             let above = fs::read_dir(self.path(&format!("/sys/module/{name}/holders")))
                 .map_or(0, |above| above.flatten().count());
             Some(refs.saturating_sub(u32::try_from(above).unwrap_or(u32::MAX)))
@@ -245,7 +245,7 @@ impl Machine for RealMachine {
 
     fn nvswitches(&mut self) -> u32 {
         let on_bus = self.pci_devices(&SWITCH_CLASSES);
-        // Why files too: switches of the fourth generation are not on the bus of the node.
+        // Device files too, because switches of the fourth generation are not on the node's bus.
         let files = fs::read_dir(self.path("/dev")).map_or(0, |entries| {
             let switch = |name: &str| {
                 name.strip_prefix("nvidia-nvswitch")
@@ -264,7 +264,7 @@ impl Machine for RealMachine {
     fn module_version(&mut self) -> Option<String> {
         self.text("/sys/module/nvidia/version").or_else(|| {
             let text = self.text("/proc/driver/nvidia/version")?;
-            // `NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.159.04  …`
+            // For example `NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.159.04  …`.
             let (_, rest) = text.split_once("Module")?;
             let dotted =
                 |word: &&str| word.contains('.') && word.bytes().all(|b| b.is_ascii_digit() || b == b'.');
@@ -273,7 +273,7 @@ impl Machine for RealMachine {
     }
 }
 
-/// A program on the helper's PATH.
+/// Finds a program on the helper's PATH.
 fn find_program(name: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH")?;
     env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.is_file())

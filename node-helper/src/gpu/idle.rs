@@ -1,6 +1,6 @@
 //! Whether anything works on the node: GPU clients, Slurm steps, pods.
 //!
-//! Pure judgement over one [`Scan`]. Unknown counts as busy, and every reason is a sentence that can be shown.
+//! Pure. Judges one [`Scan`]. An unknown state counts as busy, and every reason is a sentence for people.
 
 use std::collections::BTreeSet;
 
@@ -11,10 +11,10 @@ use gpufleet_protocol::{
 
 use super::clients::{Scan, job, pod};
 
-/// How many clients are named one by one.
+/// Largest number of clients that are named.
 const NAMED: usize = 8;
 
-/// `nvml_problem` says why NVML's process lists are missing, where they are.
+/// Judges a scan; `nvml_problem` is why NVML's process lists are missing, if so.
 pub fn judge(scan: &Scan, staying: &Staying, nvml_problem: Option<String>) -> IdleReport {
     let stays = |client: &&GpuClient| {
         let pod = client.unit.as_deref().and_then(|unit| unit.strip_prefix("pod "));
@@ -35,7 +35,7 @@ pub fn judge(scan: &Scan, staying: &Staying, nvml_problem: Option<String>) -> Id
     IdleReport { verdict, clients, reasons }
 }
 
-/// One sentence a client.
+/// Returns a sentence for each client.
 pub fn sentences(clients: &[GpuClient]) -> Vec<String> {
     let mut reasons: Vec<String> = clients.iter().take(NAMED).map(sentence).collect();
     if clients.len() > NAMED {
@@ -57,11 +57,11 @@ pub fn sentence(client: &GpuClient) -> String {
     format!("process {} ({}, user {}){unit} holds {gpus}", client.pid, client.command, client.user)
 }
 
-/// A step that runs is a `slurmstepd`; `slurmd` alone is idle.
+/// Returns running Slurm steps, each of which is a `slurmstepd`; `slurmd` alone is idle.
 fn slurm(scan: &Scan) -> Vec<String> {
     let mut jobs = BTreeSet::new();
     let mut steps = 0;
-    // Why not the last: Slurm keeps `slurmstepd infinity` there as long as slurmd runs, with no job at all.
+    // Not this one: Slurm keeps `slurmstepd infinity` there while slurmd runs, without any job.
     let is_step = |cgroup: &str| !cgroup.trim_end_matches('/').ends_with("slurmstepd.scope/system");
     let steps_of = scan.processes.iter().filter(|process| process.comm == "slurmstepd");
     for process in steps_of.filter(|process| is_step(&process.cgroup)) {
@@ -77,8 +77,8 @@ fn slurm(scan: &Scan) -> Vec<String> {
     }
 }
 
-/// Pods that the kubelet runs from its own files (static pods) belong to the node, and those that a drain leaves there; all
-/// others are work.
+/// Returns pods that count as work: all but those that the kubelet runs from its own files (static pods), which belong
+/// to the node, and those that a drain leaves there.
 fn kubernetes(scan: &Scan, staying: &[String]) -> Vec<String> {
     let pods: BTreeSet<String> = scan
         .processes

@@ -1,6 +1,6 @@
-//! Everything that the GPU side does to a node, behind one trait, so that a simulated device can stand in.
+//! Everything that the GPU code does on a node, as a trait that a simulated node can implement.
 //!
-//! Owns nothing but the vocabulary; [`super::host::RealMachine`] does the work on a real node.
+//! [`super::host::RealMachine`] implements it for a real node.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use super::{
 };
 use crate::deadline::Deadline;
 
-/// What a unit is asked to do.
+/// An action on a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnitAction {
     Start,
@@ -33,41 +33,41 @@ impl UnitAction {
     }
 }
 
-/// Why a reset did not happen.
+/// Why a reset failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ResetError {
-    /// Something holds the GPU.
+    /// A process or module holds the GPU.
     #[error("{0}")]
     InUse(String),
-    /// This machine cannot reset it, such as a virtual machine.
+    /// This machine cannot reset the GPU, as with a virtual machine.
     #[error("{0}")]
     Unsupported(String),
     #[error("{0}")]
     Failed(String),
 }
 
-/// Which boot and which load of the driver a recorded value belongs to.
+/// The boot and the load of the driver that a recorded value belongs to.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct BootMark {
     pub boot_id: String,
-    /// Another one after every load of the kernel module.
+    /// Differs for every load of the kernel module.
     pub driver: String,
 }
 
-/// A node as the GPU side sees it.
+/// A node, as the GPU code uses it.
 pub trait Machine: Send {
     /// # Errors
-    /// NVML cannot be read.
+    /// If NVML cannot be read.
     fn snapshot(&mut self, deadline: &Deadline) -> Result<Snapshot, NvmlError>;
 
     /// # Errors
-    /// NVML refuses the setting, or cannot be asked.
+    /// If NVML refuses the setting, or cannot be asked.
     fn set(&mut self, uuid: &str, setting: Setting, deadline: &Deadline) -> Result<SetAnswer, SetError>;
 
-    /// Ends the NVML worker, which holds every GPU as long as it lives.
+    /// Ends the NVML worker, which holds every GPU while it lives.
     fn release(&mut self);
 
-    /// Units and the MPS daemon.
+    /// Reads the units and the MPS daemon.
     fn host(&mut self, deadline: &Deadline) -> Host;
 
     /// Whether the kernel can reset the device at this PCI address.
@@ -75,46 +75,46 @@ pub trait Machine: Send {
 
     fn boot_mark(&mut self) -> BootMark;
 
-    /// Where the kernel's log ends, in microseconds of this boot.
+    /// Returns the end of the kernel's log, in microseconds of this boot.
     fn log_end(&mut self) -> Option<u64>;
 
     /// # Errors
-    /// What systemd said.
+    /// The message of systemd.
     fn unit(&mut self, unit: &str, action: UnitAction, deadline: &Deadline) -> Result<(), String>;
 
     /// Resets GPUs together, by PCI address.
     ///
     /// # Errors
-    /// What `nvidia-smi` said.
+    /// The message of `nvidia-smi`.
     fn reset(&mut self, pcis: &[String], deadline: &Deadline) -> Result<(), ResetError>;
 
-    /// Who holds GPUs; our own processes left out.
+    /// Returns the processes that hold GPUs, without gpufleet's own.
     fn scan(&mut self, minors: &BTreeMap<u32, u32>, snapshot: Option<&Snapshot>) -> Scan;
 
-    /// Modules of the kernel that hold the driver with their use count, such as `nvidia_drm`.
+    /// Returns kernel modules that hold the driver, such as `nvidia_drm`, with their use counts.
     fn module_holders(&mut self) -> Vec<(String, u32)>;
 
-    /// Writes the unit file of the MPS daemon, or removes it, and tells systemd.
+    /// Writes or removes the unit file of the MPS daemon, and reloads systemd.
     ///
     /// # Errors
-    /// The file cannot be written.
+    /// If the file cannot be written.
     fn write_mps_unit(&mut self, text: Option<&str>, deadline: &Deadline) -> Result<(), String>;
 
     /// Ends an MPS daemon that runs outside of the unit, and removes a stale pipe directory.
     ///
     /// # Errors
-    /// It does not end.
+    /// If it does not end.
     fn quit_mps(&mut self, deadline: &Deadline) -> Result<(), String>;
 
-    /// NVIDIA GPUs on the PCI bus.
+    /// Returns the number of NVIDIA GPUs on the PCI bus.
     fn pci_count(&mut self) -> u32;
 
-    /// NVSwitches of this node.
+    /// Returns the number of NVSwitches of this node.
     fn nvswitches(&mut self) -> u32;
 
-    /// The user that we are, where that is not root and so may set nothing.
+    /// Returns the helper's user if it is not root, and so may not change GPUs.
     fn not_root(&mut self) -> Option<u32>;
 
-    /// Version of the loaded kernel module.
+    /// Returns the version of the loaded kernel module.
     fn module_version(&mut self) -> Option<String>;
 }

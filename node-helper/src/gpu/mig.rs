@@ -1,16 +1,16 @@
-//! Where GPU instances go: an exact search over the placements that the device itself lists.
+//! Places GPU instances: an exact search over the placements that the device lists.
 //!
-//! Pure. It knows no products and no tables; grids have at most a few dozen slices. Rules: an instance sits on one of
-//! its profile's placements, no two overlap, no profile exceeds its count, one `+me` a GPU, and `+me.all` excludes
-//! everything but `-me` profiles (nvml.h). Of all layouts that fit, one that keeps most of the present instances is
-//! taken, and of those the one with the lowest places.
+//! Pure. It has no tables of products; grids have at most a few dozen slices. Rules: an instance has one of its
+//! profile's placements, no two overlap, no profile exceeds its count, there is one `+me` for each GPU, and `+me.all`
+//! excludes everything but `-me` profiles (nvml.h). Of all layouts that fit, the search takes one that keeps most of
+//! the present instances, and of those the one with the lowest places.
 
 use gpufleet_protocol::{
     change::{MigInstances, MigLayout},
     nvml::{MigProfile, Placement},
 };
 
-/// An instance wanted, at a place or anywhere.
+/// A declared instance, with or without a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Item {
     pub profile_id: u32,
@@ -24,7 +24,7 @@ pub struct Slot {
     pub profile_id: u32,
 }
 
-/// Why a layout cannot be had.
+/// Why a layout is impossible.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MigError {
     #[error("there is no MIG profile `{name}`; the GPU has {known}")]
@@ -37,10 +37,10 @@ pub enum MigError {
     Unreadable { name: String, why: String },
 }
 
-/// The profile of a name, which people may write with or without `MIG `.
+/// Finds a profile by name, with or without `MIG `.
 ///
 /// # Errors
-/// [`MigError::UnknownProfile`] with the names that there are.
+/// [`MigError::UnknownProfile`] with the known names.
 pub fn find<'a>(profiles: &'a [MigProfile], name: &str) -> Result<&'a MigProfile, MigError> {
     let wanted = name.trim();
     let wanted = wanted.strip_prefix("MIG ").unwrap_or(wanted);
@@ -87,7 +87,7 @@ fn name_of(profiles: &[MigProfile], id: u32) -> String {
         .map_or_else(|| format!("profile {id}"), |p| p.name.clone())
 }
 
-/// Large before small, then by name.
+/// Sort key: large before small, then by name.
 fn rank(profiles: &[MigProfile], id: u32) -> (std::cmp::Reverse<(u32, u32)>, String) {
     let profile = profiles.iter().find(|profile| profile.id == id);
     let size = profile.and_then(|p| p.placements.as_ref().ok()?.first().map(|place| place.size)).unwrap_or(0);
@@ -95,7 +95,7 @@ fn rank(profiles: &[MigProfile], id: u32) -> (std::cmp::Reverse<(u32, u32)>, Str
     (std::cmp::Reverse((slices, size)), name_of(profiles, id))
 }
 
-/// One item with the places that it may take, in order of their start.
+/// One item and its possible places, in order of their start.
 struct Choice {
     item: Item,
     places: Vec<Placement>,
@@ -109,7 +109,7 @@ struct Search<'a> {
 
 impl Search<'_> {
     fn step(&mut self, at: usize, used: u128, kept: usize, taken: &mut Vec<Slot>) {
-        // Why: the rest can at best all be kept.
+        // At best, all remaining items keep a present instance.
         let left = self.choices.len() - at;
         if self.best.as_ref().is_some_and(|(most, _)| kept + left <= *most) {
             return;
@@ -119,7 +119,7 @@ impl Search<'_> {
             return;
         };
         let (item, places) = (choice.item, choice.places.clone());
-        // Why: equal items are taken in order of their places, so that no arrangement is tried twice.
+        // Equal items are placed in ascending order, so that no arrangement is tried twice.
         let after = match (at.checked_sub(1).and_then(|before| self.choices.get(before)), taken.last()) {
             (Some(before), Some(slot)) if before.item == item && item.start.is_none() => {
                 Some(slot.placement.start)
@@ -184,7 +184,7 @@ fn search(profiles: &[MigProfile], items: &[Item], present: &[Slot]) -> Result<O
         }
         choices.push(Choice { item: *item, places });
     }
-    // Why: the tightest first finds contradictions early; equal items must be neighbours.
+    // The most constrained item first, which finds contradictions early; equal items must be neighbours.
     choices.sort_by_key(|choice| {
         let size = choice.places.first().map_or(0, |place| place.size);
         (choice.item.start.is_none(), std::cmp::Reverse(size), choice.item)
@@ -197,12 +197,12 @@ fn search(profiles: &[MigProfile], items: &[Item], present: &[Slot]) -> Result<O
     }))
 }
 
-/// A layout of exactly these items, by place.
+/// Returns a layout of exactly these items, by place.
 ///
 /// # Errors
-/// No layout has them; the error says what would fit.
+/// If there is no such layout, with what would fit.
 pub fn solve(profiles: &[MigProfile], items: &[Item], present: &[Slot]) -> Result<Vec<Slot>, MigError> {
-    // Why: no GPU has more slices than bits in a mask, so more items cannot fit and need no search.
+    // No GPU has more slices than a mask has bits, so more items cannot fit.
     if items.len() <= 64
         && let Some(slots) = search(profiles, items, present)?
     {
@@ -212,7 +212,7 @@ pub fn solve(profiles: &[MigProfile], items: &[Item], present: &[Slot]) -> Resul
     Err(MigError::DoesNotFit { wanted, fitting: largest_fitting(profiles, items) })
 }
 
-/// The part of the wish that fills most slices.
+/// Returns the part of the items that fills most slices.
 fn largest_fitting(profiles: &[MigProfile], items: &[Item]) -> String {
     let mut kinds: Vec<(u32, usize)> = Vec::new();
     for item in items {
@@ -240,7 +240,7 @@ fn largest_fitting(profiles: &[MigProfile], items: &[Item]) -> String {
         {
             best = Some((filled, ids));
         }
-        // Counts up like a number whose digits have the wished counts as their highest.
+        // Counts up like a number whose digits have the declared counts as their maximum.
         let Some(digit) = counts.iter().zip(&kinds).position(|(count, (_, most))| count < most) else {
             break;
         };

@@ -1,4 +1,4 @@
-//! The search against brute force, on the grids of several families.
+//! Compares the search with brute force, on the grids of several families.
 
 use gpufleet_protocol::nvml::Code;
 use proptest::prelude::*;
@@ -17,7 +17,7 @@ fn profile(id: u32, name: &str, slices: u32, max_count: u32, size: u32, starts: 
     }
 }
 
-/// H100 80GB, as measured.
+/// The profiles of an H100 80GB, as measured.
 pub fn h100() -> Vec<MigProfile> {
     vec![
         profile(19, "1g.10gb", 1, 7, 1, &[0, 1, 2, 3, 4, 5, 6]),
@@ -51,7 +51,7 @@ fn rtx_pro() -> Vec<MigProfile> {
     ]
 }
 
-/// Most of `present` that any layout of the items keeps, or nothing when none fits.
+/// Returns the largest number of `present` that any layout of the items keeps; `None` if no layout fits.
 fn brute(profiles: &[MigProfile], items: &[Item], present: &[Slot]) -> Option<usize> {
     fn walk(
         profiles: &[MigProfile],
@@ -84,7 +84,7 @@ fn grids() -> impl Strategy<Value = Vec<MigProfile>> {
     prop_oneof![Just(h100()), Just(a30()), Just(rtx_pro())]
 }
 
-/// A layout that some earlier run may have left: whatever fits of a random list.
+/// Returns a layout that an earlier run may have left: whatever fits of a random list.
 fn leftovers(profiles: &[MigProfile], picks: &[(usize, usize)]) -> Vec<Slot> {
     let mut slots: Vec<Slot> = Vec::new();
     for (kind, place) in picks {
@@ -125,7 +125,7 @@ proptest! {
                 for item in items.iter().filter(|item| item.start.is_some()) {
                     prop_assert!(slots.iter().any(|slot| slot.profile_id == item.profile_id && Some(slot.placement.start) == item.start));
                 }
-                // What fits is kept whole when asked for again.
+                // A present layout that is declared again is kept whole.
                 prop_assert_eq!(solve(&profiles, &items, &slots).unwrap(), slots);
             }
             Err(_) => prop_assert_eq!(brute(&profiles, &items, &present), None),

@@ -1,8 +1,8 @@
-//! The GPUs of a node: facts, plans, changes, and whether anybody uses them.
+//! The GPUs of a node: facts, plans, changes, and whether they are in use.
 //!
-//! A pure core (`state`, `desired`, `mig`, `plan`, `after`) decides; `apply` carries out what was planned through the
-//! `machine` trait, whose real side is `host` and the NVML process behind `worker`. Nothing here knows SSH, runs or
-//! permits beyond the class that was allowed.
+//! A pure core (`state`, `desired`, `mig`, `plan`, `after`) decides. `apply` carries out the plan through the `machine`
+//! trait, implemented by `host` with the NVML process of `worker`. This module must not know SSH or runs; of permits it
+//! knows the allowed class only.
 
 mod after;
 mod apply;

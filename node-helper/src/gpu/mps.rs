@@ -1,7 +1,7 @@
-//! The CUDA MPS control daemon as a systemd unit of ours.
+//! The CUDA MPS control daemon as a systemd unit of gpufleet.
 //!
-//! Owns the unit's text and how the daemon is asked. Whether it should run is the plan's business.
-//! Source of commands: `man nvidia-cuda-mps-control`; the order of start and stop is that of NVIDIA's device plugin.
+//! Owns the unit's text and the commands to the daemon. The plan decides whether it should run. Source of commands:
+//! `man nvidia-cuda-mps-control`; the order of start and stop is that of NVIDIA's device plugin.
 
 use std::{path::Path, time::Duration};
 
@@ -12,24 +12,24 @@ use crate::{deadline::Deadline, os::tree, process::Run};
 
 pub const UNIT: &str = "gpufleet-mps.service";
 pub const PROGRAM: &str = "nvidia-cuda-mps-control";
-/// Why CUDA's default and not /run: clients find it without a variable in their environment.
+/// CUDA's default and not /run, so that clients find it without an environment variable.
 pub const PIPES: &str = "/tmp/nvidia-mps";
 const LOGS: &str = "/var/log/nvidia-mps";
 /// The daemon's own default.
 pub const DEFAULT_PERCENTAGE: u32 = 100;
-/// How long one question to the daemon may take.
+/// Time limit of one command to the daemon.
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// What is declared.
+/// The declared state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MpsWant {
     Started {
         percentage: Option<u32>,
         /// Checked by [`pinned_limit`].
         pinned: Option<String>,
-        /// GPUs that it serves, `None` for all.
+        /// GPUs that it serves; `None` for all.
         uuids: Option<Vec<String>>,
-        /// How many GPUs that are.
+        /// Number of these GPUs.
         devices: usize,
     },
     Stopped,
@@ -37,7 +37,7 @@ pub enum MpsWant {
 
 impl MpsWant {
     /// # Errors
-    /// A memory limit that the daemon would not understand.
+    /// If the daemon would not understand the memory limit.
     pub fn of(task: &GpuMps, uuids: Option<Vec<String>>, devices: usize) -> Result<Self, String> {
         if task.state == MpsState::Stopped {
             return Ok(Self::Stopped);
@@ -47,7 +47,7 @@ impl MpsWant {
     }
 }
 
-/// `8G`, `512M` and the like.
+/// Checks a limit such as `8G` or `512M`.
 fn pinned_limit(text: &str) -> Result<String, String> {
     let limit = text.trim().to_ascii_uppercase();
     let digits = limit.trim_end_matches(['K', 'M', 'G', 'T']);
@@ -58,7 +58,7 @@ fn pinned_limit(text: &str) -> Result<String, String> {
     Err(format!("`{text}` is no memory limit; write it as 8G or 512M"))
 }
 
-/// The unit file, for a program at an absolute path. `None` when nothing is to run.
+/// Returns the unit file for a program at an absolute path; `None` if nothing is to run.
 pub fn unit_text(want: &MpsWant, program: &str) -> Option<String> {
     let MpsWant::Started { percentage, pinned, uuids, devices } = want else { return None };
     let mut text = format!(
@@ -89,13 +89,13 @@ pub fn unit_text(want: &MpsWant, program: &str) -> Option<String> {
     Some(text)
 }
 
-/// The pinned memory limit that a unit file sets, for a change's `from`.
+/// Returns the pinned memory limit of a unit file, for a change's `from`.
 pub fn pinned_of(text: &str) -> Option<String> {
     let (_, rest) = text.split_once("set_default_device_pinned_mem_limit ")?;
     rest.split_whitespace().nth(1).map(str::to_owned)
 }
 
-/// Fills in what the daemon itself answers.
+/// Adds what the daemon itself reports.
 pub fn observe(mps: &mut Mps, program: &Path, root: &Path, deadline: &Deadline) {
     let pipes = root.join(PIPES.trim_start_matches('/'));
     let traces = pipes.join("control").exists() || pipes.join("nvidia-cuda-mps-control.pid").exists();
@@ -117,10 +117,10 @@ pub fn observe(mps: &mut Mps, program: &Path, root: &Path, deadline: &Deadline) 
     mps.stale = traces && !mps.answers;
 }
 
-/// Ends a control daemon that no unit of ours runs, and what it left behind.
+/// Ends a control daemon that gpufleet's unit does not run, and removes what it left behind.
 ///
 /// # Errors
-/// It is still there after a moment.
+/// If it still runs after a moment.
 pub fn quit(program: &Path, root: &Path, deadline: &Deadline) -> Result<(), String> {
     let pipes = root.join(PIPES.trim_start_matches('/'));
     let said = Run::new(program)

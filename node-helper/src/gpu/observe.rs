@@ -1,6 +1,7 @@
-//! From the machine to a [`State`]: one snapshot, the units, and the record of what cannot be read back.
+//! Reads a [`State`] from the machine: one snapshot, the units, and the record of what cannot be read back.
 //!
-//! Owns the record's keys. A recorded clock lock counts only for the boot and the load of the driver it was made in.
+//! Owns the record's keys. A recorded clock lock counts only for the boot and the load of the driver in which it was
+//! made.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +18,7 @@ use crate::{deadline::Deadline, state::Record};
 const STOPPED: &str = "gpu/stopped-units";
 const RELEASED: &str = "gpu/released-persistence";
 
-/// A reboot starts from what is enabled, so what was released before it is past.
+/// GPUs without persistence in one boot; a reboot starts what is enabled, so that an older entry does not count.
 #[derive(Debug, Serialize, Deserialize)]
 struct Released {
     boot_id: String,
@@ -26,15 +27,15 @@ struct Released {
 
 const RESETS: &str = "gpu/resets";
 
-/// Resets that this boot saw, so that what the kernel logged before them is past.
+/// The resets of one boot, which settle earlier messages of the kernel.
 #[derive(Debug, Serialize, Deserialize)]
 struct RecordedResets {
     boot_id: String,
-    /// Microseconds of the boot, by PCI address.
+    /// In microseconds of the boot, by PCI address.
     ends: BTreeMap<String, u64>,
 }
 
-/// What is recorded of one GPU.
+/// The recorded locks of one GPU.
 #[derive(Debug, Serialize, Deserialize)]
 struct RecordedLocks {
     mark: BootMark,
@@ -45,7 +46,7 @@ fn locks_key(uuid: &str) -> String {
     format!("gpu/locked-clocks/{uuid}")
 }
 
-/// The clock locks of a GPU, unknown unless they were made in this boot with this driver.
+/// Returns the clock locks of a GPU; unknown unless they were made in this boot with this load of the driver.
 pub fn locks(record: &Record, uuid: &str, mark: &BootMark) -> Locks {
     let recorded = record.get(&locks_key(uuid)).ok().flatten();
     match recorded.and_then(|value| serde_json::from_value::<RecordedLocks>(value).ok()) {
@@ -57,7 +58,7 @@ pub fn locks(record: &Record, uuid: &str, mark: &BootMark) -> Locks {
 /// Records the locks of a GPU.
 ///
 /// # Errors
-/// What the record says; the lock itself was made and is made again by the next run.
+/// If the record cannot be written; the lock itself was made, and the next run makes it again.
 pub fn put_locks(record: &Record, uuid: &str, mark: &BootMark, locks: Locks) -> Result<(), String> {
     let key = locks_key(uuid);
     let done = if locks.graphics == Lock::Unknown && locks.memory == Lock::Unknown {
@@ -70,8 +71,8 @@ pub fn put_locks(record: &Record, uuid: &str, mark: &BootMark, locks: Locks) -> 
     done.map_err(|error| error.to_string())
 }
 
-/// How far the kernel's log was at the last reset of each GPU of this boot, by PCI address. A record that cannot be read
-/// settles nothing.
+/// Returns the position of the kernel's log at the last reset of each GPU in this boot, by PCI address. An unreadable
+/// record has no resets.
 pub fn resets(record: &Record, boot_id: &str) -> BTreeMap<String, u64> {
     let value = record.get(RESETS).ok().flatten();
     let found: Option<RecordedResets> = value.and_then(|value| serde_json::from_value(value).ok());
@@ -81,10 +82,10 @@ pub fn resets(record: &Record, boot_id: &str) -> BTreeMap<String, u64> {
         .unwrap_or_default()
 }
 
-/// Records that GPUs were reset when the kernel's log was that far.
+/// Records the position of the kernel's log at a reset of GPUs.
 ///
 /// # Errors
-/// What the record says; what the log held before the reset then still counts.
+/// If the record cannot be written; then messages before the reset still count.
 pub fn put_resets(record: &Record, boot_id: &str, pcis: &[String], end: u64) -> Result<(), String> {
     let mut ends = resets(record, boot_id);
     ends.extend(pcis.iter().map(|pci| (pci.clone(), end)));
@@ -93,22 +94,22 @@ pub fn put_resets(record: &Record, boot_id: &str, pcis: &[String], end: u64) -> 
     record.put(RESETS, value).map_err(|error| error.to_string())
 }
 
-/// Units that a run stopped and has not started again.
+/// Returns units that a run stopped and has not started again.
 pub fn stopped_units(record: &Record) -> Vec<String> {
     let value = record.get(STOPPED).ok().flatten();
     value.and_then(|value| serde_json::from_value(value).ok()).unwrap_or_default()
 }
 
-/// Records which units are stopped, before they are.
+/// Records which units are stopped; call it before they are.
 ///
 /// # Errors
-/// What the record says.
+/// If the record cannot be written.
 pub fn put_stopped_units(record: &Record, units: &[String]) -> Result<(), String> {
     let done = if units.is_empty() { record.remove(STOPPED) } else { record.put(STOPPED, units.into()) };
     done.map_err(|error| error.to_string())
 }
 
-/// GPUs whose persistence a run of this boot gave up for a reset and has not taken again.
+/// Returns GPUs whose persistence a run of this boot switched off for a reset and not on again.
 pub fn released(record: &Record, mark: &BootMark) -> Vec<String> {
     let value = record.get(RELEASED).ok().flatten();
     match value.and_then(|value| serde_json::from_value::<Released>(value).ok()) {
@@ -117,10 +118,10 @@ pub fn released(record: &Record, mark: &BootMark) -> Vec<String> {
     }
 }
 
-/// Records which GPUs are without persistence, before they are.
+/// Records which GPUs are without persistence; call it before they are.
 ///
 /// # Errors
-/// What the record says.
+/// If the record cannot be written.
 pub fn put_released(record: &Record, mark: &BootMark, uuids: &[String]) -> Result<(), String> {
     let done = if uuids.is_empty() {
         record.remove(RELEASED)
@@ -131,15 +132,15 @@ pub fn put_released(record: &Record, mark: &BootMark, uuids: &[String]) -> Resul
     done.map_err(|error| error.to_string())
 }
 
-/// Whether an earlier run left something to put back.
+/// Whether an earlier run left something to restore.
 pub fn has_leftovers(record: &Record, mark: &BootMark) -> bool {
     !stopped_units(record).is_empty() || !released(record, mark).is_empty()
 }
 
-/// Reads everything. The NVML worker lives on.
+/// Reads everything. The NVML worker keeps running.
 ///
 /// # Errors
-/// NVML cannot be read.
+/// If NVML cannot be read.
 pub fn observe(
     machine: &mut dyn Machine,
     record: &Record,
@@ -153,7 +154,7 @@ pub fn observe(
     Ok((state, snapshot))
 }
 
-/// Numbers of `/dev/nvidiaN` and the GPUs they are.
+/// Maps the number of `/dev/nvidiaN` to the GPU's index.
 pub fn minors(snapshot: &Snapshot) -> BTreeMap<u32, u32> {
     snapshot.gpus.iter().filter_map(|gpu| Some((gpu.minor.ok()?, gpu.index))).collect()
 }

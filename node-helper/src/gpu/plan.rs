@@ -1,12 +1,12 @@
-//! What has to happen, in which order, for a state to become the desired one.
+//! The steps, in order, from a state to the desired one.
 //!
-//! Pure. Order and classes are those of the architecture: clients stop, instances that must go are destroyed, every
-//! pending value is written, **one** activation makes them current, then persistence, MIG mode of Hopper and later,
-//! instances, limits, clocks, compute mode, MPS. A stage is what can be done up to the next activation; a forecast
-//! strings stages together through [`super::after`].
+//! Pure. Order and classes follow the architecture: clients stop, instances that must go are destroyed, every pending
+//! value is written, **one** activation makes them current, and then come persistence, MIG mode of Hopper and later,
+//! instances, limits, clocks, compute mode and MPS. A stage is what can be done before the next activation; a forecast
+//! chains stages through [`super::after`].
 //!
-//! Invariants: pending values are compared with what is desired, never current ones; a stage that waits for a reboot
-//! holds only what is needed before it and what survives it; planning the end of a forecast gives nothing.
+//! Invariants: pending values, never current ones, are compared with what is desired; a stage that waits for a reboot
+//! holds only what the reboot needs and what survives it; a plan of a forecast's end is empty.
 
 mod layout;
 
@@ -29,19 +29,19 @@ use super::{
     state::{Architecture, Gpu, Lock, State, Unit},
 };
 
-/// What becomes of a value that the driver keeps only while somebody uses it (nvml.h), and what to do.
+/// Why a value that the driver keeps only while it has a client (nvml.h) will be lost, and what to do.
 pub const FORGETS: &str = "persistence is off, so the driver forgets it when its last client ends; \
                            declare `gpu_persistence: {mode: daemon}` as well";
 
 /// One act on the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Act {
-    /// With its compute instances.
+    /// Includes its compute instances.
     DestroyInstance {
         uuid: String,
         placement: Placement,
     },
-    /// Compute instances alone.
+    /// Only the compute instances.
     ClearInstance {
         uuid: String,
         placement: Placement,
@@ -95,7 +95,7 @@ pub enum Act {
 }
 
 impl Act {
-    /// The GPU that it works on.
+    /// Returns the GPU that it changes.
     pub fn uuid(&self) -> Option<&str> {
         match self {
             Self::DestroyInstance { uuid, .. }
@@ -113,7 +113,7 @@ impl Act {
         }
     }
 
-    /// What the screen shows while it runs.
+    /// Returns the text shown while it runs.
     pub fn text(&self, state: &State) -> String {
         let gpu = self.uuid().and_then(|uuid| state.gpu(uuid)).map_or_else(|| "GPU".to_owned(), Gpu::label);
         match self {
@@ -144,7 +144,7 @@ pub struct Planned {
     pub change: Change,
 }
 
-/// An act, and the changes (by position in the stage) that are made once it and all other acts of theirs are done.
+/// An act, and the positions in the stage of its changes, which are made once all of their acts are done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
     pub act: Act,
@@ -152,18 +152,18 @@ pub struct Step {
     pub changes: Vec<usize>,
 }
 
-/// What makes pending values current.
+/// A reset or reboot that makes pending values current.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Activation {
     /// `GpuReset` or `Reboot`.
     pub class: Disruption,
-    /// GPUs that are reset together; those that wait, for a reboot.
+    /// GPUs that are reset together, or that wait for a reboot.
     pub uuids: Vec<String>,
-    /// What waits and for which member.
+    /// The pending values, by member.
     pub reasons: Vec<(usize, String)>,
 }
 
-/// What can be done up to the next activation.
+/// What can be done before the next activation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stage {
     pub changes: Vec<Planned>,
@@ -180,7 +180,7 @@ impl Stage {
         self.changes.iter().map(|planned| planned.change.disruption).max().unwrap_or_default().max(activation)
     }
 
-    /// GPUs that nobody may use meanwhile; `None` stands for all.
+    /// Returns the GPUs that must be free; `None` stands for all.
     pub fn must_be_free(&self) -> Option<BTreeSet<String>> {
         let mut uuids = BTreeSet::new();
         for step in &self.steps {
@@ -206,8 +206,8 @@ impl Stage {
         changes.any(|planned| planned.change.disruption == Disruption::Clients)
     }
 
-    /// Whether units that hold GPUs, such as DCGM, are stopped for it: for a reset, and whenever instances or the MIG
-    /// mode change at once, because they must see the new ones.
+    /// Whether units that hold GPUs, such as DCGM, are stopped: for a reset, and when instances or the MIG mode change
+    /// at once, because the units must see the new ones.
     pub fn stops_units(&self) -> bool {
         let reset = self.activation.as_ref().is_some_and(|a| a.class == Disruption::GpuReset);
         reset
@@ -231,7 +231,7 @@ impl Stage {
     }
 }
 
-/// The GPUs that wait for an activation, with the reasons.
+/// Returns the GPUs that wait for an activation, and the reasons.
 fn waiting(state: &State, desired: &Desired) -> (Vec<String>, Vec<(usize, String)>) {
     let (mut uuids, mut reasons) = (Vec::new(), Vec::new());
     for gpu in &state.gpus {
@@ -256,10 +256,10 @@ fn waiting(state: &State, desired: &Desired) -> (Vec<String>, Vec<(usize, String
     (uuids, reasons)
 }
 
-/// The GPUs that one reset of these takes along.
+/// Returns the GPUs that a reset of these includes.
 ///
-/// Source: nvidia-smi documentation: before Ampere all NVLink peers are reset in one command, and so they are on
-/// Ampere while the fabric manager does not run; later GPUs are reset alone.
+/// Source: nvidia-smi documentation: before Ampere, all NVLink peers are reset in one command; on Ampere only while the
+/// fabric manager does not run; later GPUs are reset alone.
 fn reset_group(state: &State, uuids: &[String]) -> Vec<String> {
     let together = uuids.iter().filter_map(|uuid| state.gpu(uuid)).any(|gpu| {
         gpu.nvlinks > 0
@@ -270,7 +270,7 @@ fn reset_group(state: &State, uuids: &[String]) -> Vec<String> {
     state.gpus.iter().filter(with_peers).map(|gpu| gpu.uuid.clone()).collect()
 }
 
-/// The activation that a state needs, if any. `reboot` rules a reset out.
+/// Returns the activation that a state needs, if any. With `reboot` it is never a reset.
 pub fn activation(state: &State, desired: &Desired, reboot: bool) -> Option<Activation> {
     let (uuids, reasons) = waiting(state, desired);
     if uuids.is_empty() {
@@ -284,7 +284,7 @@ pub fn activation(state: &State, desired: &Desired, reboot: bool) -> Option<Acti
     })
 }
 
-/// What can be done now.
+/// Returns what can be done now.
 pub fn stage(state: &State, desired: &Desired, reboot: bool) -> Stage {
     let Some(activation) = activation(state, desired, reboot) else { return settled(state, desired) };
     let mut stage = Stage::default();
@@ -331,13 +331,13 @@ fn pending(stage: &mut Stage, gpu: &Gpu, wants: &GpuWants, class: Disruption) {
             let at = stage.change(want.member, change);
             stage.step(want.member, act, &[at]);
         } else if class == Disruption::GpuReset {
-            // Why a change without a step: the value was written by somebody before, and the reset makes it current.
+            // A change without a step: the value was pending before, and the reset makes it current.
             stage.change(want.member, change.with_note("was pending"));
         }
     }
 }
 
-/// A pending value that is no longer wanted, while the current one is.
+/// Withdraws a pending value if the current one is the desired one.
 fn withdraw(stage: &mut Stage, gpu: &Gpu, property: Property, want: &Want<bool>, pending: bool, act: Act) {
     if pending != want.value {
         let change = Change::new(gpu.subject(), property, pending, want.value, Disruption::Live);
@@ -346,7 +346,7 @@ fn withdraw(stage: &mut Stage, gpu: &Gpu, property: Property, want: &Want<bool>,
     }
 }
 
-/// Everything, where nothing waits for an activation.
+/// Plans everything, if nothing waits for an activation.
 fn settled(state: &State, desired: &Desired) -> Stage {
     let mut stage = Stage::default();
     stop_mps(&mut stage, state, desired);
@@ -395,7 +395,7 @@ fn refresh_cdi(stage: &mut Stage, state: &State) {
     }
 }
 
-/// Pending values that differ from what is wanted while the current ones do not.
+/// Withdraws pending values that differ from the desired ones while the current ones do not.
 fn withdrawn(stage: &mut Stage, gpu: &Gpu, wants: &GpuWants) {
     if let (Some(want), Ok(mode)) = (&wants.ecc, gpu.ecc)
         && mode.current == want.value
@@ -441,7 +441,7 @@ fn persistence_unit(stage: &mut Stage, state: &State, desired: &Desired) {
     {
         let at = stage.change(member, persistenced(unit, false));
         stage.step(member, Act::Persistenced { on: false }, &[at]);
-        // Why: the daemon takes the flag of every GPU with it.
+        // The daemon switches off persistence of every GPU when it stops.
         for gpu in state.gpus.iter().filter(|gpu| gpu.persistence == Ok(true)) {
             let off = desired.gpus.get(&gpu.uuid).and_then(|wants| wants.persistence.as_ref());
             if off.is_none_or(|want| want.value != PersistenceMode::Off) {
@@ -461,7 +461,7 @@ fn persistence_flag(stage: &mut Stage, gpu: &Gpu, wants: &GpuWants) {
     }
 }
 
-/// MIG mode of Hopper and later, at once.
+/// Sets the MIG mode of Hopper and later, which changes at once.
 fn mig_mode(stage: &mut Stage, gpu: &Gpu, wants: &GpuWants) {
     let (Some(want), Ok(mode)) = (&wants.mig, gpu.mig) else { return };
     if !gpu.architecture.has_volatile_mig() {
@@ -519,7 +519,7 @@ fn is_locked_so(lock: Lock, want: LockWant) -> bool {
     }
 }
 
-/// Why a value will not last, where nothing keeps the driver awake.
+/// Adds a note that a value will not last, if nothing keeps the driver loaded.
 fn forgotten(gpu: &Gpu, wants: &GpuWants, change: Change) -> Change {
     let off = wants
         .persistence
@@ -530,7 +530,7 @@ fn forgotten(gpu: &Gpu, wants: &GpuWants, change: Change) -> Change {
 
 fn limits(stage: &mut Stage, gpu: &Gpu, wants: &GpuWants) {
     if let (Some(want), Ok(now)) = (&wants.power_mw, gpu.power_mw)
-        // Why a watt of tolerance: boards round.
+        // Within one watt, because boards round.
         && now.abs_diff(want.value) >= 1000
     {
         let (from, to) = (power(now), power(want.value));
@@ -595,7 +595,7 @@ fn start_mps(stage: &mut Stage, state: &State, desired: &Desired) {
     let program = mps.program.as_deref().unwrap_or(mps::PROGRAM);
     let Some(text) = mps::unit_text(&want.value, program) else { return };
     let MpsWant::Started { percentage, pinned, .. } = &want.value else { return };
-    // Why: a daemon that runs has to be started anew, and that ends its clients.
+    // A running daemon must be restarted, which ends its clients.
     let class = if mps.answers { Disruption::Clients } else { Disruption::Live };
     let mut made = Vec::new();
     let percent = |share: u32| Value::quantity(share, Measure::Percent);
@@ -627,23 +627,23 @@ fn start_mps(stage: &mut Stage, state: &State, desired: &Desired) {
     }
 }
 
-/// Everything that a run of a group does to a state, activations included.
+/// Everything that a run of a group does, including activations.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Forecast {
     pub desired: Desired,
     pub changes: Vec<Planned>,
-    /// Highest class of all changes, resets included.
+    /// Highest class of all changes, including resets.
     pub class: Disruption,
     pub activation: Option<Activation>,
-    /// What is left to after a reboot, by member.
+    /// What is left until after a reboot, by member.
     pub deferred: Vec<(usize, String)>,
-    /// What stands in the way of it now.
+    /// What blocks the run now.
     pub blockers: Vec<Blocker>,
-    /// The state that the run leaves behind.
+    /// The state after the run.
     pub end: State,
 }
 
-/// `from` of what the first look already found different, so that a reset in between does not show.
+/// `from` of the differences in the first reading, so that the effects of a reset in between do not show.
 pub type Before = BTreeMap<(usize, Subject, Property, Layer), Value>;
 
 fn key(planned: &Planned) -> (usize, Subject, Property, Layer) {
@@ -651,12 +651,12 @@ fn key(planned: &Planned) -> (usize, Subject, Property, Layer) {
     (planned.member, subject.clone(), property.clone(), layer)
 }
 
-/// The values that were different before anything was done.
+/// Returns the values that differed before anything was done.
 pub fn before(state: &State, desired: &Desired) -> Before {
     settled(state, desired).changes.into_iter().map(|planned| (key(&planned), planned.change.from)).collect()
 }
 
-/// Words a change of a stage after a reset as seen from before it.
+/// Changes `from` of a change after a reset to the value before it.
 pub fn as_seen_before(mut planned: Planned, before: &Before) -> Planned {
     match before.get(&key(&planned)) {
         Some(from) => planned.change.from = from.clone(),
@@ -665,7 +665,7 @@ pub fn as_seen_before(mut planned: Planned, before: &Before) -> Planned {
     planned
 }
 
-/// Plans a group over a state to the end. `reboot` rules a GPU reset out.
+/// Plans a group to its end. With `reboot`, GPUs are never reset.
 pub fn forecast(state: &State, group: &GpuGroup, reboot: bool) -> Forecast {
     let desired = merge(group, state);
     let first = stage(state, &desired, reboot);
@@ -681,7 +681,8 @@ pub fn forecast(state: &State, group: &GpuGroup, reboot: bool) -> Forecast {
             let uuids =
                 first.activation.as_ref().map(|activation| activation.uuids.clone()).unwrap_or_default();
             end = after(end, &Event::Reset(uuids));
-            // Why not the GPUs that are reset alone: a reset wants nobody to hold the driver, and what sleeps forgets.
+            // For all GPUs, not only those that are reset: a reset needs the driver without holders, and sleeping GPUs
+            // forget.
             end = after(end, &Event::LetGo { stopped: true });
             let seen = before(state, &desired);
             second = stage(&end, &merge(group, &end), reboot);
@@ -697,7 +698,7 @@ pub fn forecast(state: &State, group: &GpuGroup, reboot: bool) -> Forecast {
     Forecast { desired, changes, class, activation: first.activation, deferred, blockers, end }
 }
 
-/// What a stage that ends in a reboot leaves to after it.
+/// Returns what a stage that ends in a reboot leaves until after it.
 pub fn left_to_reboot(state: &State, desired: &Desired, first: &Stage) -> Vec<(usize, String)> {
     settled(state, desired)
         .changes
@@ -716,7 +717,7 @@ pub fn left_to_reboot(state: &State, desired: &Desired, first: &Stage) -> Vec<(u
         .collect()
 }
 
-/// The state after all steps of a stage.
+/// Returns the state after all steps of a stage.
 pub fn run_through(state: State, stage: &Stage) -> State {
     stage.steps.iter().fold(state, |state, step| after(state, &Event::Act(step.act.clone())))
 }

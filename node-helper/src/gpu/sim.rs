@@ -1,7 +1,7 @@
 //! A simulated node behind the [`Machine`] trait, for tests of whole runs.
 //!
-//! Its truths are written down once more here, from the semantics and not from `after`, so that the two check each
-//! other. Any effect can be made to fail.
+//! Its behaviour is written from the documentation and not from `after`, so that each checks the other. Any effect can
+//! be made to fail.
 
 use std::{
     collections::BTreeMap,
@@ -49,7 +49,7 @@ pub struct SimGpu {
     pub uncorrected_sram: u64,
     pub recovery_action: Reading<u32>,
     pub architecture: Option<u32>,
-    /// Device handles refuse counters while there are MIG instances.
+    /// Device handles refuse to read counters while there are MIG instances.
     pub refuses_counters: bool,
     pub rows: Reading<RemappedRows>,
 }
@@ -108,7 +108,7 @@ impl SimGpu {
         id
     }
 
-    /// Profile names by place, `!` for one without compute instance.
+    /// Returns profile names by place, with `!` for one without compute instance.
     pub fn layout(&self) -> Vec<String> {
         let mut all: Vec<(u32, String)> = self
             .instances
@@ -288,26 +288,26 @@ pub struct Sim {
     /// Use counts of nvidia_drm and nvidia_peermem.
     pub drm: u32,
     pub peermem: u32,
-    /// How often the open files of all processes were looked through.
+    /// Number of scans of all processes' open files.
     pub scans: usize,
-    /// How often NVML was asked for everything.
+    /// Number of NVML snapshots.
     pub snapshots: usize,
-    /// Where the kernel's log ends, in microseconds.
+    /// End of the kernel's log, in microseconds.
     pub log: u64,
-    /// The helper is this user.
+    /// The helper's user, if not root.
     pub not_root: Option<u32>,
     pub fabric_manager: bool,
     pub switches: u32,
-    /// A reader's NVML worker, which goes after so many looks.
+    /// The number of scans after which a reader's NVML worker ends.
     pub reader: Option<u32>,
-    /// Device files that cannot be recorded about: systemd refuses to start this unit.
+    /// A unit that systemd refuses to start.
     pub will_not_start: Option<String>,
     pub no_reset: bool,
-    /// A setter that answers success and does nothing.
+    /// Setters that return success and do nothing.
     pub lies: Option<fn(&Setting) -> bool>,
-    /// Everything that changed something.
+    /// Everything that changed the node.
     pub effects: Vec<String>,
-    /// How many effects succeed before one fails.
+    /// Number of effects that succeed before one fails.
     pub fuse: Option<usize>,
     pub broken: Option<NvmlError>,
 }
@@ -383,7 +383,7 @@ impl Sim {
         }
     }
 
-    /// What nobody holds forgets.
+    /// Makes GPUs without holders forget their values.
     fn sleep(&mut self) {
         let held = self.open || self.units.values().any(|running| *running);
         for gpu in self.gpus.iter_mut().filter(|gpu| !gpu.persistence && gpu.client.is_none() && !held) {
@@ -391,7 +391,7 @@ impl Sim {
         }
     }
 
-    /// Somebody else starts or stops a unit.
+    /// Starts or stops a unit from outside.
     pub fn set_unit(&mut self, unit: &str, active: bool) {
         if let Some(running) = self.units.get_mut(unit) {
             *running = active;
@@ -399,7 +399,7 @@ impl Sim {
         self.end_clients(|gpu| !active && gpu.client_unit.as_deref() == Some(unit));
     }
 
-    /// Clients end.
+    /// Ends clients.
     pub fn end_clients(&mut self, which: impl Fn(&SimGpu) -> bool) {
         for gpu in self.gpus.iter_mut().filter(|gpu| which(gpu)) {
             (gpu.client, gpu.client_unit) = (None, None);
@@ -408,7 +408,7 @@ impl Sim {
     }
 }
 
-/// A handle; clones are the same machine.
+/// A handle to a simulated node, which clones share.
 #[derive(Clone, Debug)]
 pub struct SimMachine(pub Arc<Mutex<Sim>>);
 
@@ -548,7 +548,7 @@ impl Machine for SimMachine {
             || sim.units.values().any(|running| *running)
             || sim.mps.running.is_some();
         let module = sim.drm > 0 || sim.peermem > 0;
-        // What the kernel says of the reset itself.
+        // The kernel's messages about the reset itself.
         sim.log += 500_000;
         for gpu in sim.gpus.iter_mut().filter(|gpu| pcis.contains(gpu.reading().pci.as_ref().unwrap())) {
             if held || module && !gpu.hopper || gpu.persistence || gpu.client.is_some() {

@@ -1,7 +1,7 @@
-//! What the GPUs of a node and what belongs to them are at one moment.
+//! The state of a node's GPUs, and of what belongs to them, at one moment.
 //!
-//! Owns the pure picture that plans are made on, and how a reading becomes one. It does no I/O and does not know how
-//! a state changes (that is [`super::after`]).
+//! Owns the pure data that plans are made from, and its conversion from a reading. It does no I/O; how a state changes
+//! is [`super::after`].
 
 use gpufleet_protocol::{
     Subject,
@@ -10,7 +10,7 @@ use gpufleet_protocol::{
 };
 use serde::{Deserialize, Serialize};
 
-/// `nvmlDeviceArchitecture_t`, ordered by age; unknown new ones are larger.
+/// `nvmlDeviceArchitecture_t`, ordered by age; unknown newer ones are larger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Architecture(pub u32);
 
@@ -18,15 +18,15 @@ impl Architecture {
     pub const AMPERE: Self = Self(7);
     pub const HOPPER: Self = Self(9);
 
-    /// Whether the MIG mode changes at once and is forgotten when the driver is unloaded.
+    /// Whether the MIG mode changes at once, and is lost when the driver is unloaded.
     ///
-    /// Source: NVIDIA MIG User Guide r580: Ampere keeps the mode in the InfoROM and needs a reset, Hopper and later
-    /// do neither. An architecture that no header names yet is newer than Hopper.
+    /// Source: NVIDIA MIG User Guide r580: Ampere keeps the mode in the InfoROM and needs a reset, Hopper and later do
+    /// neither. An architecture without a name in the header is newer than Hopper.
     pub fn has_volatile_mig(self) -> bool {
         self >= Self::HOPPER
     }
 
-    /// The name that NVIDIA gives.
+    /// Returns NVIDIA's name.
     pub fn name(self) -> String {
         match self.0 {
             2 => "Kepler".to_owned(),
@@ -44,13 +44,13 @@ impl Architecture {
     }
 }
 
-/// What we know of a clock lock. NVML has no getter for it.
+/// The known state of a clock lock, for which NVML has no getter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Lock {
-    /// Nothing valid is recorded.
+    /// There is no valid record.
     Unknown,
-    /// We gave the clock back to the driver.
+    /// Unlocked by gpufleet.
     Free,
     /// We locked it between these.
     Locked {
@@ -71,7 +71,7 @@ pub struct Compute {
 /// A GPU instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Instance {
-    /// `None` for an instance that a prediction made.
+    /// `None` for a predicted instance.
     pub id: Option<u32>,
     pub profile_id: u32,
     pub placement: Placement,
@@ -118,67 +118,67 @@ pub struct Unit {
 /// The CUDA MPS control daemon.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Mps {
-    /// Path of `nvidia-cuda-mps-control`, where it is installed.
+    /// Path of `nvidia-cuda-mps-control`, if it is installed.
     pub program: Option<String>,
     pub unit: Unit,
-    /// What the unit file of ours says.
+    /// The text of gpufleet's unit file.
     pub unit_text: Option<String>,
     /// Whether a control daemon answers on the pipe.
     pub answers: bool,
-    /// A pipe directory with a socket that nobody answers on.
+    /// Whether there is a pipe directory with a socket on which no daemon answers.
     pub stale: bool,
-    /// Share of the threads that the daemon gives by default, percent.
+    /// Default share of threads, in percent.
     pub percentage: Option<u32>,
 }
 
-/// What the plan needs of the machine beside the GPUs.
+/// What the plan needs to know of the machine beside the GPUs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Host {
     pub persistenced: Unit,
-    /// Fabric manager runs.
+    /// Whether the fabric manager runs.
     pub fabric_manager: bool,
     pub mps: Mps,
-    /// Units that hold GPUs and run now, in stop order.
+    /// Running units that hold GPUs, in stop order.
     pub client_units: Vec<String>,
     /// Whether `nvidia-cdi-refresh.service` exists.
     pub cdi_refresh: bool,
 }
 
-/// Who uses the GPUs and the driver.
+/// What holds the GPUs and the driver.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Holding {
     /// Processes that work on GPUs.
     pub clients: Vec<GpuClient>,
-    /// Services of the driver and those that gpufleet stops itself, which keep GPUs open.
+    /// Services of the driver, and those that gpufleet stops itself; both keep GPUs open.
     pub services: Vec<GpuClient>,
     /// Kernel modules in use, with their use count.
     pub modules: Vec<(String, u32)>,
-    /// What could not be looked at, one sentence each.
+    /// What could not be read, one sentence each.
     pub unknown: Vec<String>,
-    /// The user that the helper is, where that is not root.
+    /// The helper's user, if not root.
     pub not_root: Option<u32>,
 }
 
 impl Holding {
-    /// Whether somebody beside us keeps a GPU awake; `services` whether those count that gpufleet stops.
+    /// Whether another process keeps a GPU awake; `services` is whether those that gpufleet stops count.
     pub fn holds(&self, index: u32, services: bool) -> bool {
         let holds = |client: &GpuClient| client.gpus.contains(&index);
         services && self.services.iter().any(holds) || self.clients.iter().any(holds)
     }
 }
 
-/// GPUs and machine.
+/// The GPUs and the machine.
 #[derive(Clone, Debug, PartialEq)]
 pub struct State {
     pub gpus: Vec<Gpu>,
-    /// GPUs that the driver lists and does not let us read, by index.
+    /// GPUs that the driver lists but cannot read, by index.
     pub unreadable: Vec<(u32, Code)>,
     pub host: Host,
-    /// Seen when the node was read first; later readings of a run leave it out.
+    /// From the first reading of a run; later readings leave it empty.
     pub holding: Holding,
 }
 
-/// The clock locks of one GPU as recorded.
+/// The recorded clock locks of one GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Locks {
     pub graphics: Lock,
@@ -190,9 +190,9 @@ impl Locks {
 }
 
 impl Gpu {
-    /// What a reading says, with the recorded locks and what sysfs says about resets.
+    /// Converts a reading, with the recorded locks and whether sysfs offers a reset.
     pub fn read(reading: &GpuReading, locks: Locks, resettable: bool) -> Self {
-        // Why: without persistence the driver forgets locks with its last client.
+        // Without persistence, the driver forgets locks with its last client.
         let trusted = reading.persistence == Ok(true);
         let locks = if trusted { locks } else { Locks::UNKNOWN };
         Self {
@@ -248,17 +248,17 @@ impl Gpu {
         self.profiles.as_ref().ok()?.iter().find(|profile| profile.id == id)
     }
 
-    /// Compute slices of a profile.
+    /// Returns the compute slices of a profile.
     pub fn slices(&self, profile_id: u32) -> Option<u32> {
         self.profile(profile_id).map(|profile| profile.slices)
     }
 
-    /// Instances there are; none while MIG is off.
+    /// Returns the present instances; none while MIG is off.
     pub fn present(&self) -> &[Instance] {
         self.instances.as_deref().unwrap_or_default()
     }
 
-    /// Whether MIG mode is on now.
+    /// Whether the current MIG mode is on.
     pub fn mig_on(&self) -> bool {
         self.mig.is_ok_and(|mode| mode.current)
     }
@@ -273,7 +273,7 @@ impl Gpu {
 }
 
 impl State {
-    /// The state that a snapshot shows.
+    /// Converts a snapshot.
     pub fn read(
         snapshot: &Snapshot,
         host: Host,

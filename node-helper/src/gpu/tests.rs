@@ -1,4 +1,4 @@
-//! Whole runs over the simulated node.
+//! Whole runs on the simulated node.
 
 mod foreseen;
 mod properties;
@@ -22,13 +22,13 @@ use super::{
 };
 use crate::{deadline::Deadline, state::Record};
 
-/// A node with its session.
+/// A node and its session.
 struct Node {
     machine: SimMachine,
     record: Record,
     _dir: tempfile::TempDir,
     gpus: Gpus,
-    /// After how many acts a newer controller comes.
+    /// Number of acts after which a newer controller takes over.
     fence: std::cell::Cell<Option<usize>>,
 }
 
@@ -68,7 +68,7 @@ impl Node {
         std::mem::take(&mut self.machine.get().effects)
     }
 
-    /// A controller that connects again.
+    /// Connects the controller again.
     fn new_session(&mut self) {
         self.gpus = Gpus::with_machine(Box::new(self.machine.clone()), self.record.clone());
     }
@@ -439,7 +439,7 @@ fn clocks_are_snapped_with_a_warning_and_locked_only_once() {
     node.new_session();
     assert_eq!(node.apply(&wish).status, OpStatus::Ok);
     assert_eq!(node.effects(), Vec::<String>::new());
-    // A record of an earlier boot says nothing.
+    // A record of an earlier boot does not count.
     node.machine.get().boot += 1;
     assert_eq!(node.apply(&wish).status, OpStatus::Changed);
 }
@@ -533,7 +533,7 @@ fn every_way_nvml_can_be_away_has_its_words() {
         OpStatus::Unknown { reason: "NVML did not answer in 10 s (worker killed)".to_owned() }
     );
     assert_eq!(hung.members.len(), 6);
-    // The simulated node has the module loaded: its GPUs are in a state that nobody can read.
+    // The simulated node has the module loaded: its GPUs have a state that cannot be read.
     let none = outcome(NvmlError::NoDriver { detail: "not found".to_owned() });
     assert!(
         matches!(none.status, OpStatus::Unknown { reason } if reason.starts_with("the NVIDIA driver is loaded, and its library"))
@@ -560,7 +560,7 @@ fn nvlink_peers_of_an_ampere_board_are_reset_together_without_the_fabric_manager
     }
 }
 
-/// A node whose run changes everything, for the failure of each effect.
+/// Returns a node whose run changes everything, to test the failure of each effect.
 fn eventful(hopper: bool) -> Sim {
     let first = SimGpu { persistence: true, ..without_ecc(hopper) };
     let second = SimGpu {
@@ -593,7 +593,7 @@ fn whichever_effect_fails_services_run_again_and_layouts_are_whole() {
             let mut node = Node::new(Sim { fuse: Some(fuse), ..eventful(hopper) });
             let outcome = node.apply(&wish);
             let effects = node.effects();
-            // Why: units and CDI are warnings, and persistence is tried again on the way back.
+            // Failures of units and CDI are warnings, and persistence is tried again at the end.
             let second =
                 effects.iter().filter(|effect| effect.as_str() == "GPU-0 Persistence(true)").count() > 0;
             let told =
@@ -616,7 +616,7 @@ fn whichever_effect_fails_services_run_again_and_layouts_are_whole() {
                     "{fuse}: {layout:?} {effects:#?}"
                 );
             }
-            // The next run ends well from wherever this one stopped.
+            // The next run succeeds, wherever this one stopped.
             node.new_session();
             let again = node.apply(&wish);
             assert!(matches!(again.status, OpStatus::Changed | OpStatus::Ok), "{fuse}: {again:?}");

@@ -1,6 +1,6 @@
-//! Many GPUs say the same: one sentence for all of them.
+//! Combines equal sentences about several GPUs into one.
 
-/// Joins sentences that begin with `GPU N`; those that go on alike share one, such as `GPU 0-7: …`.
+/// Joins sentences that begin with `GPU N`; those that are otherwise equal become one, such as `GPU 0-7: …`.
 pub(super) fn joined<S: AsRef<str>>(sentences: &[S]) -> String {
     let mut groups: Vec<(&str, Vec<u32>)> = Vec::new();
     for sentence in sentences {
@@ -29,7 +29,7 @@ fn split(sentence: &str) -> (Option<u32>, &str) {
     }
 }
 
-/// `0-3,5`, for indexes in ascending order.
+/// Formats ascending indexes as `0-3,5`.
 fn ranges(indexes: &[u32]) -> String {
     let mut runs: Vec<(u32, u32)> = Vec::new();
     for index in indexes {

@@ -1,9 +1,9 @@
-//! The NVML worker process, seen from the supervisor.
+//! The supervisor of the NVML worker process.
 //!
-//! Owns where the worker's file comes from, how it is started where memfd or exec is forbidden, and the deadline of
-//! every request. It knows no knobs. Invariants: a worker that does not answer is killed and never waited for (a call
+//! Owns the source of the worker's file, the ways to start it where memfd or exec is forbidden, and the deadline of
+//! every request. Must not know knobs. Invariants: a worker that does not answer is killed and never waited for (a call
 //! into a wedged driver survives SIGKILL in state D); after two hangs in a session no further worker is started; at
-//! most one worker lives at a time.
+//! most one worker runs at a time.
 
 use std::{
     ffi::OsString,
@@ -37,20 +37,20 @@ use crate::{
     },
 };
 
-/// What ends a node file that carries a worker: worker, its length as little-endian u64, this.
+/// The end of a node file that carries a worker; before it come the worker and its length as little-endian u64.
 pub const MAGIC: &[u8; 8] = b"GPUFNVML";
-/// How long one answer may take before the worker counts as hung.
+/// Time limit of one answer, after which the worker counts as hung.
 const ANSWER: Duration = Duration::from_secs(10);
-/// How long it may take while the process still uses CPU: without persistence the first call initialises every GPU.
+/// Time limit while the process uses CPU: without persistence the first call initialises every GPU.
 const ANSWER_WHILE_WORKING: Duration = Duration::from_secs(60);
-/// How long a fresh process may take to say hello.
+/// Time limit of a new process's hello.
 const HELLO: Duration = Duration::from_secs(5);
-/// How long a worker that was told to end may take.
+/// Time limit of an ordered end.
 const LEAVE: Duration = Duration::from_secs(3);
-/// How many hangs a session lives with.
+/// Number of hangs after which a session starts no further worker.
 const HANGS: u32 = 2;
 
-/// Why NVML gave no reading.
+/// Why NVML could not be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NvmlError {
     #[error("no NVIDIA driver: {detail}")]
@@ -70,7 +70,7 @@ pub enum NvmlError {
 }
 
 impl NvmlError {
-    /// The state of the GPU side that facts show.
+    /// Returns the state for facts.
     pub fn state(&self) -> GpuSystemState {
         match self.clone() {
             Self::NoDriver { detail } => GpuSystemState::NoDriver { detail },
@@ -90,7 +90,7 @@ impl NvmlError {
     }
 }
 
-/// Why a setting was not made.
+/// Why a setting failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SetError {
     #[error("{call}: {code}")]
@@ -99,7 +99,7 @@ pub enum SetError {
     Nvml(#[from] NvmlError),
 }
 
-/// What a setting answered.
+/// The answer to a setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetAnswer {
     Done,
@@ -107,7 +107,7 @@ pub enum SetAnswer {
     Created { id: u32 },
 }
 
-/// Where the worker's program comes from.
+/// The source of the worker's program.
 #[derive(Clone, Debug)]
 pub enum WorkerFile {
     /// Appended to the running node file.
@@ -117,7 +117,7 @@ pub enum WorkerFile {
     Path(PathBuf),
 }
 
-/// How the program is run; found out at the first start.
+/// How the program is run; determined at the first start.
 #[derive(Debug)]
 enum Launch {
     Memory(OwnedFd),
@@ -145,7 +145,7 @@ struct Running {
     decoder: Decoder,
 }
 
-/// How waiting for an answer ended without one.
+/// Why there is no answer.
 enum NoAnswer {
     Silent { after: Duration },
     Stopped(Stop),
@@ -166,7 +166,7 @@ impl Worker {
         }
     }
 
-    /// Lets an answer take another time than ten seconds.
+    /// Sets the time limit of an answer, which is ten seconds by default.
     #[cfg(test)]
     #[must_use]
     pub fn answer_within(mut self, time: Duration) -> Self {
@@ -174,12 +174,12 @@ impl Worker {
         self
     }
 
-    /// Process id of the worker that runs now.
+    /// Returns the process id of the running worker.
     pub fn pid(&self) -> Option<u32> {
         self.running.as_ref().map(|running| running.child.id())
     }
 
-    /// Process ids that are ours though they may hold GPUs: the worker, and those that hang.
+    /// Returns the process ids of gpufleet's workers, which may hold GPUs: the running one, and those that hang.
     pub fn pids(&mut self) -> Vec<u32> {
         self.abandoned.retain_mut(|child| !matches!(child.try_wait(), Ok(Some(_))));
         self.pid().into_iter().chain(self.abandoned.iter().map(Child::id)).collect()
@@ -188,7 +188,7 @@ impl Worker {
     /// Reads all GPUs.
     ///
     /// # Errors
-    /// Every way in which NVML can be unreadable.
+    /// If NVML cannot be read.
     pub fn snapshot(&mut self, deadline: &Deadline) -> Result<Snapshot, NvmlError> {
         match self.ask(Ask::Snapshot, deadline)? {
             Answer::Snapshot(snapshot) => Ok(*snapshot),
@@ -199,7 +199,7 @@ impl Worker {
     /// Makes one setting.
     ///
     /// # Errors
-    /// NVML refused, or could not be asked.
+    /// If NVML refuses it, or cannot be asked.
     pub fn set(&mut self, uuid: &str, setting: Setting, deadline: &Deadline) -> Result<SetAnswer, SetError> {
         match self.ask(Ask::Set { uuid: uuid.to_owned(), setting }, deadline)? {
             Answer::Done => Ok(SetAnswer::Done),
@@ -258,7 +258,7 @@ impl Worker {
         }
     }
 
-    /// Kills without waiting: a process in state D goes when its call returns, or never.
+    /// Kills without waiting: a process in state D ends when its call returns, or never.
     fn abandon(&mut self, mut running: Running) {
         let _ = running.child.kill();
         let until = Instant::now() + Duration::from_millis(200);
@@ -298,7 +298,7 @@ impl Worker {
         self.start_first(&ways, &bytes, deadline)
     }
 
-    /// Starts the worker in the first way that works; each is tried by running it, and only then made.
+    /// Starts the worker in the first way that works; each is prepared only when it is tried.
     fn start_first(&mut self, ways: &[Way], bytes: &[u8], deadline: &Deadline) -> Result<(), NvmlError> {
         let mut reasons = Vec::new();
         for way in ways {
@@ -314,7 +314,7 @@ impl Worker {
                     self.running = Some(running);
                     return Ok(());
                 }
-                // Why not further: where the loader is missing, no other place of the file helps.
+                // No other way is tried: without the loader, no other place of the file helps.
                 Err(StartError::NoLoader) => {
                     return Err(NvmlError::NoWorker { detail: StartError::NoLoader.to_string() });
                 }
@@ -341,7 +341,7 @@ impl Drop for Worker {
     }
 }
 
-/// Sorts out the answers that mean that NVML is not there.
+/// Converts answers that mean that NVML is missing to errors.
 fn decided(answer: Answer) -> Result<Answer, NvmlError> {
     match answer {
         Answer::NoLibrary { detail } => Err(NvmlError::NoDriver { detail }),
@@ -372,7 +372,7 @@ fn ended(status: ExitStatus) -> String {
     }
 }
 
-/// Why a program did not become a worker.
+/// Why a program could not be started as a worker.
 #[derive(Debug, thiserror::Error)]
 enum StartError {
     #[error("this node file carries no worker")]
@@ -387,7 +387,7 @@ enum StartError {
     Silent { place: String, how: String },
 }
 
-/// The worker appended to a node file.
+/// Reads the worker appended to a node file.
 fn embedded(path: &Path) -> Result<Vec<u8>, StartError> {
     let place = |source| StartError::Place { place: path.display().to_string(), source };
     let mut file = File::open(path).map_err(place)?;
@@ -411,7 +411,7 @@ fn embedded(path: &Path) -> Result<Vec<u8>, StartError> {
 fn in_memory(bytes: &[u8]) -> Result<Launch, StartError> {
     let place = |source: io::Error| StartError::Place { place: "a file in memory".to_owned(), source };
     let name = "gpufleet-nvml";
-    // Why twice: kernels from 6.3 want it said that the file will be executed, older ones refuse the flag.
+    // Twice, because kernels from 6.3 want the flag for an executable file, and older ones refuse it.
     let memory = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::EXEC)
         .or_else(|_| memfd_create(name, MemfdFlags::CLOEXEC))
         .map_err(|error| place(error.into()))?;
@@ -420,7 +420,7 @@ fn in_memory(bytes: &[u8]) -> Result<Launch, StartError> {
     Ok(Launch::Memory(OwnedFd::from(file)))
 }
 
-/// A file that only its user can read, write and run, named by its content.
+/// Writes a file that only its user can read, write and run, named by its content.
 fn in_folder(bytes: &[u8], folder: &Path) -> Result<Launch, StartError> {
     let place = |source| StartError::Place { place: folder.display().to_string(), source };
     let refused = |error: FileError| place(io::Error::other(error));
@@ -471,12 +471,12 @@ impl Launch {
                 .spawn();
             match spawned {
                 Ok(child) => break child,
-                // Why: a file that was just written stays "busy" while a sibling thread's fork still holds it open.
+                // A just written file stays "busy" while a sibling thread's fork still holds it open.
                 Err(error) if error.raw_os_error() == Some(libc::ETXTBSY) && tries < 20 => {
                     tries += 1;
                     std::thread::sleep(Duration::from_millis(10));
                 }
-                // Why: the file is there, so what is missing is the loader that its ELF header names.
+                // The file exists, so what is missing is the loader that its ELF header names.
                 Err(error)
                     if error.kind() == io::ErrorKind::NotFound
                         && (matches!(self, Self::Memory(_)) || Path::new(&program).exists()) =>
@@ -498,7 +498,7 @@ impl Launch {
             Err(NoAnswer::Silent { .. }) => Err(self.silent(running, "it did not answer".to_owned())),
             Err(NoAnswer::Stopped(_)) => Err(self.silent(running, "the operation was stopped".to_owned())),
             Err(NoAnswer::Ended(how)) => {
-                // Why: the dynamic loader ends with 127 when a library, such as a newer glibc, is missing.
+                // The dynamic loader exits with 127 if a library is missing or too old, for example glibc.
                 let how = match running.status() {
                     Some(status) if status.code() == Some(127) => {
                         "its libraries are missing or too old (exit status 127)".to_owned()
@@ -519,7 +519,7 @@ impl Launch {
 }
 
 impl Running {
-    /// How the process ended, if it did within a moment.
+    /// Returns the exit status if the process ends within a moment.
     fn status(&mut self) -> Option<ExitStatus> {
         for _ in 0..100 {
             if let Ok(Some(status)) = self.child.try_wait() {
@@ -574,7 +574,8 @@ impl Running {
         }
     }
 
-    /// CPU time of the process in clock ticks; a process that uses none for a second is not initialising anything.
+    /// Returns the CPU time of the process in clock ticks; a process that uses none for a second is not initialising
+    /// GPUs.
     fn cpu_ticks(&self) -> u64 {
         let Ok(stat) = fs::read_to_string(format!("/proc/{}/stat", self.child.id())) else { return 0 };
         let Some((_, rest)) = stat.rsplit_once(')') else { return 0 };
@@ -582,7 +583,7 @@ impl Running {
         rest.split_whitespace().skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum()
     }
 
-    /// Takes in what came within a twentieth of a second.
+    /// Reads output for up to a twentieth of a second.
     fn wait_for_output(&mut self) -> Result<(), NoAnswer> {
         let ended = |error: io::Error| NoAnswer::Ended(error.to_string());
         let mut polled = [PollFd::from_borrowed_fd(self.stdout.as_fd(), PollFlags::IN)];

@@ -1,4 +1,4 @@
-//! Fake workers are shell scripts that speak one canned frame.
+//! Tests with fake workers: shell scripts that send canned frames.
 
 use std::os::unix::fs::PermissionsExt;
 
@@ -84,7 +84,7 @@ fn a_missing_interpreter_is_a_missing_glibc() {
 fn no_driver_and_a_mismatch_are_states_of_their_own() {
     let folder = tempfile::tempdir().unwrap();
     let answer = |json: &str| format!("{}{}exec sleep 60\n", hello(), frame(json));
-    // Why ids of 1: a worker starts counting with the first request after hello.
+    // Id 1, because ids begin with the first request after hello.
     let script = answer(r#"{"id":1,"answer":{"answer":"init_failed","with":{"code":18}}}"#);
     let error = worker(folder.path(), &script).snapshot(&soon()).unwrap_err();
     assert!(matches!(error.state(), GpuSystemState::VersionMismatch { .. }), "{error:?}");
@@ -131,7 +131,7 @@ fn the_file_on_disk_is_private_and_reused() {
 fn a_program_that_runs_from_memory_leaves_no_file() {
     let folder = tempfile::tempdir().unwrap();
     let state = folder.path().join("state");
-    // Why an ELF file: the kernel cannot hand a script in memory to its interpreter.
+    // An ELF file, because the kernel cannot pass a script in memory to its interpreter.
     let echo = fs::read("/bin/true").unwrap();
     let mut worker = Worker::new(WorkerFile::Embedded, state.clone());
     let error = worker.start_first(&[Way::Memory], &echo, &soon()).unwrap_err();

@@ -1,4 +1,4 @@
-//! `ecc`: nothing pending, no uncorrected error that still matters, no row of memory that cannot be remapped.
+//! `ecc`: no pending mode, no uncorrected error that still matters, no memory row that failed to be remapped.
 
 use gpufleet_protocol::nvml::{GpuReading, Staged, recovery};
 
@@ -11,18 +11,18 @@ pub fn check(seen: &Seen) -> Found {
     each(seen, of)
 }
 
-/// What uncorrected errors since the driver was loaded mean.
+/// Judges uncorrected errors since the driver was loaded.
 ///
-/// Source: NVIDIA, GPU memory error management: from Ampere on an error in DRAM is contained to the program that met it,
-/// and its page is taken out of use; the driver says itself when more is needed. Totals over the life of a board are
-/// history and do not count.
+/// Source: NVIDIA, GPU memory error management: from Ampere on, an error in DRAM is contained to the program that hit
+/// it, and its page is retired; the driver itself reports when more is needed. Totals over the life of a board do not
+/// count.
 fn uncorrected(gpu: &GpuReading, mode: Staged) -> Says {
-    /// `NVML_DEVICE_ARCH_TURING`, the last without containment.
+    /// `NVML_DEVICE_ARCH_TURING`, the last architecture without containment.
     const TURING: u32 = 6;
     let count = match gpu.ecc_uncorrected {
         Ok(0) => return Says::Fine,
         Ok(count) => count,
-        // Why fine: without ECC nothing is counted, and beside MIG instances the whole GPU's counters are refused.
+        // Fine: without ECC nothing is counted, and with MIG instances the counters of the whole GPU are refused.
         Err(code) if lacks(code) && (!mode.current || gpu.mig.is_ok_and(|mig| mig.current)) => {
             return Says::Fine;
         }
@@ -48,8 +48,10 @@ fn uncorrected(gpu: &GpuReading, mode: Staged) -> Says {
     }
 }
 
-/// Source of what each finding asks for: NVIDIA's GPU memory error management. Row remapping: pending needs a reset, a
-/// failure qualifies for replacement.
+/// Judges one GPU.
+///
+/// Source of each next step: NVIDIA, GPU memory error management. Row remapping: a pending one needs a reset, a failed
+/// one qualifies the board for replacement.
 fn of(gpu: &GpuReading) -> Says {
     let mode = match gpu.ecc {
         Ok(mode) => mode,
@@ -80,7 +82,7 @@ fn of(gpu: &GpuReading) -> Says {
             wrong.push("a row of memory waits to be remapped; next step: reset the GPU".to_owned());
         }
         Ok(_) => {}
-        // Why no word: GPUs before Ampere do not remap, and with MIG instances none tells.
+        // Ignored: GPUs before Ampere do not remap rows, and with MIG instances the value cannot be read.
         Err(code) if lacks(code) => {}
         Err(code) => unread.push(format!("remapped rows: {code}")),
     }

@@ -1,4 +1,4 @@
-//! `fabric_manager`: the fabric manager runs where the node has NVSwitches.
+//! `fabric_manager`: the fabric manager runs if the node has NVSwitches.
 
 use gpufleet_protocol::health::Verdict;
 

@@ -1,4 +1,4 @@
-//! `gpu_count`: as many GPUs as before, and each answers.
+//! `gpu_count`: there are as many GPUs as before, and each answers.
 
 use gpufleet_protocol::{health::Verdict, nvml::Code};
 
@@ -7,7 +7,7 @@ use super::{
     gpus::{NO_GPU, none},
 };
 
-/// Compares with what was there before; where nobody knows that, with the PCI bus.
+/// Compares with the number before, or with the PCI bus if that is unknown.
 pub fn check(seen: &Seen, expected: Option<u32>) -> Found {
     if none(seen) {
         return match expected {

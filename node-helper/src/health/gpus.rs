@@ -1,4 +1,4 @@
-//! One reading of the GPUs, asked GPU by GPU. Pure.
+//! Applies a check to each GPU of one reading. Pure.
 
 use gpufleet_protocol::{
     health::Verdict,
@@ -9,19 +9,19 @@ use super::{Found, Seen};
 
 pub const NO_GPU: &str = "there is no NVIDIA GPU on this node";
 
-/// What one GPU says to a check.
+/// The result of a check for one GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Says {
     Fine,
-    /// Fine, and worth a sentence.
+    /// Fine, with a note.
     Noted(String),
     Wrong(String),
     Unreadable(String),
-    /// This GPU does not have it.
+    /// This GPU lacks what is checked.
     Absent,
 }
 
-/// Whether there is no GPU, as far as bus and driver tell.
+/// Whether there is no GPU, as far as the bus and the driver show.
 pub fn none(seen: &Seen) -> bool {
     seen.on_bus == 0
         && match &seen.snapshot {
@@ -30,7 +30,7 @@ pub fn none(seen: &Seen) -> bool {
         }
 }
 
-/// Asks every GPU; the worst answer counts.
+/// Checks each GPU; the worst result counts.
 pub fn each(seen: &Seen, ask: fn(&GpuReading) -> Says) -> Found {
     if none(seen) {
         return (Verdict::NotApplicable, NO_GPU.to_owned());
@@ -71,7 +71,7 @@ pub fn each(seen: &Seen, ask: fn(&GpuReading) -> Says) -> Found {
     }
 }
 
-/// Whether NVML says that a GPU or driver lacks the thing, and not that reading it went wrong.
+/// Whether the code says that a GPU or driver lacks something, and not that reading it failed.
 pub const fn lacks(code: Code) -> bool {
     matches!(code, Code::NOT_SUPPORTED | Code::FUNCTION_NOT_FOUND)
 }

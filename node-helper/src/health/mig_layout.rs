@@ -1,4 +1,4 @@
-//! `mig_layout`: no GPU waits for an activation of its MIG mode.
+//! `mig_layout`: no GPU has a pending MIG mode.
 
 use gpufleet_protocol::nvml::GpuReading;
 

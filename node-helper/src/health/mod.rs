@@ -1,6 +1,6 @@
-//! The health gate: whether a node may be given back, and how far its operating system is.
+//! The health gate: whether a node may be given back, and the state of its operating system.
 //!
-//! Each check is a file of its own and a line in [`of`]; `gpus` asks one reading of the GPUs, `xid_table` knows the
+//! Each check is a file of its own and a line in [`of`]. `gpus` applies a check to each GPU, `xid_table` knows the
 //! error codes. Nothing here changes the node. Invariant: what cannot be read is unknown, never fine.
 
 mod ecc;
@@ -25,53 +25,53 @@ use gpufleet_protocol::{
 pub use self::{system::read as system, xid::log_end};
 use crate::{deadline::Deadline, os::roots::Roots};
 
-/// What the GPU side saw for the checks.
+/// What the checks read of GPUs and NVSwitches.
 #[derive(Clone, Debug)]
 pub struct Seen {
-    /// The reading, or why there is none.
+    /// The reading, or why it failed.
     pub snapshot: Result<Snapshot, Unread>,
-    /// NVIDIA GPUs on the PCI bus.
+    /// Number of NVIDIA GPUs on the PCI bus.
     pub on_bus: u32,
-    /// NVSwitches on the PCI bus, or known to the driver.
+    /// Number of NVSwitches on the PCI bus, or known to the driver.
     pub switches: u32,
     pub fabric_manager: FabricManager,
-    /// How far the kernel's log was when gpufleet had reset a GPU, by PCI address, in microseconds of this boot.
+    /// Position of the kernel's log when gpufleet reset a GPU, by PCI address, in microseconds of this boot.
     pub resets: BTreeMap<String, u64>,
 }
 
-/// Why there is no reading.
+/// Why there is no reading of the GPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unread {
     pub why: String,
-    /// There is no driver, so without a GPU on the bus nothing is missing.
+    /// No driver is installed; then nothing is missing unless a GPU is on the bus.
     pub no_driver: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FabricManager {
     Runs,
-    /// Neither a unit nor a process of that name.
+    /// There is neither a unit nor a process of that name.
     Absent,
     /// The processes could not be listed.
     Unknown,
 }
 
-/// What a check found.
+/// The verdict of a check, and its explanation.
 type Found = (Verdict, String);
 
-/// How a check judges.
+/// What a check reads.
 enum Check {
-    /// From the operating system alone.
+    /// The operating system only.
     System(fn(&Roots, &Deadline) -> Found),
-    /// From a reading of the GPUs.
+    /// A reading of the GPUs.
     Gpus(fn(&Seen) -> Found),
-    /// From a reading of the GPUs, and how many of them were there before.
+    /// A reading of the GPUs, and their number before.
     Count(fn(&Seen, Option<u32>) -> Found),
-    /// From a reading of the GPUs and the kernel's log.
+    /// A reading of the GPUs, and the kernel's log.
     Log(fn(&Seen, &Roots, &Deadline) -> Found),
 }
 
-/// The registry: every check and what judges it.
+/// The registry: returns the function of each check.
 const fn of(check: HealthCheck) -> Check {
     match check {
         HealthCheck::GpuCount => Check::Count(gpu_count::check),
@@ -84,12 +84,12 @@ const fn of(check: HealthCheck) -> Check {
     }
 }
 
-/// Whether a check needs the GPUs to be read.
+/// Whether any check reads the GPUs.
 pub fn reads_gpus(wanted: &HealthRequest) -> bool {
     wanted.checks.iter().any(|check| !matches!(of(*check), Check::System(_)))
 }
 
-/// One result for each check, in the order asked for.
+/// Returns one result for each check, in the order requested.
 pub fn report(
     wanted: &HealthRequest,
     seen: Option<&Seen>,

@@ -1,4 +1,4 @@
-//! How far the operating system is: boot id, systemd's word, and whether it is about to go down.
+//! The state of the operating system: boot id, systemd's state, and whether it is about to shut down.
 
 use std::time::Duration;
 
@@ -7,17 +7,17 @@ use gpufleet_protocol::health::{SystemState, Verdict};
 use super::Found;
 use crate::{deadline::Deadline, os::roots::Roots, process::Run, tasks::reboot};
 
-/// How long systemd may take to answer.
+/// Time limit for an answer of systemd.
 const ANSWER: Duration = Duration::from_secs(10);
-/// Units that are named of those that systemd has not done.
+/// Largest number of waiting units that are named.
 const NAMED: usize = 6;
 
-/// Reads it. Never fails: what does not answer is missing in the result.
+/// Reads the state. Never fails: what cannot be read is missing in the result.
 pub fn read(roots: &Roots, deadline: &Deadline) -> SystemState {
     let systemd = roots.path("/run/systemd/system").is_dir();
     let state = systemd.then(|| ask(roots, deadline)).flatten();
     let starting = matches!(state.as_deref(), Some("initializing" | "starting"));
-    // Why not while it starts: then the file keeps users out until the boot is done. Source: systemd-user-sessions(8).
+    // Not while it starts: the file keeps users out until the boot is done. Source: systemd-user-sessions(8).
     let nologin = !starting && roots.path("/run/nologin").exists();
     let shutdown_scheduled = roots.path("/run/systemd/shutdown/scheduled").exists()
         || nologin
@@ -27,7 +27,7 @@ pub fn read(roots: &Roots, deadline: &Deadline) -> SystemState {
     SystemState { boot_id: reboot::boot_id(roots), state, systemd, shutdown_scheduled, jobs }
 }
 
-/// What systemd has not done: for people, so that nothing is better than an error.
+/// Returns systemd's waiting jobs. They are for people only, so none are better than an error.
 fn jobs(roots: &Roots, deadline: &Deadline) -> Vec<String> {
     let Some(program) = roots.tool("systemctl") else { return Vec::new() };
     let asked =
@@ -35,8 +35,8 @@ fn jobs(roots: &Roots, deadline: &Deadline) -> Vec<String> {
     asked.map(|done| named(&done.stdout())).unwrap_or_default()
 }
 
-/// Units of `systemctl list-jobs`, whose columns are job, unit, type and state; those that run first, because the others
-/// wait for them.
+/// Parses `systemctl list-jobs`, whose columns are job, unit, type and state. Running jobs come first, because the
+/// others wait for them.
 fn named(text: &str) -> Vec<String> {
     let mut waiting = Vec::new();
     let mut running = Vec::new();
@@ -54,7 +54,7 @@ fn named(text: &str) -> Vec<String> {
     running
 }
 
-/// The exit status says less than the word, so only the word counts.
+/// Returns the word that systemd prints; the exit status says less and is ignored.
 fn ask(roots: &Roots, deadline: &Deadline) -> Option<String> {
     let program = roots.tool("systemctl")?;
     let done = Run::new(program).arg("is-system-running").finish(&deadline.within(ANSWER)).ok()?;

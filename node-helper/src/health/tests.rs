@@ -152,7 +152,7 @@ fn a_gpu_that_is_missing_fails_and_a_node_without_any_has_nothing_to_check() {
 fn switches_need_their_manager() {
     let with = |fabric_manager| Sim { switches: 4, fabric_manager, ..Sim::new(vec![good()]) };
     assert_eq!(fabric_manager::check(&seen(with(true))).0, Verdict::Ok);
-    // The simulated node lists no process at all, so nobody knows.
+    // The simulated node lists no processes, so the state is unknown.
     assert_eq!(fabric_manager::check(&seen(with(false))).0, Verdict::Unknown);
     let absent = Seen { fabric_manager: FabricManager::Absent, ..seen(with(true)) };
     assert_eq!(fabric_manager::check(&absent).0, Verdict::Fail);

@@ -1,8 +1,8 @@
-//! What the kernel logged about GPUs since it booted.
+//! The kernel's messages about GPUs since it booted.
 //!
-//! Reads `/dev/kmsg` without blocking. That is a ring: once it has lost its first record it does not prove that nothing
-//! happened, and then the journal's kernel messages of this boot are asked too. Only the kernel's own records count, and of
-//! those only what nothing has settled since: a line stays in the log for ever, its GPU does not stay broken.
+//! Reads `/dev/kmsg` without blocking. That is a ring: once it has lost its first record, it does not prove that
+//! nothing happened, and then the journal's kernel messages of this boot are read too. Only the kernel's own records
+//! count, and of those only what has not been settled since: a line stays in the log, but its GPU need not stay broken.
 
 use std::{
     collections::BTreeMap,
@@ -25,24 +25,25 @@ use super::{
 };
 use crate::{deadline::Deadline, os::roots::Roots, process::Run};
 
-/// One record is at most 1 KiB of text, its continuation lines doubled. Source: kernel, `CONSOLE_EXT_LOG_MAX`.
+/// Record buffer in bytes; a record has at most 1 KiB of text, its continuation lines doubled. Source: kernel,
+/// `CONSOLE_EXT_LOG_MAX`.
 const RECORD: usize = 8192;
-/// More than any ring holds, in bytes.
+/// Larger than any ring, in bytes.
 const MOST: usize = 64 * 1024 * 1024;
-/// How long the journal may take.
+/// Time limit for the journal.
 const JOURNAL: Duration = Duration::from_secs(30);
-/// How many codes are told one by one.
+/// Largest number of codes that are named.
 const NAMED: usize = 6;
 
 /// An error that the driver logged.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Xid {
-    /// Microseconds of this boot, as the kernel's log counts them.
+    /// In microseconds of this boot, by the kernel's log.
     at: Option<u64>,
     code: u32,
-    /// PCI address as the driver writes it.
+    /// The PCI address as the driver writes it.
     device: String,
-    /// The driver says itself that it asks for nothing any more (recovery action "None").
+    /// The driver itself says that nothing is needed any more (recovery action "None").
     to_none: bool,
 }
 
@@ -50,11 +51,11 @@ struct Xid {
 #[derive(Clone, Debug, Default)]
 struct Log {
     xids: Vec<Xid>,
-    /// When the driver was loaded, as often as it was.
+    /// Every time at which the driver was loaded.
     loads: Vec<u64>,
 }
 
-/// Why the reading too: it tells whether there is a GPU at all, and what the driver asks for now.
+/// Judges the log. The reading tells whether there is a GPU at all, and what the driver asks for now.
 pub fn check(seen: &Seen, roots: &Roots, deadline: &Deadline) -> Found {
     if none(seen) {
         return (Verdict::NotApplicable, NO_GPU.to_owned());
@@ -88,7 +89,7 @@ impl Log {
     fn read(&mut self, text: &str) {
         for line in text.lines() {
             let Some((at, body)) = record(line) else { continue };
-            // Why one time of each: what stands in the ring stands in the journal too.
+            // Each time once, because the journal repeats the ring's records.
             if let Some(xid) = xid(at, body).filter(|xid| xid.at.is_none() || !self.xids.contains(xid)) {
                 self.xids.push(xid);
             } else if body.contains("NVRM: loading NVIDIA UNIX") {
@@ -98,8 +99,8 @@ impl Log {
         self.xids.sort_by_key(|xid| xid.at);
     }
 
-    /// Whether what was wrong is over: the driver was loaded anew, gpufleet reset the GPU, or the driver took its word
-    /// back. Nothing but a new boot settles what asks for one.
+    /// Whether the error is over: the driver was loaded anew, gpufleet reset the GPU, or the driver withdrew its
+    /// request. An error that asks for a reboot is settled by a new boot only.
     fn is_settled(&self, xid: &Xid, seen: &Seen) -> bool {
         if xid.to_none {
             return true;
@@ -112,12 +113,12 @@ impl Log {
     }
 }
 
-/// Whether an address with a function is the one that the driver writes without it.
+/// Whether a PCI address is the driver's address `device`, which has no function.
 fn is_at(pci: &str, device: &str) -> bool {
     pci.rsplit_once('.').map_or(pci, |(address, _)| address).eq_ignore_ascii_case(device)
 }
 
-/// What the driver asks for about a GPU now; `None` where it does not tell.
+/// Returns the recovery action that the driver asks for now; `None` if it cannot be read.
 fn recovery_of(seen: &Seen, device: &str) -> Option<u32> {
     let gpus = &seen.snapshot.as_ref().ok()?.gpus;
     let gpu = gpus.iter().find(|gpu| gpu.pci.as_ref().is_ok_and(|pci| is_at(pci, device)))?;
@@ -139,14 +140,15 @@ fn judge(log: &Log, seen: &Seen) -> Found {
             *last = xid.at.max(*last);
         }
     }
-    // Source: NVIDIA's GPU memory error management: the driver's own word counts before every table of codes.
+    // Source: NVIDIA, GPU memory error management: the driver's own recovery action takes precedence over any table of
+    // codes.
     let (mut told, mut unread) = (Vec::new(), Vec::new());
     for gpu in seen.snapshot.iter().flat_map(|snapshot| &snapshot.gpus) {
         match gpu.recovery_action {
             Ok(action) => told.extend(recovery(action).map(|asks| {
                 format!("GPU {}: the driver asks for {asks} (recovery action {action})", gpu.index)
             })),
-            // Why silence: drivers before 550 do not know the field.
+            // Drivers before 550 do not know the field.
             Err(code) if lacks(code) || code == Code::INVALID_ARGUMENT => {}
             Err(code) => {
                 unread.push(format!("GPU {}: the recovery action cannot be read: {code}", gpu.index))
@@ -185,13 +187,13 @@ fn judge(log: &Log, seen: &Seen) -> Found {
     (Verdict::Ok, why)
 }
 
-/// Where the kernel's log ends, in microseconds of this boot; `None` where it is empty or cannot be read.
+/// Returns the end of the kernel's log, in microseconds of this boot; `None` if it is empty or cannot be read.
 pub fn log_end(path: &Path) -> Option<u64> {
     let (text, _) = read_ring(path).ok()?;
     text.lines().rev().find_map(|line| record(line)?.0)
 }
 
-/// All that the ring holds, and whether its first record is still there.
+/// Returns the content of the ring, and whether it still has its first record.
 fn read_ring(path: &Path) -> io::Result<(String, bool)> {
     let mut file = File::options().read(true).custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC).open(path)?;
     let mut text = Vec::new();
@@ -201,7 +203,7 @@ fn read_ring(path: &Path) -> io::Result<(String, bool)> {
         match file.read(&mut record) {
             Ok(0) => break,
             Ok(count) => text.extend_from_slice(record.get(..count).unwrap_or_default()),
-            // Records were overwritten while this read; the next read goes on behind them.
+            // Records were overwritten during the read; the next read continues behind them.
             Err(error) if error.raw_os_error() == Some(libc::EPIPE) => lost = true,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -210,12 +212,12 @@ fn read_ring(path: &Path) -> io::Result<(String, bool)> {
     }
     let text = String::from_utf8_lossy(&text).into_owned();
     let first = text.lines().next().and_then(sequence);
-    // Why an empty ring is complete only for a file: the kernel's own always has its banner, unless it was cleared.
+    // An empty ring counts as complete, but only a file can be empty: the kernel's ring has its banner unless cleared.
     let complete = !lost && matches!(first, Some(0) | None) && text.len() < MOST;
     Ok((text, complete))
 }
 
-/// Second field of a record: `6,339,5140900,-;NVRM: …`. Source: kernel, Documentation/ABI/testing/dev-kmsg.
+/// Returns the second field of a record: `6,339,5140900,-;NVRM: …`. Source: kernel, Documentation/ABI/testing/dev-kmsg.
 fn sequence(line: &str) -> Option<u64> {
     line.split_once(';')?.0.split(',').nth(1)?.parse().ok()
 }
@@ -234,7 +236,7 @@ fn journal(roots: &Roots, deadline: &Deadline) -> Result<String, String> {
         .finish(&deadline.within(JOURNAL));
     let done = run.map_err(|error| error.to_string())?;
     let text = done.stdout();
-    // Why the banner: it is the kernel's first word, so a journal without it has lost the beginning too, or is empty.
+    // The banner is the kernel's first line, so a journal without it has lost the beginning, or is empty.
     match text.contains("Linux version") {
         true => Ok(text),
         false if done.exit.success() || done.stderr().trim().is_empty() => {
@@ -244,14 +246,14 @@ fn journal(roots: &Roots, deadline: &Deadline) -> Result<String, String> {
     }
 }
 
-/// Time and text of a record that the kernel itself wrote, from the ring (`6,339,5140900,-;NVRM: …`), from the journal or
-/// an older log (`[    5.140900] node kernel: NVRM: …`), or without a head.
+/// Returns time and text of a record that the kernel wrote: from the ring (`6,339,5140900,-;NVRM: …`), from the journal
+/// or an older log (`[    5.140900] node kernel: NVRM: …`), or without a head.
 fn record(line: &str) -> Option<(Option<u64>, &str)> {
     if let Some((head, body)) = line.split_once(';')
         && head.split(',').count() >= 3
         && let Some(Ok(priority)) = head.split(',').next().map(str::parse::<u32>)
     {
-        // Why: facilities above 0 are programs, which may write there whatever they like.
+        // Facilities above 0 are programs, which may write any text there.
         if priority >> 3 != 0 {
             return None;
         }
@@ -260,7 +262,7 @@ fn record(line: &str) -> Option<(Option<u64>, &str)> {
     let Some((stamp, rest)) = line.strip_prefix('[').and_then(|rest| rest.split_once(']')) else {
         return Some((None, line));
     };
-    // The journal names who wrote a line: a program with a right to the log is not the kernel.
+    // The journal names the writer of a line, which may be a program.
     let writer = rest.split_once("NVRM: ").map_or("", |(writer, _)| writer.trim());
     if !writer.is_empty() && !writer.ends_with(" kernel:") {
         return None;
@@ -273,7 +275,7 @@ fn record(line: &str) -> Option<(Option<u64>, &str)> {
     Some((micros(), rest))
 }
 
-/// `NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, …`.
+/// Parses `NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, …`.
 fn xid(at: Option<u64>, body: &str) -> Option<Xid> {
     let (_, rest) = body.split_once("NVRM: Xid (")?;
     let (device, rest) = rest.split_once("):")?;

@@ -1,19 +1,19 @@
-//! Which error codes of the driver (Xid) say something about the node, and which only about a program on it.
+//! Which error codes of the driver (Xid) concern the node, and which only a program on it.
 //!
 //! Source: NVIDIA's Xid catalogue (docs.nvidia.com/deploy/xid-errors, "immediate action" column), as of 2025-10.
-//! `RESTART_APP` is a program's error; `IGNORE` is information. What the catalogue does not settle counts against the
-//! node: a wrong hold costs a look, a wrong release costs jobs.
+//! `RESTART_APP` is a program's error; `IGNORE` is information. A code that the catalogue leaves open counts against
+//! the node: a node held back wrongly costs an inspection, a node given back wrongly costs jobs.
 
 /// What a code asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asks {
-    /// A program went wrong, or the driver only tells something.
+    /// An error of a program, or information.
     Nothing,
     Reset,
     Reboot,
-    /// What the driver asks for by its recovery action: the code alone does not settle it.
+    /// What the driver's recovery action asks for, because the code alone does not tell.
     Driver,
-    /// Hardware, software or a code that this table does not know.
+    /// An error of hardware or software, or a code that is not in this table.
     Investigate,
 }
 
@@ -29,7 +29,7 @@ impl Asks {
     }
 }
 
-/// What a code asks for.
+/// Returns what a code asks for.
 pub const fn asks(code: u32) -> Asks {
     match code {
         // RESTART_APP.
@@ -51,8 +51,8 @@ pub const fn asks(code: u32) -> Asks {
         | 96..=105
         | 126..=135
         | 139 => Asks::Nothing,
-        // IGNORE. 45 follows another Xid, 63 is a remapped row, which the ECC check sees; 171 and 172 only say of a 48
-        // whether it was in DRAM or SRAM, and 162 to 165 tell of circuits for power smoothing. 78 is the software's.
+        // IGNORE. 45 follows another Xid; 63 is a remapped row, which the ECC check reads; 171 and 172 only tell
+        // whether a 48 was in DRAM or SRAM; 162 to 165 concern circuits for power smoothing; 78 is the software's.
         14
         | 37
         | 38
@@ -75,9 +75,10 @@ pub const fn asks(code: u32) -> Asks {
         | 160..=165
         | 171
         | 172 => Asks::Nothing,
-        // 48 is contained from Ampere on, half of what 144 to 150 can mean is for information, and 154 is the word itself.
+        // 48 is contained from Ampere on, half of the meanings of 144 to 150 are information, and 154 is the recovery
+        // action itself.
         48 | 144..=150 | 154 => Asks::Driver,
-        // RESET_GPU, and the work flow of 74 (NVLink) that begins with it.
+        // RESET_GPU, and 74 (NVLink), whose workflow begins with it.
         46 | 62 | 64 | 74 | 95 | 109 | 110 | 119 | 120 | 136 | 140 | 143 | 155 | 156 | 158 => Asks::Reset,
         // RESTART_BM and RESTART_VM.
         79 | 151 => Asks::Reboot,
@@ -85,7 +86,7 @@ pub const fn asks(code: u32) -> Asks {
     }
 }
 
-/// A short name where an operator is helped by one.
+/// Returns a short name, for codes where it helps an operator.
 pub const fn name(code: u32) -> &'static str {
     match code {
         46 => "GPU stopped processing",

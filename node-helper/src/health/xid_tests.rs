@@ -27,7 +27,7 @@ fn ten_seconds() -> Deadline {
     Deadline::after(Duration::from_secs(10))
 }
 
-/// One GPU at 0000:1b:00.0 whose driver asks for this.
+/// Returns a node with one GPU at 0000:1b:00.0 whose driver asks for this action.
 fn seen(recovery_action: Reading<u32>) -> Seen {
     let gpu = SimGpu { recovery_action, ..SimGpu::new(0, true) };
     let machine = SimMachine(Arc::new(std::sync::Mutex::new(Sim::new(vec![gpu]))));
@@ -134,7 +134,7 @@ fn older_drivers_lines_are_understood() {
     }
 }
 
-/// A log of one GPU, in seconds of the boot.
+/// Returns a log of one GPU; times are in seconds of the boot.
 fn log(lines: &[(u64, &str)]) -> String {
     let text =
         |(at, (seconds, line)): (usize, &(u64, &str))| format!("4,{at},{},-;{line}\n", seconds * 1_000_000);

@@ -1,4 +1,4 @@
-//! Owner, mode, size and kind of a path under the names that Ansible's results have.
+//! Owner, mode, size and type of a path, under the names that Ansible's results use.
 
 use std::{fs, os::unix::fs::MetadataExt, path::Path};
 
@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::{mode, users::Users};
 use crate::world::{Content, Entry, World};
 
-/// Nothing where the path is absent or cannot be looked at.
+/// Returns the attributes; an empty map if the path is missing or cannot be read.
 pub fn of(path: &Path, world: &World, users: &Users) -> Map<String, Value> {
     let mut data = Map::new();
     let Ok(entry) = world.entry(path) else { return data };

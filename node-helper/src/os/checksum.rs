@@ -7,7 +7,7 @@ use sha2::{Digest, Sha224, Sha256, Sha384, Sha512};
 
 use super::files::hex;
 
-/// Gives every piece of a reader to `sink`.
+/// Passes each piece of a reader to `sink`, and returns the size in bytes.
 fn pieces(mut reader: impl Read, mut sink: impl FnMut(&[u8])) -> io::Result<u64> {
     let mut buffer = vec![0u8; 128 * 1024];
     let mut size = 0u64;
@@ -30,7 +30,7 @@ fn digest_of<D: Digest>(reader: impl Read) -> io::Result<String> {
     Ok(hex(&digest.finalize()))
 }
 
-/// The checksum of what a reader gives, as lower-case hexadecimal.
+/// Returns the checksum of a reader's content, in lower-case hexadecimal.
 ///
 /// # Errors
 /// Those of the reader.
@@ -49,19 +49,19 @@ pub fn of(algorithm: ChecksumAlgorithm, reader: impl Read) -> io::Result<String>
     }
 }
 
-/// What is told of content: SHA-256 to compare, SHA-1 and MD5 because Ansible's results have them.
+/// Digests of content: SHA-256 for comparisons, SHA-1 and MD5 because Ansible's results have them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Digests {
     pub sha256: String,
-    /// `None` where only the digest is known before the run.
+    /// `None` if only the SHA-256 is known before the run.
     pub sha1: Option<String>,
-    /// As `sha1`.
+    /// `None` in the same case as `sha1`.
     pub md5: Option<String>,
     /// In bytes.
     pub size: u64,
 }
 
-/// All digests in one reading.
+/// Computes all digests in one pass.
 ///
 /// # Errors
 /// Those of the reader.
@@ -78,7 +78,7 @@ pub fn digests(reader: impl Read) -> io::Result<Digests> {
 
 const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-/// Base64 with padding, as Ansible's `slurp` gives it.
+/// Encodes bytes as base64 with padding, as Ansible's `slurp` does.
 pub fn base64(bytes: &[u8]) -> String {
     let mut out = String::with_capacity(bytes.len().div_ceil(3) * 4);
     for chunk in bytes.chunks(3) {

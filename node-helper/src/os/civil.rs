@@ -1,8 +1,8 @@
-//! Dates for people, in UTC.
+//! Dates as text, in UTC.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Year, month, day, hour, minute, second, microsecond.
+/// Splits a time into year, month, day, hour, minute, second and microsecond.
 ///
 /// Source of the calendar arithmetic: Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms".
 fn fields(time: SystemTime) -> (i64, u64, u64, u64, u64, u64, u32) {
@@ -20,19 +20,19 @@ fn fields(time: SystemTime) -> (i64, u64, u64, u64, u64, u64, u32) {
     (year, month, day, seconds / 3600, seconds / 60 % 60, seconds % 60, since.subsec_micros())
 }
 
-/// `2026-11-21 10:01:24.000123`, the form of Ansible's `start` and `end`.
+/// Formats a time as `2026-11-21 10:01:24.000123`, like Ansible's `start` and `end`.
 pub fn timestamp(time: SystemTime) -> String {
     let (year, month, day, hour, minute, second, micros) = fields(time);
     format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}.{micros:06}")
 }
 
-/// `2026-11-21@10:01:24`, the form in names of backups.
+/// Formats a time as `2026-11-21@10:01:24`, for names of backups.
 pub fn stamp(time: SystemTime) -> String {
     let (year, month, day, hour, minute, second, _) = fields(time);
     format!("{year:04}-{month:02}-{day:02}@{hour:02}:{minute:02}:{second:02}")
 }
 
-/// `0:00:01.500000`, the form of Ansible's `delta`.
+/// Formats a duration as `0:00:01.500000`, like Ansible's `delta`.
 pub fn delta(time: Duration) -> String {
     let seconds = time.as_secs();
     format!("{}:{:02}:{:02}.{:06}", seconds / 3600, seconds / 60 % 60, seconds % 60, time.subsec_micros())

@@ -1,8 +1,8 @@
 //! Unified diffs of small texts.
 
-/// More differences than this are shown as one replaced block.
+/// Texts with more differences than this are shown as one replaced block.
 const MOST_EDITS: usize = 800;
-/// Unchanged lines around a difference.
+/// Number of unchanged lines around a difference.
 const CONTEXT: usize = 3;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,7 +12,7 @@ enum Edit {
     Insert,
 }
 
-/// The shortest way from one list of lines to the other (Myers, "An O(ND) Difference Algorithm", 1986).
+/// Returns the shortest edit script between two lists of lines (Myers, "An O(ND) Difference Algorithm", 1986).
 fn edits(old: &[&str], new: &[&str]) -> Vec<Edit> {
     let head = old.iter().zip(new).take_while(|(a, b)| a == b).count();
     let (old, new) = (old.get(head..).unwrap_or_default(), new.get(head..).unwrap_or_default());
@@ -89,7 +89,7 @@ fn walk_back(
     Some(back)
 }
 
-/// A unified diff, empty where the texts are equal.
+/// Returns a unified diff, or an empty text if both are equal.
 pub fn unified(name: &str, old: &str, new: &str) -> String {
     if old == new {
         return String::new();

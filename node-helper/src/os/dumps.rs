@@ -1,6 +1,6 @@
-//! Keeps what the helper holds in memory, such as secrets of tasks, out of core dumps and debuggers.
+//! Keeps the helper's memory, which holds secrets of tasks, out of core dumps and debuggers.
 //!
-//! Programs of tasks get back the limit that the helper itself was started with.
+//! Programs of tasks get the limit back that the helper was started with.
 
 use std::sync::OnceLock;
 
@@ -8,21 +8,21 @@ use rustix::process::{DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpabl
 
 static GIVEN: OnceLock<Rlimit> = OnceLock::new();
 
-/// Forbids dumps of this process, and that others of its user trace it.
+/// Forbids core dumps of this process, and tracing by other processes of its user.
 pub fn forbid() {
     let given = getrlimit(Resource::Core);
     let _ = GIVEN.set(given);
-    // Why failures do not count: it is a second line, and no task depends on it.
+    // Failures are ignored: this is a second line of defence, and no task depends on it.
     let _ = setrlimit(Resource::Core, Rlimit { current: Some(0), ..given });
     stay_closed();
 }
 
-/// Forbids it anew: the kernel decides again whenever a thread changes whom it acts as.
+/// Forbids them again: the kernel resets the setting whenever a thread changes its user.
 pub fn stay_closed() {
     let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
 }
 
-/// The limit for programs of tasks; none before [`forbid`].
+/// Returns the core limit for programs of tasks; `None` before [`forbid`].
 pub fn given() -> Option<Rlimit> {
     GIVEN.get().copied()
 }

@@ -1,14 +1,14 @@
-//! The environment of the helper, and so of everything it runs.
+//! The environment of the helper, which every program that it runs inherits.
 //!
-//! What a login shell or an administrator left there must not change what tasks do: preloaded libraries, CUDA's
-//! selection of devices and languages of messages go, and PATH gets the folders of administration.
+//! Leftovers of a login shell or an administrator must not change what tasks do. Preloaded libraries, CUDA's selection
+//! of devices and message languages are removed, and PATH gets the administrators' folders.
 
 use std::ffi::{OsStr, OsString};
 
-/// Folders that PATH has at least, in this order behind what it had.
+/// Folders that PATH always has, appended in this order.
 const FOLDERS: &[&str] = &["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 
-/// Whether a variable may stay.
+/// Whether a variable is kept.
 fn harmless(name: &str) -> bool {
     let prefixes =
         ["LD_", "CUDA_", "NVIDIA_", "LC_", "PYTHON", "PERL", "RUBY", "MALLOC_", "BASH_FUNC_", "DYLD_"];
@@ -36,7 +36,7 @@ fn harmless(name: &str) -> bool {
     !prefixes.iter().any(|prefix| name.starts_with(prefix)) && !names.contains(&name)
 }
 
-/// PATH without relative entries and with [`FOLDERS`].
+/// Returns PATH without relative entries, with [`FOLDERS`] added.
 fn path(given: Option<&str>) -> String {
     let mut folders: Vec<&str> =
         given.unwrap_or_default().split(':').filter(|folder| folder.starts_with('/')).collect();
@@ -48,7 +48,7 @@ fn path(given: Option<&str>) -> String {
     folders.join(":")
 }
 
-/// What the environment becomes.
+/// Returns the sanitised environment.
 fn sanitised(given: impl IntoIterator<Item = (OsString, OsString)>) -> Vec<(OsString, OsString)> {
     let mut found = None;
     let mut kept: Vec<(OsString, OsString)> = given
@@ -68,16 +68,16 @@ fn sanitised(given: impl IntoIterator<Item = (OsString, OsString)>) -> Vec<(OsSt
     kept
 }
 
-/// Replaces the environment of this process by the sanitised one and sets the file mode mask to 022.
+/// Replaces the environment of this process by the sanitised one, and sets the umask to 022.
 ///
-/// Only the first lines of `main` may call it: no other thread may exist.
+/// Call it only in the first lines of `main`, while no other thread exists.
 #[expect(unsafe_code, reason = "the environment of a process can only be changed while it has one thread")]
 pub fn sanitise() {
     let given: Vec<(OsString, OsString)> = std::env::vars_os().collect();
     let wanted = sanitised(given.clone());
     for (name, _) in given {
         if !wanted.iter().any(|(kept, _)| *kept == name) && !name.is_empty() {
-            // SAFETY: `main` calls this before it starts any thread.
+            // SAFETY: `main` calls this before any other thread exists.
             unsafe { std::env::remove_var(name) };
         }
     }

@@ -1,7 +1,7 @@
-//! Writing files so that nobody ever sees half of one.
+//! Writing files so that no reader ever sees an incomplete one.
 //!
-//! Owns temporary files, their attributes, renames and syncs. A [`Fresh`] file is invisible until [`Fresh::place`]
-//! renamed it; dropped before that, it is removed. Errors name the path and what was being done.
+//! Owns temporary files, their attributes, renames and syncs. A [`Fresh`] file has no place until [`Fresh::place`]
+//! renames it; if dropped before, it is removed. Errors name the path and the action.
 
 use std::{
     fs::{self, File},
@@ -19,7 +19,7 @@ use sha2::{Digest, Sha256};
 use super::tree::{self, Spot};
 use crate::deadline::Deadline;
 
-/// A failed access: what was tried, where, why.
+/// A failed access: the action, the path and the cause.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {action} {}: {source}{}", .path.display(), hint(.source))]
 pub struct FileError {
@@ -46,10 +46,10 @@ impl FileError {
     }
 }
 
-/// Attaches the path and the action to an error.
+/// Adds the path and the action to an error.
 pub trait At<T> {
     /// # Errors
-    /// The one it had, with path and action.
+    /// The original error, with path and action.
     fn at(self, action: &'static str, path: impl AsRef<Path>) -> Result<T, FileError>;
 }
 
@@ -59,7 +59,7 @@ impl<T, E: Into<io::Error>> At<T> for Result<T, E> {
     }
 }
 
-/// Lower-case hexadecimal.
+/// Encodes bytes in lower-case hexadecimal.
 pub fn hex(bytes: &[u8]) -> String {
     use std::fmt::Write as _;
     bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
@@ -68,12 +68,12 @@ pub fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// SHA-256 of bytes, as lower-case hexadecimal.
+/// Returns the SHA-256 of bytes, in lower-case hexadecimal.
 pub fn sha256(bytes: &[u8]) -> String {
     hex(&Sha256::digest(bytes))
 }
 
-/// SHA-256 and length of what a reader gives, without holding it.
+/// Returns the SHA-256 and the length in bytes of a reader's content, without holding it in memory.
 ///
 /// # Errors
 /// Those of the reader.
@@ -94,10 +94,10 @@ pub fn sha256_of(mut reader: impl Read) -> io::Result<(String, u64)> {
     }
 }
 
-/// Reads a whole file of at most `limit` bytes; `None` where there is none.
+/// Reads a whole file of at most `limit` bytes; `None` if there is no file.
 ///
 /// # Errors
-/// It cannot be read, or is larger.
+/// If it cannot be read, or is larger.
 pub fn read_bounded(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, FileError> {
     let file = match tree::open(path) {
         Ok(file) => file,
@@ -112,7 +112,7 @@ pub fn read_bounded(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, FileErro
     Ok(Some(bytes))
 }
 
-/// Owner, group and permission bits; `None` leaves what is there.
+/// Owner, group and permission bits; `None` keeps the present value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ownership {
     pub uid: Option<u32>,
@@ -120,7 +120,7 @@ pub struct Ownership {
     pub mode: Option<u32>,
 }
 
-/// A file that is not yet at its place.
+/// A new file that has not been renamed to its place yet.
 #[derive(Debug)]
 pub struct Fresh {
     file: File,
@@ -131,18 +131,18 @@ pub struct Fresh {
 }
 
 impl Fresh {
-    /// A new, empty file with mode 0600 in the folder of `dest`.
+    /// Creates an empty file with mode 0600 in the folder of `dest`.
     ///
     /// # Errors
-    /// The folder is missing or cannot be written.
+    /// If the folder is missing or not writable.
     pub fn beside(dest: &Path) -> Result<Self, FileError> {
         Self::at(tree::spot(dest)?)
     }
 
-    /// The same, for a place in a directory that is held open.
+    /// As [`Fresh::beside`], for a place in an open directory.
     ///
     /// # Errors
-    /// The directory cannot be written.
+    /// If the directory is not writable.
     pub fn at(dest: Spot) -> Result<Self, FileError> {
         let stem = dest.name().to_string_lossy();
         let (temporary, file) = dest.dir().temporary(&stem).at("write", dest.path())?;
@@ -150,21 +150,21 @@ impl Fresh {
         Ok(Self { file, temporary, path, dest, placed: false })
     }
 
-    /// Where the content is until it is placed, for programs; whoever may write the folder can put something else
+    /// The path of the content until it is placed, for programs. Whoever may write the folder can replace the file
     /// there.
     pub fn temporary(&self) -> &Path {
         &self.path
     }
 
-    /// The open file, at its end.
+    /// Returns the open file, positioned at its end.
     pub fn file(&self) -> &File {
         &self.file
     }
 
-    /// The content from its beginning; nothing may be written while it is read.
+    /// Returns the content, positioned at its start; nothing may be written while it is read.
     ///
     /// # Errors
-    /// The kernel refuses.
+    /// If the kernel refuses.
     pub fn content(&self) -> Result<File, FileError> {
         let mut file = self.file.try_clone().at("read", &self.path)?;
         file.rewind().at("read", &self.path)?;
@@ -172,15 +172,15 @@ impl Fresh {
     }
 
     /// # Errors
-    /// The disk is full, for example.
+    /// If the write fails, for example on a full disk.
     pub fn write_all(&mut self, bytes: &[u8]) -> Result<(), FileError> {
         self.file.write_all(bytes).at("write", self.dest.path())
     }
 
-    /// Takes over owner, mode, SELinux context and access list of the file that is replaced.
+    /// Copies owner, mode, SELinux context and access list from the file that is replaced.
     ///
     /// # Errors
-    /// The old file cannot be looked at, or the mode not be set.
+    /// If the old file cannot be read, or the mode cannot be set.
     pub fn adopt(&self) -> Result<(), FileError> {
         self.adopt_from(&self.dest)
     }
@@ -191,7 +191,7 @@ impl Fresh {
         if !meta.is_file() {
             return Ok(());
         }
-        // Why ignored: only root may give files away; a user keeps what a user can.
+        // Ignored, because only root may give files away.
         let _ =
             rustix::fs::fchown(&self.file, Some(Uid::from_raw(meta.uid())), Some(Gid::from_raw(meta.gid())));
         self.file
@@ -211,7 +211,7 @@ impl Fresh {
     /// Sets owner, group and mode.
     ///
     /// # Errors
-    /// The kernel refuses, as it does when a user gives a file away.
+    /// If the kernel refuses, for example when a user gives a file away.
     pub fn own(&self, ownership: Ownership) -> Result<(), FileError> {
         if ownership.uid.is_some() || ownership.gid.is_some() {
             let (uid, gid) = (ownership.uid.map(Uid::from_raw), ownership.gid.map(Gid::from_raw));
@@ -225,10 +225,10 @@ impl Fresh {
         Ok(())
     }
 
-    /// Writes all to the disk and puts the file in its place.
+    /// Writes everything to disk and renames the file to its place.
     ///
     /// # Errors
-    /// The disk fails, or the place is a directory.
+    /// If the disk fails, or the place is a directory.
     pub fn place(mut self) -> Result<(), FileError> {
         self.file.sync_all().at("write", self.dest.path())?;
         self.rename()?;
@@ -247,11 +247,10 @@ impl Fresh {
     }
 }
 
-/// Replaces or makes a file as a whole with mode 0600, and leaves it to the kernel when it reaches the disk: after a
-/// power cut the file may be old, missing or empty.
+/// Replaces or creates a whole file with mode 0600, without a sync: after a power cut it may be old, missing or empty.
 ///
 /// # Errors
-/// Nothing was changed.
+/// If it cannot be written; then nothing has changed.
 pub fn replace_quickly(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
     let mut fresh = Fresh::beside(path)?;
     fresh.write_all(bytes)?;
@@ -266,7 +265,7 @@ impl Drop for Fresh {
     }
 }
 
-/// Makes a rename in the folder of `path` last; file systems that cannot are left alone.
+/// Syncs the folder of `path`, so that a rename survives a power cut; ignores file systems that do not support it.
 pub fn sync_folder(path: &Path) {
     if let Some(folder) = path.parent()
         && let Ok(folder) = tree::dir(folder)
@@ -275,11 +274,11 @@ pub fn sync_folder(path: &Path) {
     }
 }
 
-/// Replaces or makes a file as a whole, links at the end of its path followed; what is replaced gives owner, mode and
-/// context unless `ownership` says else. A new file gets mode 0644.
+/// Replaces or creates a whole file, and follows links at the end of its path. It keeps owner, mode and context of the
+/// old file unless `ownership` says otherwise; a new file gets mode 0644.
 ///
 /// # Errors
-/// Nothing was changed.
+/// If it cannot be written; then nothing has changed.
 pub fn replace(path: &Path, bytes: &[u8], ownership: Ownership) -> Result<(), FileError> {
     let target = tree::followed(path)?;
     let exists = target.look()?.is_some();
@@ -294,10 +293,10 @@ pub fn replace(path: &Path, bytes: &[u8], ownership: Ownership) -> Result<(), Fi
     fresh.place()
 }
 
-/// Makes a copy of a file beside it, with the time in its name as Ansible does; gives its path.
+/// Copies a file within its folder, with the time in the new name as Ansible does; returns the path of the copy.
 ///
 /// # Errors
-/// The copy cannot be written, or not in time.
+/// If the copy cannot be written, or not before the deadline.
 pub fn back_up(path: &Path, now: &str, deadline: &Deadline) -> Result<PathBuf, FileError> {
     let original = tree::spot(path)?;
     let mut name = original.name().to_owned();
@@ -305,7 +304,7 @@ pub fn back_up(path: &Path, now: &str, deadline: &Deadline) -> Result<PathBuf, F
     let source = original.open()?;
     let size = source.metadata().at("look at", path)?.len();
     let mut fresh = Fresh::at(original.dir().spot(&name))?;
-    // Why before: a sparse file of a user's may be larger than the disk, which its copy would fill.
+    // Checked before the copy: a user's sparse file may be larger than the disk, and its copy would fill it.
     let room = rustix::fs::fstatvfs(&fresh.file).at("look at the disk of", path)?;
     let room = room.f_bavail.saturating_mul(room.f_frsize);
     if size > room {

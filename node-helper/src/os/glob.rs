@@ -1,4 +1,4 @@
-//! Globs over paths, component by component. A leading dot is matched by a dot only.
+//! Globs over paths, component by component. Only a dot matches a leading dot.
 
 use std::{
     fs,
@@ -7,10 +7,10 @@ use std::{
 
 use gpufleet_protocol::glob::Glob;
 
-/// How many paths a glob gives at most; more than one is never asked for here.
+/// Largest number of paths that a glob returns; no caller needs more than one.
 const LIMIT: usize = 4096;
 
-/// How a component is read: [`Glob::new`] for what Ansible's Python looks for, [`Glob::of_shell`] for systemd.
+/// The syntax of a component: [`Glob::new`] for Ansible's Python, [`Glob::of_shell`] for systemd.
 pub type Dialect = fn(&str) -> Glob;
 
 /// One component of a pattern.
@@ -27,7 +27,7 @@ impl Part {
     }
 }
 
-/// The existing paths that match an absolute pattern; folders that cannot be read match nothing.
+/// Returns the existing paths that match an absolute pattern; unreadable folders match nothing.
 pub fn expand(pattern: &Path, dialect: Dialect) -> Vec<PathBuf> {
     let mut found = vec![PathBuf::from("/")];
     for component in pattern.components() {

@@ -1,4 +1,4 @@
-//! The operating system beneath the kinds: users, files, and where the node's trees are.
+//! The operating system below the kinds: users, files, and the roots of the node's trees.
 
 pub mod attributes;
 pub mod checksum;

@@ -1,9 +1,9 @@
 //! Permission bits as people write them.
 
-/// The bits that `text` means for a path that has `current` bits.
+/// Returns the permission bits that `text` gives a path with the bits `current`.
 ///
-/// Octal digits are absolute. The symbolic form is relative, as `chmod` reads it with a umask that hides nothing;
-/// `X` is `x` where the path is a directory or somebody may execute it already. `None` for anything else.
+/// Octal digits are absolute. The symbolic form is relative, as `chmod` reads it with a umask of 0; `X` is `x` if the
+/// path is a directory or somebody may already execute it. `None` for any other text.
 pub fn resolve(text: &str, current: u32, directory: bool) -> Option<u32> {
     if !text.is_empty() && text.bytes().all(|byte| (b'0'..=b'7').contains(&byte)) {
         return u32::from_str_radix(text, 8).ok().filter(|bits| *bits <= 0o7777);
@@ -78,7 +78,7 @@ fn apply(clause: &str, mut bits: u32, directory: bool) -> Option<u32> {
     Some(bits)
 }
 
-/// Four octal digits.
+/// Formats permission bits as four octal digits.
 pub fn octal(bits: u32) -> String {
     format!("{:04o}", bits & 0o7777)
 }

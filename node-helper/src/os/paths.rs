@@ -1,6 +1,6 @@
-//! Paths as tasks give them: with `~`, with variables of the environment, or counted from somewhere.
+//! Paths as tasks give them: with `~`, with environment variables, or relative.
 //!
-//! Owns what they stand for on this node, as Python reads them for Ansible. Must not look at what lies there.
+//! Resolves them on this node as Python does for Ansible. Must not read what is at the path.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use gpufleet_protocol::NodeOp;
 
 use super::users::{Identity, UserError, Users};
 
-/// `$NAME` and `${NAME}` as Python's `expandvars` reads them: what is not set stays.
+/// Expands `$NAME` and `${NAME}` like Python's `expandvars`: unset variables stay as they are.
 pub fn expanded(text: &str, get: &dyn Fn(&str) -> Option<String>) -> String {
     let mut out = String::new();
     let mut rest = text;
@@ -38,14 +38,14 @@ pub fn expanded(text: &str, get: &dyn Fn(&str) -> Option<String>) -> String {
     out
 }
 
-/// Whose paths they are.
+/// The user, environment and root that paths are resolved for.
 pub struct Owner<'a> {
-    /// The task's user; `None` is the helper's own.
+    /// The task's user; `None` is the user of the helper.
     pub user: Option<&'a Identity>,
     pub users: &'a Users,
-    /// What the task sets, later ones win.
+    /// Variables that the task sets; later ones win.
     pub environment: &'a [(String, String)],
-    /// Whether paths count from the root of the real node.
+    /// Whether paths start at the root of the real node.
     pub real: bool,
 }
 
@@ -57,7 +57,7 @@ impl Owner<'_> {
         set.or_else(home).or_else(|| std::env::var(name).ok())
     }
 
-    /// Where relative paths count from.
+    /// The folder that relative paths start from.
     fn folder(&self) -> PathBuf {
         let home = self.user.map(|user| user.home.clone()).filter(|home| home.is_dir());
         match self.real {
@@ -66,10 +66,10 @@ impl Owner<'_> {
         }
     }
 
-    /// The path from `/` on.
+    /// Returns the absolute path.
     ///
     /// # Errors
-    /// A `~name` of nobody.
+    /// If `~name` names no user.
     pub fn path(&self, path: &str) -> Result<String, UserError> {
         let name = path.strip_prefix('~').map(|rest| rest.split('/').next().unwrap_or(rest));
         let path = match name.filter(|name| !name.is_empty()) {
@@ -91,13 +91,13 @@ impl Owner<'_> {
         })
     }
 
-    /// The operation with its paths from `/` on; none where they are so already.
+    /// Returns the operation with absolute paths; `None` if they are absolute already.
     ///
     /// # Errors
-    /// A `~name` of nobody.
+    /// If a `~name` names no user.
     pub fn settled(&self, op: &NodeOp) -> Result<Option<NodeOp>, UserError> {
         let open = |path: &str| !path.starts_with('/') || path.contains('$');
-        // Why asked first: an operation may be large, such as a tree of files, and few have such a path.
+        // Checked before cloning, because an operation may be large, such as a tree of files, and few have such a path.
         if !op.operation().paths().into_iter().any(|path| open(path)) {
             return Ok(None);
         }

@@ -1,6 +1,6 @@
-//! Where the node's trees are: `/`, or a directory that stands for it.
+//! Where the node's trees are: `/`, or a directory in its place.
 //!
-//! Tests and simulated nodes give a directory; every path that a task declares is then looked up below it, so that a
+//! Tests and simulated nodes set a directory. Every path that a task declares is then looked up below it, so that a
 //! rehearsal cannot touch the machine that it runs on. Programs that tasks run still see the real `/`.
 
 use std::{
@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Names the directory that stands for `/`.
+/// Environment variable with the directory that replaces `/`.
 pub const VARIABLE: &str = "GPUFLEET_ROOT";
 
 /// The root of all paths.
@@ -18,7 +18,7 @@ pub struct Roots {
 }
 
 impl Roots {
-    /// The machine itself.
+    /// The root of the real machine.
     pub fn real() -> Self {
         Self::default()
     }
@@ -31,7 +31,7 @@ impl Roots {
         self.root.is_none()
     }
 
-    /// Where a declared, absolute path is; a path that is below the root already stays as it is.
+    /// Resolves a declared, absolute path; a path that is already below the root is returned as it is.
     pub fn path(&self, declared: impl AsRef<Path>) -> PathBuf {
         let declared = declared.as_ref();
         match &self.root {
@@ -42,9 +42,9 @@ impl Roots {
         }
     }
 
-    /// A program of the node by its name.
+    /// Finds a program of the node by its name.
     ///
-    /// Below a stand-in root only programs below that root count: a rehearsal never runs the machine's own
+    /// With a replaced root, only programs below that root are found: a rehearsal never runs the machine's own
     /// `systemctl` or `reboot`.
     pub fn tool(&self, name: &str) -> Option<PathBuf> {
         let path = std::env::var_os("PATH").unwrap_or_default();
@@ -60,12 +60,12 @@ impl Roots {
         })
     }
 
-    /// A path below `/etc`.
+    /// Returns a path below `/etc`.
     pub fn etc(&self, rest: &str) -> PathBuf {
         self.path("/etc").join(rest)
     }
 
-    /// A path below `/proc`.
+    /// Returns a path below `/proc`.
     pub fn proc(&self, rest: &str) -> PathBuf {
         self.path("/proc").join(rest)
     }

@@ -1,14 +1,14 @@
-//! Whom a path puts one into the hands of: the rule for links and folders of other users. Pure.
+//! Which links and folders of other users a path may lead through. Pure.
 //!
-//! A path is walked one name at a time. Whoever owns a link may point it elsewhere while the walk goes on, and whoever
-//! owns a folder on the way may put another link in its place, one of root's too. So what another user has a hand in
-//! may lead only to what is that user's own, as in systemd-tmpfiles. Root, and the user that acts, are trusted: what is
-//! theirs, they put there, as long as nobody else can move it.
+//! A path is walked one name at a time. The owner of a link can redirect it during the walk, and the owner of a folder
+//! on the way can replace any link in it, including root's. So a link that another user controls may lead only to what
+//! that user owns, as in systemd-tmpfiles. Root and the acting user are trusted: a link of theirs is followed if no
+//! other user can move it.
 //!
-//! Folders of several users below each other are entered, which systemd-tmpfiles refuses: plays make such trees (a task
-//! without `owner` below a user's home, a folder given to a service). Whoever owns the outer folder may give the inner
-//! one another name in it, without any right on the inner one. Tasks that give everything below a path another owner or
-//! mode therefore leave alone what that user could not look into ([`Way`]).
+//! Nested folders of several users are entered, unlike in systemd-tmpfiles, because plays make such trees (a task
+//! without `owner` below a user's home, a folder given to a service). The owner of the outer folder can rename the
+//! inner one without any right on it. Tasks that change the owner or mode of everything below a path therefore skip
+//! what that owner could not read ([`Way`]).
 
 use std::path::{Path, PathBuf};
 
@@ -51,7 +51,7 @@ impl From<Unsafe> for std::io::Error {
     }
 }
 
-/// Owner, group and permission bits of what a walk comes by.
+/// Owner, group and permission bits of a file or folder on the way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Met {
     pub uid: u32,
@@ -60,7 +60,7 @@ pub struct Met {
 }
 
 impl Met {
-    /// Who beside its owner may rename what others have in this folder.
+    /// Who may rename files of other users in this folder, beside its owner.
     fn shared_with(self) -> Option<String> {
         if self.mode & STICKY != 0 {
             return None;
@@ -68,28 +68,28 @@ impl Met {
         if self.mode & 0o002 != 0 {
             return Some("everybody".to_owned());
         }
-        // Why not a group with the owner's number: it is the one that a user has alone.
+        // A group with the owner's number is that user's private group.
         let by_group = self.mode & 0o020 != 0 && self.gid != 0 && self.gid != self.uid;
         by_group.then(|| format!("the members of group {}", self.gid))
     }
 }
 
-/// Whether this user may rely on what another one puts somewhere.
+/// Whether the user `me` trusts what the user `uid` puts somewhere.
 pub const fn trusts(me: u32, uid: u32) -> bool {
     uid == 0 || uid == me
 }
 
-/// Who beside root and this user owns a folder, or else the nearest one above it that somebody else owns.
+/// The owner of a folder if neither root nor this user, or else of the nearest such folder above.
 pub const fn other_owner(me: u32, above: Option<u32>, folder: Met) -> Option<u32> {
     if trusts(me, folder.uid) { above } else { Some(folder.uid) }
 }
 
-/// What another user has a hand in.
+/// A link that another user can change.
 #[derive(Clone, Debug)]
 struct Held {
     link: PathBuf,
     owner: u32,
-    /// Whether it is that user's own link, and not only in that user's folder.
+    /// Whether the link is that user's own, and not only in that user's folder.
     own: bool,
 }
 
@@ -101,24 +101,23 @@ impl Held {
     }
 }
 
-/// A walk so far.
+/// The state of a walk.
 #[derive(Clone, Debug)]
 pub struct Trail {
     me: u32,
-    /// The first link that somebody else can change.
+    /// The first link that another user can change.
     held: Option<Held>,
 }
 
 impl Trail {
-    /// A walk of this user.
+    /// Begins a walk of this user.
     pub fn of(me: u32) -> Self {
         Self { me, held: None }
     }
 
-    /// Whether what belongs to `uid` may be where a link of `owner` leads.
+    /// Whether a link that `owner` can change may lead to what belongs to `uid`.
     fn fits(&self, owner: u32, uid: u32) -> bool {
-        // Why root's too for others: what only root can change, a user without root's rights cannot be misled to
-        // change.
+        // Without root's rights, a user cannot be tricked into changing what belongs to root.
         uid == owner || (self.me != 0 && uid == 0)
     }
 
@@ -133,10 +132,10 @@ impl Trail {
         }
     }
 
-    /// Follows a link that lies in `folder`; `other` is what [`other_owner`] says of that folder.
+    /// Follows a link in `folder`; `other` is the result of [`other_owner`] for that folder.
     ///
     /// # Errors
-    /// Somebody else may point it elsewhere, or put another link in its place.
+    /// If another user may redirect it, or replace it by another link.
     pub fn link(&mut self, folder: Met, other: Option<u32>, link: Met, path: &Path) -> Result<(), Unsafe> {
         if self.me == 0
             && let Some(who) = folder.shared_with()
@@ -150,10 +149,10 @@ impl Trail {
         other.map_or(Ok(()), |owner| self.hold(path, owner, false))
     }
 
-    /// Goes into a folder that lies in the one reached.
+    /// Enters a folder.
     ///
     /// # Errors
-    /// A link that somebody else can change led there, and it belongs to neither that user nor root.
+    /// If a link that another user can change led there, and the folder belongs to neither that user nor root.
     pub fn enter(&self, to: Met) -> Result<(), Unsafe> {
         match &self.held {
             Some(held) if to.uid != 0 && to.uid != held.owner => Err(held.refused(to.uid)),
@@ -161,10 +160,10 @@ impl Trail {
         }
     }
 
-    /// Judges where it ended: what is there, or the folder in which something is to be made.
+    /// Checks the end of the walk: what is there, or the folder in which something is to be created.
     ///
     /// # Errors
-    /// A link that somebody else can change led to what is not theirs.
+    /// If a link that another user can change led to what that user does not own.
     pub fn end(&self, at: Met) -> Result<(), Unsafe> {
         match &self.held {
             Some(held) if !self.fits(held.owner, at.uid) => Err(held.refused(at.uid)),
@@ -173,25 +172,25 @@ impl Trail {
     }
 }
 
-/// What a folder is to root that works on everything below it: whose hands it came through.
+/// A folder whose content root changes recursively: which other users control the path to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Way {
     me: u32,
-    /// Who else owns this folder, or the nearest one above.
+    /// The other user who owns this folder, or the nearest one above.
     other: Option<u32>,
-    /// Whether this folder is that user's own, in which files of anybody can be moved to and fro.
+    /// Whether that user owns this folder, and so can move any file in and out of it.
     own: bool,
-    /// Who cannot look into it, and could give it, or one above it, another name.
+    /// The user who cannot look into this folder, and could have renamed it or one above it.
     closed: Option<u32>,
 }
 
 impl Way {
-    /// Into a folder; `above` is what [`other_owner`] says of the one in which it lies.
+    /// Enters a folder; `above` is the result of [`other_owner`] for its parent.
     pub fn into(me: u32, above: Option<u32>, folder: Met) -> Self {
         Self { me, other: above, own: true, closed: None }.deeper(folder)
     }
 
-    /// Into a folder that lies in this one.
+    /// Enters a folder in this one.
     #[must_use]
     pub fn deeper(self, folder: Met) -> Self {
         let other = other_owner(self.me, self.other, folder);
@@ -199,15 +198,15 @@ impl Way {
         Self { other, own, closed: self.shuts(folder, true), ..self }
     }
 
-    /// Who cannot look into this folder and may have led the walk here.
+    /// The user who cannot look into this folder and may have led the walk here.
     pub const fn closed(self) -> Option<u32> {
         self.closed
     }
 
-    /// The same of what lies in it; a link is nothing that could be looked into.
+    /// As [`Way::closed`], for an entry of this folder; a link itself never counts as closed.
     ///
-    /// Why a file right in that user's own folder counts as open: a task that makes it and one that gives it away are
-    /// how plays are written, and whoever owns the folder could not be told from whom the file is meant for.
+    /// A file directly in that user's own folder counts as open: plays often create a file in one task and give it away
+    /// in the next, and nothing tells the folder's owner from the user that the file is meant for.
     pub fn shuts(self, what: Met, directory: bool) -> Option<u32> {
         let shut = |other: &u32| {
             what.uid != *other
@@ -263,7 +262,7 @@ mod tests {
         assert!(said.starts_with("the members of group 50 may write /var, so any"), "{said}");
     }
 
-    /// Whoever owns a folder may rename what others have in it.
+    /// The owner of a folder may rename what others have in it.
     #[test]
     fn a_link_of_roots_in_a_folder_of_a_user_leads_to_that_users_own_only() {
         let path = Path::new("/home/ann/cuda");
@@ -326,7 +325,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever way leads there: after a link that somebody else can change, root ends only at what that one owns.
+        /// On any path: after a link that another user can change, root ends only at what that user owns.
         #[test]
         fn nobody_leads_root_to_what_is_not_theirs(acts in acts(), end in prop_oneof![Just(0u32), 1000u32..1003]) {
             let mut trail = Trail::of(0);

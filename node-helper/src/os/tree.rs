@@ -1,10 +1,10 @@
-//! Names in open directories: the one way in which the helper changes what is on the node.
+//! Names in open directories: the only way in which the helper changes files on the node.
 //!
-//! A path is only text: between two calls that use it, whoever may write a folder on it can put a link there. So a path
-//! is walked once, name by name, each step a descriptor that follows no link ([`Trail`] says which links are followed
-//! by the walk itself); from then on a [`Spot`], a name in a directory held open, is what is looked at, made, changed,
-//! renamed and removed. Below a [`Dir`] no link is followed at all. A test at the end of this file keeps other modules
-//! from changing anything by its path.
+//! A path is only text: between two calls that use it, anyone who may write to a folder on it can put a link there. So
+//! a path is walked once, name by name, through descriptors that follow no link ([`Trail`] decides which links the walk
+//! itself follows). From then on, a [`Spot`], a name in an open directory, is what is read, created, changed, renamed
+//! and removed. Below a [`Dir`] no link is followed at all. A test at the end of this file keeps other modules from
+//! changing anything by path.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -33,14 +33,14 @@ use super::{
 
 mod removal;
 
-/// As many as the kernel follows.
+/// The kernel's own limit.
 const MOST_LINKS: usize = 40;
 const LETTERS: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
 
-/// Letters that nobody can foresee.
+/// Returns random letters.
 ///
 /// # Errors
-/// The kernel gives no random bytes.
+/// If the kernel gives no random bytes.
 pub fn random_letters<const N: usize>() -> io::Result<String> {
     let mut bytes = [0u8; N];
     getrandom::fill(&mut bytes).map_err(|error| io::Error::other(error.to_string()))?;
@@ -48,19 +48,19 @@ pub fn random_letters<const N: usize>() -> io::Result<String> {
     Ok(bytes.iter().map(letter).map(char::from).collect())
 }
 
-/// A directory held open.
+/// An open directory.
 #[derive(Clone, Debug)]
 pub struct Dir {
     fd: Arc<OwnedFd>,
     met: Met,
-    /// Device and number, which no other directory has.
+    /// Device and inode number.
     inode: (u64, u64),
-    /// Who beside root and this user owns the nearest such directory above.
+    /// The nearest owner above who is neither root nor this user.
     above: Option<u32>,
     path: PathBuf,
 }
 
-/// A name in a directory held open, whatever is there.
+/// A name in an open directory; anything or nothing may be there.
 #[derive(Clone, Debug)]
 pub struct Spot {
     dir: Dir,
@@ -77,18 +77,18 @@ pub struct Found {
     pub mode: u32,
     pub directory: bool,
     pub link: bool,
-    /// The directory in which it lies.
+    /// The directory that contains it.
     pub place: Place,
 }
 
-/// A directory that a walk came through.
+/// A directory on the way of a walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     inode: (u64, u64),
     pub way: Way,
 }
 
-/// Whether the walk has to go on; the answer may be that time is up.
+/// Whether the walk continues; `false` stops it, for example after a deadline.
 pub type GoOn<'a> = &'a dyn Fn() -> bool;
 
 fn stopped() -> io::Error {
@@ -109,9 +109,9 @@ fn met(fd: &OwnedFd) -> rustix::io::Result<(Met, u32)> {
     Ok((met, stat.st_mode & libc::S_IFMT))
 }
 
-/// Opens a directory by its name; none where something else is there.
+/// Opens a directory by name; `None` if something else is there.
 fn enter(dir: &OwnedFd, name: &OsStr) -> rustix::io::Result<Option<OwnedFd>> {
-    // Why `DIRECTORY`: only so does the kernel mount what is to be mounted there on demand.
+    // Only with `DIRECTORY` does the kernel mount an automount point.
     match open_name(dir, name, OFlags::PATH | OFlags::DIRECTORY) {
         Ok(fd) => Ok(Some(fd)),
         Err(Errno::NOTDIR | Errno::LOOP) => Ok(None),
@@ -119,16 +119,16 @@ fn enter(dir: &OwnedFd, name: &OsStr) -> rustix::io::Result<Option<OwnedFd>> {
     }
 }
 
-/// What is done with the last name of a path.
+/// How the last name of a path is treated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Last {
-    /// It is a name, whatever is there.
+    /// As a name; anything or nothing may be there.
     Name,
-    /// Links there are followed; then it is a name.
+    /// Links are followed; the result is a name.
     Follow,
-    /// It is a directory.
+    /// As a directory.
     Open,
-    /// It is a directory, made where it is missing with those above it.
+    /// As a directory, which is created with its parents if missing.
     Make,
 }
 
@@ -139,9 +139,9 @@ enum Walked {
 
 struct Walk {
     trail: Trail,
-    /// The directories from the first to the one reached.
+    /// The directories from the first to the current one.
     stack: Vec<Dir>,
-    /// What is still to be walked, the next at the end.
+    /// The names still to walk, the next one last.
     todo: Vec<OsString>,
     links: usize,
 }
@@ -189,7 +189,8 @@ impl Walk {
             if !at_end || last != Last::Follow {
                 let mut entered = enter(&here.fd, &name);
                 if last == Last::Make && matches!(entered, Err(Errno::NOENT)) {
-                    // Why before it is made: nothing may be made where it is not allowed to go.
+                    // Checked before the directory is created, because nothing may be created where the walk may not
+                    // end.
                     self.trail.end(here.met)?;
                     match rustix::fs::mkdirat(&*here.fd, &name, Mode::from_raw_mode(0o777)) {
                         Ok(()) | Err(Errno::EXIST) => entered = enter(&here.fd, &name),
@@ -243,10 +244,10 @@ fn walk(path: &Path, last: Last) -> io::Result<Walked> {
     walk.walk(last)
 }
 
-/// The name at the end of a path, in its directory.
+/// Returns the last name of a path, in its directory.
 ///
 /// # Errors
-/// A folder on the way is missing, is none, or is reached by a way that somebody else can bend.
+/// If a folder on the way is missing, is no folder, or is reached through a link that another user can change.
 pub fn spot(path: &Path) -> Result<Spot, FileError> {
     match walk(path, Last::Name).at("reach", path)? {
         Walked::Spot(spot) => Ok(spot),
@@ -254,7 +255,7 @@ pub fn spot(path: &Path) -> Result<Spot, FileError> {
     }
 }
 
-/// The same, with links at the end followed, also to what is not there yet.
+/// As [`spot`], but follows links at the end, including dangling ones.
 ///
 /// # Errors
 /// As [`spot`].
@@ -265,10 +266,10 @@ pub fn followed(path: &Path) -> Result<Spot, FileError> {
     }
 }
 
-/// The directory at a path, links followed.
+/// Opens the directory at a path, and follows links.
 ///
 /// # Errors
-/// As [`spot`]; or there is no directory.
+/// As [`spot`], and if there is no directory.
 pub fn dir(path: &Path) -> Result<Dir, FileError> {
     match walk(path, Last::Open).at("open", path)? {
         Walked::Dir(dir) => Ok(dir),
@@ -276,7 +277,7 @@ pub fn dir(path: &Path) -> Result<Dir, FileError> {
     }
 }
 
-/// The same; none where nothing is there.
+/// As [`dir`], but `None` if nothing is there.
 ///
 /// # Errors
 /// As [`dir`].
@@ -287,10 +288,10 @@ pub fn dir_if_any(path: &Path) -> Result<Option<Dir>, FileError> {
     }
 }
 
-/// The directory at a path, made where it is missing, with those above it.
+/// Opens the directory at a path, and creates it and its parents if missing.
 ///
 /// # Errors
-/// As [`dir`]; or it cannot be made.
+/// As [`dir`], and if it cannot be created.
 pub fn make_dirs(path: &Path) -> Result<Dir, FileError> {
     match walk(path, Last::Make).at("make", path)? {
         Walked::Dir(dir) => Ok(dir),
@@ -298,26 +299,26 @@ pub fn make_dirs(path: &Path) -> Result<Dir, FileError> {
     }
 }
 
-/// A regular file for reading, links followed.
+/// Opens a regular file for reading, and follows links.
 ///
 /// # Errors
-/// As [`spot`]; or there is no regular file, or it may not be read.
+/// As [`spot`], and if there is no regular file, or it may not be read.
 pub fn open(path: &Path) -> Result<File, FileError> {
     followed(path)?.open()
 }
 
-/// Sets owner, group and mode of what is at a path, itself and not what a link there points to.
+/// Sets owner, group and mode of what is at a path, without following a link there.
 ///
 /// # Errors
-/// As [`spot`]; or the kernel refuses.
+/// As [`spot`], and if the kernel refuses.
 pub fn own(path: &Path, ownership: Ownership) -> Result<(), FileError> {
     spot(path)?.own(ownership)
 }
 
-/// Removes what is at a path with all that is below it.
+/// Removes what is at a path, recursively.
 ///
 /// # Errors
-/// As [`spot`]; or something cannot be removed.
+/// As [`spot`], and if something cannot be removed.
 pub fn remove_all(path: &Path, go_on: GoOn<'_>) -> Result<(), FileError> {
     spot(path)?.remove_all(go_on)
 }
@@ -329,12 +330,12 @@ impl Dir {
         Ok(Self { fd: Arc::new(fd), met, inode: (stat.st_dev, stat.st_ino), above, path })
     }
 
-    /// Who beside root and this user owns it, or the nearest one above it.
+    /// Its owner if neither root nor this user, or else the nearest such owner above.
     fn other_owner(&self) -> Option<u32> {
         other_owner(me(), self.above, self.met)
     }
 
-    /// What it is to one that works on everything below it.
+    /// The place of this directory in a recursive change.
     pub fn place(&self) -> Place {
         Place { inode: self.inode, way: Way::into(me(), self.above, self.met) }
     }
@@ -343,25 +344,25 @@ impl Dir {
         &self.path
     }
 
-    /// The directory under a name that it keeps whatever becomes of its path, for processes of this one's own.
+    /// A path through this process's descriptors, which stays valid if the directory is renamed.
     pub fn held_path(&self) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}", self.fd.as_raw_fd()))
     }
 
-    /// Whether only root and the user that acts can put something into it.
+    /// Whether only root and the acting user can write to it.
     pub fn is_ours(&self) -> bool {
         trusts(me(), self.met.uid) && self.met.mode & 0o022 == 0
     }
 
-    /// A name in it.
+    /// Returns a name in it.
     pub fn spot(&self, name: impl AsRef<OsStr>) -> Spot {
         Spot { dir: self.clone(), name: name.as_ref().to_owned() }
     }
 
-    /// A directory below it that is reached without any link.
+    /// Opens a directory below it without following any link.
     ///
     /// # Errors
-    /// There is none.
+    /// If there is none.
     pub fn beneath(&self, below: &Path) -> Result<Self, FileError> {
         let shown = self.path.join(below);
         if below.as_os_str().is_empty() {
@@ -370,12 +371,12 @@ impl Dir {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
         let opened = match rustix::fs::openat2(&*self.fd, below, flags, Mode::empty(), resolve) {
-            // Why step by step then: kernels before 5.6 do not know the call, and some sandboxes refuse it.
+            // Kernels before 5.6 lack the call, and some sandboxes refuse it.
             Err(Errno::NOSYS | Errno::PERM | Errno::AGAIN) => self.step_by_step(below),
             opened => opened.map_err(Into::into),
         };
         let opened = opened.at("open", &shown)?;
-        // What is between the two is not known here, and counts for nothing: no link is followed on the way.
+        // The owners in between are unknown here and do not matter, because no link was followed.
         Self::of(opened, self.other_owner(), shown.clone()).at("look at", &shown)
     }
 
@@ -388,18 +389,18 @@ impl Dir {
         here.ok_or_else(|| Errno::NOENT.into())
     }
 
-    /// The names in it, sorted.
+    /// Returns the names in it, sorted.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// If it cannot be read.
     pub fn names(&self) -> Result<Vec<OsString>, FileError> {
         names(&self.fd).at("read", &self.path)
     }
 
-    /// Everything below it; no link is followed.
+    /// Returns everything below it, without following links.
     ///
     /// # Errors
-    /// A directory cannot be read, there are more than `most` paths, or time is up.
+    /// If a directory cannot be read, there are more than `most` paths, or `go_on` stops it.
     pub fn all(&self, most: usize, go_on: GoOn<'_>) -> Result<Vec<Found>, FileError> {
         let mut found = Vec::new();
         let mut folders = vec![(PathBuf::new(), self.place())];
@@ -411,7 +412,7 @@ impl Dir {
                 Err(error) if changed(&error.source) => continue,
                 folder => folder?,
             };
-            // Why left out: another one was put there, by a way that nobody has judged.
+            // Another directory was put there, whose path has not been checked.
             if folder.inode != place.inode {
                 continue;
             }
@@ -420,7 +421,7 @@ impl Dir {
                 let Some(meta) = spot.look()? else { continue };
                 let path = below.join(&name);
                 if meta.is_dir() {
-                    // Why from its folder: so it is known to lie there, and to be what was judged.
+                    // Opened from its folder, so that it is certainly in there and is what was checked.
                     match spot.enter() {
                         Err(error) if changed(&error.source) => continue,
                         deeper => {
@@ -448,21 +449,21 @@ impl Dir {
         Ok(found)
     }
 
-    /// Makes its entries last; file systems that cannot are left alone.
+    /// Syncs its entries to disk; ignores file systems that do not support it.
     pub fn sync(&self) {
         if let Ok(fd) = open_name(&self.fd, OsStr::new("."), OFlags::RDONLY | OFlags::DIRECTORY) {
             let _ = rustix::fs::fsync(fd);
         }
     }
 
-    /// Makes a file that nobody can foresee the name of, with mode 0600; `stem` is in the name.
+    /// Creates a file with an unpredictable name that contains `stem`, and with mode 0600.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// If it cannot be written.
     pub fn temporary(&self, stem: &str) -> io::Result<(Spot, File)> {
         let mut tries = 0;
         loop {
-            // Why cut: a name near the limit of 255 bytes leaves no room for the rest.
+            // A name near the limit of 255 bytes leaves no room for the rest.
             let stem: String = stem.chars().take(48).collect();
             let spot = self.spot(format!(".{stem}.gpufleet-{}", random_letters::<12>()?));
             match spot.create(0o600) {
@@ -473,10 +474,10 @@ impl Dir {
         }
     }
 
-    /// Makes a directory that nobody can foresee the name of, with mode 0700.
+    /// Creates a directory with an unpredictable name that begins with `stem`, and with mode 0700.
     ///
     /// # Errors
-    /// It cannot be made.
+    /// If it cannot be created.
     pub fn private(&self, stem: &str) -> Result<(Spot, Self), FileError> {
         let name = random_letters::<12>().at("make", &self.path)?;
         let spot = self.spot(format!("{stem}-{name}"));
@@ -490,7 +491,7 @@ impl Dir {
     }
 }
 
-/// Whether somebody changed what was there since it was looked at.
+/// Whether the error means that the file was changed since it was last read.
 fn changed(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR | libc::ELOOP | libc::EXDEV))
 }
@@ -508,13 +509,13 @@ fn names(dir: &OwnedFd) -> io::Result<Vec<OsString>> {
     Ok(names)
 }
 
-/// Whether anybody may make further names for files of others.
+/// Whether the kernel lets users create hard links to files of other users.
 fn anybody_may_link() -> bool {
     std::fs::read_to_string("/proc/sys/fs/protected_hardlinks").is_ok_and(|text| text.trim() == "0")
 }
 
 impl Spot {
-    /// For messages, and for programs that want a path.
+    /// Returns the path, for messages and for programs.
     pub fn path(&self) -> PathBuf {
         self.dir.path.join(&self.name)
     }
@@ -531,10 +532,10 @@ impl Spot {
         open_name(&self.dir.fd, &self.name, OFlags::PATH)
     }
 
-    /// What is there, itself and not what a link points to.
+    /// Returns the metadata of what is there, without following a link.
     ///
     /// # Errors
-    /// The node does not tell.
+    /// If the metadata cannot be read.
     pub fn look(&self) -> Result<Option<Metadata>, FileError> {
         match self.held() {
             Ok(fd) => File::from(fd).metadata().map(Some).at("look at", self.path()),
@@ -543,10 +544,10 @@ impl Spot {
         }
     }
 
-    /// A descriptor that only stands for what is there, itself and not what a link points to.
+    /// Opens what is there with `O_PATH`, without following a link.
     ///
     /// # Errors
-    /// The node does not tell.
+    /// If it cannot be opened.
     pub fn held_file(&self) -> Result<Option<File>, FileError> {
         match self.held() {
             Ok(fd) => Ok(Some(fd.into())),
@@ -555,7 +556,7 @@ impl Spot {
         }
     }
 
-    /// Whether the name still is that of an open file.
+    /// Whether the name still refers to an open file.
     pub fn is(&self, file: &File) -> bool {
         match (self.look(), file.metadata()) {
             (Ok(Some(one)), Ok(two)) => one.ino() == two.ino() && one.dev() == two.dev(),
@@ -563,12 +564,12 @@ impl Spot {
         }
     }
 
-    /// The regular file there, for reading; no link is followed.
+    /// Opens the regular file there for reading, without following a link.
     ///
     /// # Errors
-    /// There is none, or it may not be read.
+    /// If there is none, or it may not be read.
     pub fn open(&self) -> Result<File, FileError> {
-        // Why without blocking: a pipe in its place would be waited for.
+        // Non-blocking, because opening a pipe would wait for its other end.
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
         let file = match open_name(&self.dir.fd, &self.name, flags) {
             Err(Errno::LOOP) => {
@@ -590,29 +591,29 @@ impl Spot {
         Ok(file)
     }
 
-    /// The target of the link there.
+    /// Returns the target of the link there.
     ///
     /// # Errors
-    /// There is none.
+    /// If there is none.
     pub fn target(&self) -> Result<PathBuf, FileError> {
         let target =
             rustix::fs::readlinkat(&*self.dir.fd, &self.name, Vec::new()).at("follow", self.path())?;
         Ok(OsString::from_vec(target.into_bytes()).into())
     }
 
-    /// Makes a file, open for reading and writing.
+    /// Creates a file, open for reading and writing.
     ///
     /// # Errors
-    /// Something is there, or it cannot be made.
+    /// If something is there, or it cannot be created.
     pub fn create(&self, mode: u32) -> io::Result<File> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         Ok(rustix::fs::openat(&*self.dir.fd, &self.name, flags, Mode::from_raw_mode(mode))?.into())
     }
 
-    /// Makes a directory; a directory that is there is left as it is.
+    /// Creates a directory; an existing directory stays as it is.
     ///
     /// # Errors
-    /// Something else is there, or it cannot be made.
+    /// If something else is there, or it cannot be created.
     pub fn make_dir(&self, mode: u32) -> io::Result<()> {
         match rustix::fs::mkdirat(&*self.dir.fd, &self.name, Mode::from_raw_mode(mode)) {
             Err(Errno::EXIST) if enter(&self.dir.fd, &self.name)?.is_some() => Ok(()),
@@ -620,76 +621,79 @@ impl Spot {
         }
     }
 
-    /// Makes a directory that was not there.
+    /// Creates a new directory.
     ///
     /// # Errors
-    /// Something is there, or it cannot be made.
+    /// If something is there, or it cannot be created.
     pub fn make_new_dir(&self, mode: u32) -> io::Result<()> {
         Ok(rustix::fs::mkdirat(&*self.dir.fd, &self.name, Mode::from_raw_mode(mode))?)
     }
 
-    /// The directory there, itself and not what a link points to.
+    /// Opens the directory there, without following a link.
     ///
     /// # Errors
-    /// There is none.
+    /// If there is none.
     pub fn enter(&self) -> Result<Dir, FileError> {
         self.dir.beneath(Path::new(&self.name))
     }
 
+    /// Creates a symbolic link.
+    ///
     /// # Errors
-    /// Something is there, or it cannot be made.
+    /// If something is there, or it cannot be created.
     pub fn link_to(&self, target: &Path) -> io::Result<()> {
         Ok(rustix::fs::symlinkat(target, &*self.dir.fd, &self.name)?)
     }
 
-    /// Makes a further name of a file.
+    /// Creates a hard link to `source`.
     ///
     /// # Errors
-    /// Something is there, or it cannot be made.
+    /// If something is there, or it cannot be created.
     pub fn name_also(&self, source: &Self) -> io::Result<()> {
         let flags = AtFlags::empty();
         Ok(rustix::fs::linkat(&*source.dir.fd, &source.name, &*self.dir.fd, &self.name, flags)?)
     }
 
-    /// Renames it onto another name.
+    /// Renames it, and replaces what is at the new name.
     ///
     /// # Errors
-    /// The kernel refuses.
+    /// If the kernel refuses.
     pub fn rename(&self, to: &Self) -> io::Result<()> {
         Ok(rustix::fs::renameat(&*self.dir.fd, &self.name, &*to.dir.fd, &to.name)?)
     }
 
-    /// Sets times of access and change of what is there, itself and not what a link points to.
+    /// Sets the times of access and change of what is there, without following a link.
     ///
     /// # Errors
-    /// The kernel refuses.
+    /// If the kernel refuses.
     pub fn touch(&self, times: &Timestamps) -> Result<(), FileError> {
         rustix::fs::utimensat(&*self.dir.fd, &self.name, times, AtFlags::SYMLINK_NOFOLLOW)
             .at("touch", self.path())
     }
 
-    /// Sets owner, group and mode of what is there, itself and not what a link points to.
+    /// Sets owner, group and mode of what is there, without following a link.
     ///
     /// # Errors
-    /// The kernel refuses, or the file has names elsewhere and anybody may have made them.
+    /// If the kernel refuses, or the file has other hard links and any user may have created them.
     pub fn own(&self, ownership: Ownership) -> Result<(), FileError> {
         let fd = self.held().at("look at", self.path())?;
         self.own_held(fd, ownership)
     }
 
-    /// The same, where what is there still is of the kind that it was.
+    /// As [`Spot::own`], if what is there still has the given type.
     ///
     /// # Errors
-    /// As [`Spot::own`]; or it became something else.
+    /// As [`Spot::own`], and if the type has changed.
     pub fn own_as(&self, directory: bool, link: bool, ownership: Ownership) -> Result<(), FileError> {
         let (fd, _) = self.held_as(directory, link)?;
         self.own_held(fd, ownership)
     }
 
-    /// The same for what [`Dir::all`] found in `place`; `opens` tells whether it gives anybody more rights.
+    /// As [`Spot::own_as`], for what [`Dir::all`] found in `place`; `opens` is whether the change grants further
+    /// rights.
     ///
     /// # Errors
-    /// As [`Spot::own_as`]; or another directory is in the place of that one, or it is closed to who may have put it
+    /// As [`Spot::own_as`], and if that directory was replaced, or a user who cannot look into it may have put it
     /// there.
     pub fn own_found(
         &self,
@@ -741,7 +745,7 @@ impl Spot {
         if let Some(mode) = ownership.mode
             && !meta.is_symlink()
         {
-            // Why by this name: no older kernel changes the mode of a descriptor that only stands for a path.
+            // By this path, because older kernels cannot change the mode of an `O_PATH` descriptor.
             let held = format!("/proc/self/fd/{}", file.as_raw_fd());
             std::fs::set_permissions(held, Permissions::from_mode(mode))
                 .at("set the mode of", self.path())?;
@@ -752,7 +756,7 @@ impl Spot {
     /// Removes a file or link.
     ///
     /// # Errors
-    /// There is none, or it is a directory.
+    /// If there is none, or it is a directory.
     pub fn remove(&self) -> io::Result<()> {
         Ok(rustix::fs::unlinkat(&*self.dir.fd, &self.name, AtFlags::empty())?)
     }
@@ -760,7 +764,7 @@ impl Spot {
     /// Removes an empty directory.
     ///
     /// # Errors
-    /// There is none, or it is not empty.
+    /// If there is none, or it is not empty.
     pub fn remove_dir(&self) -> io::Result<()> {
         Ok(rustix::fs::unlinkat(&*self.dir.fd, &self.name, AtFlags::REMOVEDIR)?)
     }

@@ -1,4 +1,4 @@
-//! The one guard of paths: what it refuses, and that nothing goes around it.
+//! The guard of paths: what it refuses, and that no other module bypasses it.
 
 use std::{
     fs,
@@ -9,7 +9,7 @@ use super::*;
 
 const ANN: u32 = 4711;
 
-/// root: `vault/secret`; ann: `home` with `mine`, a link `out` to the vault and a link `in` to her own.
+/// Creates `vault/secret` of root, and `home` of ann with `mine`, a link `out` to the vault and a link `in` to her own.
 fn ground() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let path = |below: &str| dir.path().join(below);
@@ -148,19 +148,19 @@ const CALLS: [&str; 14] = [
     "std::process::id(), files::unique",
 ];
 
-/// File and call; each with the reason why a path is good enough there.
+/// File and call; each with the reason why a path is safe there.
 const ALLOWED: [(&str, &str); 8] = [
     ("os/tree.rs", ""),
-    // What they write is the kernel's, below /proc.
+    // The kernel owns what they write, below /proc.
     ("tasks/hostname.rs", "fs::write("),
-    // Our own state directory, which only its user can write, checked when it is opened.
+    // gpufleet's own state directory, which only its user can write and which is checked when it is opened.
     ("state/jobs.rs", "fs::remove_"),
     ("state/spool.rs", "fs::remove_"),
     ("state/record.rs", "fs::remove_"),
     ("state/lock.rs", "fs::remove_"),
-    // A name in the system's folder that nobody can foresee, made by `Fresh`.
+    // An unpredictable name in the system's folder, created by `Fresh`.
     ("tasks/geturl.rs", "temp_dir().join"),
-    // Of the tests alone.
+    // Used by tests only.
     ("tasks/testing.rs", ""),
 ];
 

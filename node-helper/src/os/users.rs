@@ -1,6 +1,6 @@
-//! Who a name is: users and groups of the node.
+//! Users and groups of the node, by name and number.
 //!
-//! Reads `/etc/passwd` and `/etc/group`; for names that are not there (LDAP, SSSD) asks `getent`, because a static
+//! Reads `/etc/passwd` and `/etc/group`. For names that are missing there (LDAP, SSSD), runs `getent`, because a static
 //! program cannot load the node's name services.
 
 use std::{
@@ -21,7 +21,7 @@ use crate::{
     world::{ReadError, World},
 };
 
-/// Why nobody was found.
+/// A failed look-up of a user or group, or a failed switch to one.
 #[derive(Debug, thiserror::Error)]
 pub enum UserError {
     #[error("there is no user `{0}` on this node")]
@@ -42,7 +42,7 @@ pub struct Identity {
     pub name: String,
     pub uid: u32,
     pub gid: u32,
-    /// All groups, the primary one included.
+    /// All groups, including the primary one.
     pub groups: Vec<u32>,
     pub home: PathBuf,
 }
@@ -53,10 +53,10 @@ impl Identity {
         (Uid::from_raw(self.uid), Gid::from_raw(self.gid), groups)
     }
 
-    /// Whether this process may act as the user at all.
+    /// Checks that this process may act as the user.
     ///
     /// # Errors
-    /// It is neither root nor that user.
+    /// If it runs as neither root nor that user.
     pub fn can_act(&self) -> Result<(), UserError> {
         let own = rustix::process::geteuid();
         if own.is_root() || own.as_raw() == self.uid {
@@ -65,12 +65,12 @@ impl Identity {
         Err(UserError::NotRoot(self.name.clone()))
     }
 
-    /// Does `work` on a thread that reaches files with this user's rights.
+    /// Runs `work` on a thread with this user's file access rights.
     ///
     /// Only the effective ids change: a thread with the user's real id could be signalled by that user.
     ///
     /// # Errors
-    /// The kernel does not let this process act as the user.
+    /// If the kernel does not let this process act as the user.
     pub fn with_rights<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, UserError> {
         if self.uid == rustix::process::geteuid().as_raw() {
             return Ok(work());
@@ -96,10 +96,10 @@ impl Identity {
     }
 }
 
-/// Does `work` with the rights that the process has of its own, on a thread that acts as another user.
+/// Runs `work` with the process's own rights, from a thread that acts as another user.
 ///
 /// # Errors
-/// The kernel does not give the rights back.
+/// If the kernel does not restore the rights.
 pub fn with_own_rights<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, UserError> {
     let (real, group) = (rustix::process::getuid(), rustix::process::getgid());
     if rustix::process::geteuid() == real {
@@ -107,7 +107,7 @@ pub fn with_own_rights<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, Us
     }
     let failed = |source: io::Error| UserError::Switch { name: format!("uid {}", real.as_raw()), source };
     std::thread::scope(|scope| {
-        // Why a thread: it starts with the ids of this one, and only its own are changed.
+        // A new thread starts with the ids of this one, and can change them alone.
         let thread = scope.spawn(move || {
             set_thread_res_uid(None, real, None)
                 .and_then(|()| set_thread_res_gid(None, group, None))
@@ -123,9 +123,9 @@ pub fn with_own_rights<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, Us
 #[derive(Clone, Debug)]
 pub struct Users {
     etc: PathBuf,
-    /// Whether `getent` is asked for names that the files lack.
+    /// Whether `getent` looks up names that the files lack.
     services: bool,
-    /// Where the files are read; a prediction sees users that an earlier task would make.
+    /// Where the files are read; a prediction includes users that an earlier task would create.
     world: World,
 }
 
@@ -161,7 +161,7 @@ impl Account {
     }
 }
 
-/// Name, id, members.
+/// Parses the name, id and members of a group.
 fn group_line(line: &str) -> Option<(&str, u32, &str)> {
     let mut fields = line.split(':');
     let name = fields.next()?;
@@ -174,7 +174,7 @@ impl Users {
         Self { etc: etc.to_owned(), services: etc == Path::new("/etc"), world: World::real() }
     }
 
-    /// The same users as another world has them.
+    /// Returns the same users, read in another world.
     #[must_use]
     pub fn seen_in(&self, world: &World) -> Self {
         Self { world: world.clone(), ..self.clone() }
@@ -190,14 +190,14 @@ impl Users {
         }
     }
 
-    /// Whether an earlier task of a prediction would remove a line that the node still has.
+    /// Whether an earlier task of a prediction would remove a line that still exists on the node.
     fn removed(&self, database: &str, key: &str) -> bool {
         let real = || std::fs::read(self.etc.join(database)).unwrap_or_default();
         self.world.predicts()
             && String::from_utf8_lossy(&real()).lines().any(|line| line.split(':').next() == Some(key))
     }
 
-    /// A line of a database that the files lack, such as one of LDAP; none where nothing but the files counts.
+    /// Looks up an entry that the files lack, such as one of LDAP; `None` if only the files count.
     pub fn getent(&self, database: &str, key: &str) -> Option<String> {
         if !self.services || key.starts_with('-') || self.removed(database, key) {
             return None;
@@ -225,10 +225,10 @@ impl Users {
             .ok_or_else(|| UserError::NoUser(name.to_owned()))
     }
 
-    /// The identity of a user, by name or number.
+    /// Returns the identity of a user, by name or number.
     ///
     /// # Errors
-    /// Nobody has that name, or the files cannot be read.
+    /// If there is no such user, or the files cannot be read.
     pub fn identity(&self, name: &str) -> Result<Identity, UserError> {
         let entry = self.user_entry(name)?;
         let text = self.read("group").unwrap_or_default();
@@ -246,10 +246,10 @@ impl Users {
         Ok(Identity { name: entry.name, uid: entry.uid, gid: entry.gid, groups, home: entry.home.into() })
     }
 
-    /// The number of an owner given by name or number.
+    /// Returns the number of an owner given by name or number.
     ///
     /// # Errors
-    /// Nobody has that name.
+    /// If there is no such user.
     pub fn uid(&self, owner: &str) -> Result<u32, UserError> {
         match self.user_entry(owner) {
             Ok(entry) => Ok(entry.uid),
@@ -257,10 +257,10 @@ impl Users {
         }
     }
 
-    /// The number of a group given by name or number.
+    /// Returns the number of a group given by name or number.
     ///
     /// # Errors
-    /// No group has that name.
+    /// If there is no such group.
     pub fn gid(&self, group: &str) -> Result<u32, UserError> {
         let text = self.read("group")?;
         if let Some((_, gid, _)) = text.lines().filter_map(group_line).find(|(name, ..)| *name == group) {

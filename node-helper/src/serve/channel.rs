@@ -1,4 +1,4 @@
-//! The way out: frames on standard output, one whole frame at a time.
+//! The output channel: writes whole frames to standard output.
 
 use std::{
     io::{self, Write},
@@ -12,7 +12,7 @@ use gpufleet_protocol::{
 
 /// Writes replies from any thread.
 ///
-/// Writing blocks while the controller does not read, which bounds what is held; the watchdog ends a helper whose
+/// Writing blocks while the controller does not read, which bounds the memory used; the watchdog ends a helper whose
 /// controller stays silent.
 pub struct Channel {
     out: Mutex<Box<dyn Write + Send>>,
@@ -24,7 +24,7 @@ impl Channel {
     }
 
     /// # Errors
-    /// The controller has gone.
+    /// If the controller has closed the connection.
     pub fn preamble(&self) -> io::Result<()> {
         let mut out = self.out.lock().unwrap_or_else(PoisonError::into_inner);
         out.write_all(PREAMBLE)?;
@@ -34,7 +34,7 @@ impl Channel {
     /// Sends a reply; a reply too large for a frame becomes an error that says so.
     ///
     /// # Errors
-    /// The controller has gone.
+    /// If the controller has closed the connection.
     pub fn send(&self, id: u64, reply: Reply) -> io::Result<()> {
         let encode =
             |reply: Reply| Frame::message(&Envelope { id, body: reply }).and_then(|frame| frame.encode());

@@ -1,4 +1,4 @@
-//! Takes away what the helper left on the node: its state directory and its own file.
+//! Removes what the helper keeps on the node: its state directory and its own file.
 
 use std::{
     fs, io,
@@ -10,10 +10,10 @@ use crate::os::{
     tree,
 };
 
-/// Removes the state directory, and the pushed file with other versions of it and their folder.
+/// Removes the state directory, the pushed file, other versions of it, and their folder.
 ///
 /// # Errors
-/// Something could not be removed; the rest is gone.
+/// If something cannot be removed; the rest is removed.
 pub fn clean(state_dir: &Path) -> Result<(), FileError> {
     let state = match tree::remove_all(state_dir, &|| true) {
         Err(error) if error.source.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -27,7 +27,7 @@ fn own_file() -> Option<PathBuf> {
     fs::read_link("/proc/self/exe").ok()
 }
 
-/// The name of a pushed file holds its digest; nothing else is ever removed.
+/// Whether the name holds a digest, as that of a pushed file does; no other file is ever removed.
 fn is_pushed(path: &Path) -> bool {
     let Some(name) = path.file_name().and_then(|name| name.to_str()) else { return false };
     name.split(|c: char| !c.is_ascii_hexdigit()).any(|part| part.len() == 64)
@@ -44,7 +44,7 @@ fn remove_pushed(path: &Path) -> Result<(), FileError> {
             folder.spot(&name).remove().at("remove", folder.path().join(&name))?;
         }
     }
-    // Why ignored: a folder that holds something else is not ours to remove.
+    // Ignored, because a folder with other content must stay.
     let _ = place.remove_dir();
     Ok(())
 }

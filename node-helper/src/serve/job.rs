@@ -1,8 +1,8 @@
-//! Jobs: an operation in a process of its own, which neither the end of the helper nor that of the connection ends.
+//! Jobs: operations in a process of their own, which outlive the helper and the connection.
 //!
 //! The helper prepares a job, marks the operation as begun, starts a process in its own session and answers at once.
-//! That process does the operation as a session would, and leaves the outcome beside it ([`crate::state::jobs`]).
-//! Invariant: asked again under the same id, a job is found and never begins twice.
+//! That process performs the operation as a session would, and stores the outcome ([`crate::state::jobs`]). Invariant:
+//! asked again under the same id, a job is found and never begins twice.
 
 use std::{
     io,
@@ -34,15 +34,15 @@ use crate::{
     tasks::reboot,
 };
 
-/// How long the process of a job may take to begin.
+/// Time for the process of a job to begin.
 const BEGINNING: Duration = Duration::from_secs(10);
-/// How often the end of a job is looked for.
+/// Interval at which the end of a job is polled.
 const TICK: Duration = Duration::from_millis(50);
 
 /// Begins a job, or finds the one that began under the request's id.
 ///
 /// # Errors
-/// It cannot be done by itself, could not be started, or began before and is forgotten.
+/// If the operation cannot run as a job, cannot be started, or began before and its job was removed.
 pub fn start(
     job: &JobStart,
     request: &OpRequest,
@@ -97,7 +97,7 @@ pub fn start(
     let until = Instant::now() + BEGINNING;
     while !jobs.has_begun(&jid) {
         if matches!(jobs.look(&jid), Ok(Look::Prepared)) && !jobs.has_begun(&jid) {
-            // Why: its order may hold secrets, and nobody does it any more.
+            // The order may hold secrets, and will not be carried out any more.
             let _ = jobs.forget(&jid);
             return Err(Trouble::io("the process of the job ended before it began"));
         }
@@ -112,7 +112,7 @@ pub fn start(
     Ok(begun(&jobs, &jid))
 }
 
-/// Whether a job began of which only the spool knows; one that failed to begin did not.
+/// Whether only the spool knows that a job began; a job that failed to begin did not.
 fn has_begun(kept: &Spooled) -> bool {
     match kept {
         Spooled::Nothing => false,
@@ -139,7 +139,7 @@ fn begun(jobs: &Jobs, jid: &str) -> OpOutcome {
     outcome
 }
 
-/// What Ansible's `async_status` gives beside the job's own fields.
+/// Adds the fields that Ansible's `async_status` returns beside the job's own.
 fn with_streams(outcome: &mut OpOutcome) {
     for name in ["stdout", "stderr"] {
         outcome.data.entry(name).or_insert_with(|| json!(""));
@@ -153,7 +153,7 @@ fn failed(message: String) -> OpOutcome {
     outcome
 }
 
-/// Jobs whose end was told, and of which it is not known yet whether the controller has heard it.
+/// Jobs whose end was sent to the controller, which may not have received it yet.
 #[derive(Debug, Default)]
 pub struct Answered(Mutex<Vec<(PathBuf, String)>>);
 
@@ -165,10 +165,10 @@ impl Answered {
         }
     }
 
-    /// Takes what secret jobs said off the disk, once the next task shows that the controller has heard it; gives what
-    /// went wrong.
+    /// Removes the output of secret jobs from disk, once the next task shows that the controller has received it;
+    /// returns what went wrong.
     ///
-    /// Why not before: where the connection ends between the two, the job is asked for again.
+    /// Not earlier, because after a lost connection the controller asks for the job again.
     pub fn heard(&self, next: &OpRequest) -> Vec<String> {
         if next.op_id.is_empty() {
             return Vec::new();
@@ -184,10 +184,10 @@ impl Answered {
     }
 }
 
-/// Tells how a job is, or forgets it.
+/// Returns the state of a job, or removes the job.
 ///
 /// # Errors
-/// What is known of it cannot be read or removed.
+/// If the job's files cannot be read or removed.
 pub fn status(
     ask: &JobStatus,
     node: &Node<'_>,
@@ -244,7 +244,7 @@ pub fn status(
     Ok(outcome)
 }
 
-/// Whether an answer says that nobody knows the job.
+/// Whether an answer says that the job is unknown.
 pub fn is_missing(outcome: &OpOutcome) -> bool {
     matches!(outcome.status, OpStatus::Failed { kind: FailureKind::Missing, .. })
         && outcome.data.contains_key("ansible_job_id")
@@ -286,7 +286,7 @@ fn forget(jobs: &Jobs, ask: &JobStatus, look: &Look, mode: Mode, file: &str) -> 
     Ok(outcome)
 }
 
-/// What the process of a job is told.
+/// The arguments of a job's process.
 #[derive(Clone, Debug)]
 pub struct Options {
     pub roots: Roots,
@@ -294,7 +294,7 @@ pub struct Options {
     pub jid: String,
 }
 
-/// Does a job to its end; the process that the helper started.
+/// Carries out a job; runs in the process that the helper started.
 pub fn carry_out(options: &Options) -> ExitCode {
     let jobs = Jobs::of(&options.state_dir);
     let Ok(order) = jobs.begin(&options.jid) else { return ExitCode::FAILURE };
@@ -309,7 +309,7 @@ pub fn carry_out(options: &Options) -> ExitCode {
         outcome.data.insert("msg".to_owned(), json!(JOB_TIMED_OUT));
     }
     let kept = jobs.finish(&options.jid, &outcome).or_else(|error| {
-        // Why once more: what it said may be what the disk has no room for.
+        // A shorter outcome, because the disk may have no room for the output.
         let kind = FailureKind::Io;
         let short = OpOutcome::failed(kind, format!("it ended, and what it said cannot be kept: {error}"));
         jobs.finish(&options.jid, &short)

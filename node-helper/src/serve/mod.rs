@@ -1,7 +1,7 @@
 //! The serving loop: hello, requests in, replies out, and the end.
 //!
-//! Ends, children too, when the channel closes, when the controller says nothing for too long, when a newer epoch
-//! takes the node over, or when it is told to. A watchdog thread sees to that even while the reader is blocked.
+//! The helper and its children end when the channel closes, when the controller is silent for too long, when a newer
+//! epoch takes the node over, or on request. A watchdog thread ensures this even while the reader is blocked.
 
 pub mod channel;
 mod clean;
@@ -33,20 +33,20 @@ use crate::{
     tasks::reboot,
 };
 
-/// How long operations get to stop when the helper ends.
+/// Time for operations to stop when the helper ends.
 const FAREWELL: Duration = Duration::from_secs(4);
 
-/// How the helper serves.
+/// The arguments of `serve`.
 #[derive(Clone, Debug)]
 pub struct Options {
     pub roots: Roots,
-    /// Silent time after which the helper ends.
+    /// Time without a frame after which the helper ends.
     pub heartbeat_timeout: Duration,
-    /// Instead of the usual state directory.
+    /// Replaces the usual state directory.
     pub state_dir: Option<PathBuf>,
-    /// The controller's own machine under the name of this host; others may stand for it too.
+    /// The host name that the controller's own machine is used under; it may have several.
     pub local: Option<String>,
-    /// SHA-256 of the file that runs, where who started it has verified it; left out, the helper reads itself.
+    /// SHA-256 of the running file, if the process that started it has verified it; otherwise the helper computes it.
     pub verified: Option<String>,
 }
 
@@ -62,7 +62,7 @@ impl Default for Options {
     }
 }
 
-/// SHA-256 of the file that runs.
+/// Returns the SHA-256 of the running file.
 fn own_digest() -> io::Result<String> {
     files::sha256_of(std::fs::File::open("/proc/self/exe")?).map(|(digest, _)| digest)
 }
@@ -82,7 +82,7 @@ fn hello(options: &Options) -> io::Result<Hello> {
 enum End {
     /// The channel closed, or the controller asked for it.
     Orderly,
-    /// What came was no frame.
+    /// The input was no valid frame.
     Garbage,
 }
 
@@ -156,7 +156,7 @@ fn read_requests(session: &Arc<Session>, heard: &Mutex<Instant>) -> End {
     }
 }
 
-/// Deals with one frame; false when the helper has to end.
+/// Handles one frame; returns `false` when the helper has to end.
 fn take(session: &Arc<Session>, frame: Frame) -> bool {
     let bytes = match frame {
         Frame::Data { stream, bytes } => {
@@ -221,7 +221,7 @@ fn take(session: &Arc<Session>, frame: Frame) -> bool {
     true
 }
 
-/// Ends the helper when its controller is silent or was replaced, and answers for what never ends.
+/// Ends the helper when its controller is silent or was replaced, and answers for operations that never end.
 #[expect(
     clippy::exit,
     reason = "the reader may be blocked for ever, so only this thread can end the process"
@@ -231,7 +231,7 @@ fn watch(session: &Session, heard: &Mutex<Instant>, ending: &AtomicBool, timeout
     loop {
         std::thread::sleep(Duration::from_millis(100));
         if ending.load(Ordering::Relaxed) {
-            // The reader is stopping its operations; a write that blocks for ever must not keep the process.
+            // The reader is stopping its operations; a blocked write must not keep the process alive.
             session.stop_all(FAREWELL);
             std::thread::sleep(Duration::from_secs(2));
             std::process::exit(1);

@@ -1,7 +1,7 @@
-//! What is shared by the operations of one session: who opened it, what runs, what is assumed.
+//! The shared state of a session's operations: who opened it, what runs, what is assumed.
 //!
-//! Invariants: an operation is answered exactly once; nothing is changed by a session that only reads, or that was
-//! fenced; operations that disturb run one at a time.
+//! Invariants: an operation is answered exactly once; a session that only reads, or that was fenced, changes nothing;
+//! disruptive operations run one at a time.
 
 use std::{
     collections::HashMap,
@@ -47,20 +47,20 @@ use crate::{
     world::{Overlay, World},
 };
 
-/// How long an operation may go on after its time before it is answered for.
+/// Time after its deadline at which an operation is answered without waiting for its end.
 const OVERDUE: Duration = Duration::from_secs(6);
-/// How long it may take to start what an earlier run left stopped.
+/// Time limit for starting services that an earlier run left stopped.
 const PUTTING_BACK: Duration = Duration::from_secs(120);
-/// How long an operation that disturbs may take to come to a safe point when the helper ends.
+/// Time for a disruptive operation to reach a safe point when the helper ends.
 const SAFE_POINT: Duration = Duration::from_secs(120);
-/// The most operations at one time.
+/// Largest number of concurrent operations.
 const MOST_OPERATIONS: usize = 128;
 
 /// An opened session.
 struct Opening {
     open: Open,
     state_dir: PathBuf,
-    /// Whether the state directory is there.
+    /// Whether the state directory exists.
     exists: bool,
     lock: Option<Lock>,
     record: Record,
@@ -79,15 +79,15 @@ pub struct Session {
     users: Users,
     overlay: Overlay,
     opening: Mutex<Option<Arc<Opening>>>,
-    /// The GPUs, once something asked for them.
+    /// The GPUs, opened at their first use.
     pub gpus: Mutex<Option<Gpus>>,
-    /// What stays on the node when it is drained, as the controller last said.
+    /// What stays on the node during a drain, as the controller last said.
     staying: Mutex<Staying>,
     disturbing: Mutex<()>,
     running: Mutex<HashMap<u64, Running>>,
     closing: AtomicBool,
     answered: job::Answered,
-    /// What an earlier run left behind and could not be mended, told with the next outcome.
+    /// What an earlier run left behind and could not be repaired; reported with the next outcome.
     leftovers: Mutex<Vec<String>>,
 }
 
@@ -95,7 +95,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Waits for a turn until the deadline.
+/// Waits for a mutex until the deadline.
 fn turn<'a, T>(mutex: &'a Mutex<T>, deadline: &Deadline) -> Result<MutexGuard<'a, T>, Trouble> {
     loop {
         match mutex.try_lock() {
@@ -117,7 +117,7 @@ fn turn<'a, T>(mutex: &'a Mutex<T>, deadline: &Deadline) -> Result<MutexGuard<'a
 impl Session {
     pub fn new(channel: Channel, roots: Roots, place: dir::Place) -> Self {
         let etc = roots.path("/etc");
-        // Why: a stand-in root need not have users of its own.
+        // A replaced root need not have users of its own.
         let users = if etc.join("passwd").exists() { Users::of(&etc) } else { Users::of("/etc".as_ref()) };
         Self {
             channel,
@@ -141,7 +141,7 @@ impl Session {
         lock(&self.opening).clone()
     }
 
-    /// Opens the session; gives the reply.
+    /// Opens the session, and returns the reply.
     pub fn open(self: &Arc<Self>, open: Open) -> Reply {
         if self.opening().is_some() {
             return Reply::Error { message: "the session is open already".to_owned() };
@@ -184,7 +184,7 @@ impl Session {
             let jobs = Jobs::of(&state_dir);
             jobs.prune();
             if !open.guest {
-                // Why ignored: what cannot be written now, the end of this run tries again.
+                // Ignored, because the end of this run tries again.
                 let _ = jobs.close(Some(&open.holder.run));
             }
         }
@@ -192,7 +192,7 @@ impl Session {
         Ok(Opening { open, state_dir, exists, lock, record })
     }
 
-    /// Starts what a helper that was killed had stopped, beside the reader, which must go on hearing heartbeats.
+    /// Starts what a killed helper had stopped; on another thread, because the reader must keep reading heartbeats.
     fn put_back(self: &Arc<Self>, opening: &Arc<Opening>) {
         if !Gpus::new(settings(opening)).has_leftovers() {
             return;
@@ -208,7 +208,7 @@ impl Session {
             lock(&session.leftovers).extend(problems);
         });
         match thread {
-            // Why wait: an operation that comes next must find the GPUs taken.
+            // Waits, so that the next operation finds the GPUs taken.
             Ok(_) => {
                 let _ = holds.recv_timeout(Duration::from_secs(1));
             }
@@ -217,7 +217,7 @@ impl Session {
         }
     }
 
-    /// Whether the session may remove what the helper left on the node; gives the state directory.
+    /// Returns the state directory if the session may remove what the helper keeps on the node, or why not.
     pub fn cleanable(&self) -> Result<PathBuf, String> {
         match self.opening() {
             Some(opening) if opening.open.writes && !opening.open.guest => {
@@ -231,7 +231,7 @@ impl Session {
         }
     }
 
-    /// What became of an operation of this session's run; gives the reply.
+    /// Returns the reply with the outcome of an operation of this session's run.
     pub fn recall(&self, op_id: &str) -> Reply {
         let Some(opening) = self.opening() else {
             return Reply::Error { message: "the session is not open".to_owned() };
@@ -251,7 +251,7 @@ impl Session {
         opening.lock.as_ref().is_some_and(|lock| matches!(lock.is_current(), Ok(false)))
     }
 
-    /// Throws assumptions away; gives the reply.
+    /// Drops the assumptions of predictions, and returns the reply.
     pub fn forget_predictions(&self) -> Reply {
         self.with_idle_gpus(|gpus| {
             self.overlay.forget();
@@ -261,7 +261,7 @@ impl Session {
         })
     }
 
-    /// Assumes an activation in predictions from here on; gives the reply.
+    /// Assumes an activation in later predictions, and returns the reply.
     pub fn assume_activation(&self, class: Disruption) -> Reply {
         self.with_idle_gpus(|gpus| {
             self.overlay.activate(class, &self.roots);
@@ -274,7 +274,7 @@ impl Session {
         })
     }
 
-    /// Why no waiting: the reader calls this, and a reader that waits hears no heartbeat.
+    /// Runs `work` without waiting for the GPUs, because the reader calls this and must keep reading heartbeats.
     fn with_idle_gpus(&self, work: impl FnOnce(&mut Option<Gpus>)) -> Reply {
         match self.gpus.try_lock() {
             Ok(mut gpus) => work(&mut gpus),
@@ -287,7 +287,7 @@ impl Session {
         Reply::Done
     }
 
-    /// Starts an operation on a thread of its own.
+    /// Starts an operation on a new thread.
     pub fn start(self: &Arc<Self>, id: u64, request: OpRequest) {
         let deadline = Deadline::after(Duration::from_secs(request.timeout_s.clamp(1, 7 * 24 * 3600)));
         let refusal = {
@@ -323,7 +323,7 @@ impl Session {
     }
 
     fn answer(&self, id: u64, mut outcome: OpOutcome) {
-        // Why under one condition: whoever removes the entry answers, so nobody answers twice.
+        // Whoever removes the entry answers, so that no operation is answered twice.
         let ours = lock(&self.running).remove(&id).is_some();
         if ours {
             outcome.warnings.append(&mut lock(&self.leftovers));
@@ -337,7 +337,7 @@ impl Session {
         }
     }
 
-    /// Answers for operations that do not end although their time is up, for example in a dead file system.
+    /// Answers for operations that do not end in time, for example on a dead file system.
     pub fn answer_overdue(&self) {
         let mut overdue = Vec::new();
         for (id, running) in lock(&self.running).iter_mut() {
@@ -356,8 +356,7 @@ impl Session {
         }
     }
 
-    /// Stops every operation and waits a moment for them; longer for one that disturbs, which must not be left half
-    /// done.
+    /// Stops all operations and waits for them; longer for a disruptive one, which must not be left half done.
     pub fn stop_all(&self, wait: Duration) {
         self.closing.store(true, Ordering::Relaxed);
         for running in lock(&self.running).values() {
@@ -372,18 +371,18 @@ impl Session {
         }
     }
 
-    /// The controller has all that it wants: what secret jobs said goes.
+    /// Removes the output of secret jobs: the controller needs nothing more.
     pub fn close_jobs(&self) {
         if let Some(opening) = self.opening()
             && opening.open.writes
             && !opening.open.guest
         {
-            // Why ignored: nobody is left to be told, and the next run tries again.
+            // Ignored, because the controller does not read any more; the next run tries again.
             let _ = Jobs::of(&opening.state_dir).close(None);
         }
     }
 
-    /// Gives the lock and what the GPU side holds back.
+    /// Releases the lock and the GPUs.
     pub fn release(&self) {
         *lock(&self.opening) = None;
         if let Ok(mut gpus) = self.gpus.try_lock() {
@@ -391,7 +390,7 @@ impl Session {
         }
     }
 
-    /// Does one operation for a session that has gone; the process of a job calls it.
+    /// Performs one operation for a session that has ended; the process of a job calls it.
     pub fn alone(
         &self,
         open: Open,
@@ -466,7 +465,7 @@ impl Session {
             }
             self.begin(opening, request, began)
         };
-        // Why own rights: a task's user reads neither the lock nor the spool.
+        // With the helper's own rights, because a task's user can read neither the lock nor the spool.
         let gate = |needs: Disruption| users::with_own_rights(|| checked(needs))?;
         let asker = Asker { id, streams: &self.streams, channel: &self.channel };
         let progress = |text: String| {
@@ -511,7 +510,7 @@ impl Session {
                 let status = |dir| job::status(ask, &node, request.mode, dir, &self.answered);
                 let found = status(state_dir)?;
                 match node.user.as_ref().filter(|_| job::is_missing(&found)) {
-                    // Why: an earlier play without `become` began its jobs as its user alone.
+                    // An earlier play without `become` began its jobs as its own user.
                     Some(user) => {
                         let theirs = dir::of_home(&user.home);
                         let other = declared.act(|| status(Some(&theirs)))?;
@@ -580,7 +579,7 @@ impl Session {
         })
     }
 
-    /// Looks once more, right before the node goes down, whether anything works on it. Not knowing is being busy.
+    /// Checks once more, right before a reboot, that nothing works on the node. An unknown state counts as busy.
     fn refuse_busy(&self, opening: &Opening, deadline: &Deadline) -> Result<(), Trouble> {
         let mut gpus = turn(&self.gpus, deadline)?;
         let staying = lock(&self.staying).clone();
@@ -594,7 +593,7 @@ impl Session {
         }
     }
 
-    /// Runs the checks, the GPUs read once for all of them.
+    /// Runs the checks; the GPUs are read once for all of them.
     fn health(
         &self,
         wanted: &HealthRequest,
@@ -611,7 +610,7 @@ impl Session {
         Ok(health::report(wanted, seen.as_ref(), &self.roots, deadline))
     }
 
-    /// Whether what becomes of a request is kept for a controller that loses the answer.
+    /// Returns the spool if the outcome of a request is kept for a controller that loses the answer.
     fn spool(opening: &Opening, request: &OpRequest) -> Option<(Spool, Durability)> {
         let effect = request.op.operation().effect();
         let keeps = request.mode == Mode::Apply
@@ -622,14 +621,14 @@ impl Session {
         keeps.then(|| (Spool::of(&opening.state_dir), durability))
     }
 
-    /// Leaves the mark that an operation began, right before it acts for the first time.
+    /// Marks an operation as begun, right before its first change.
     fn begin(&self, opening: &Opening, request: &OpRequest, began: &AtomicBool) -> Result<(), Trouble> {
         let Some((spool, durability)) = Self::spool(opening, request) else { return Ok(()) };
         if began.swap(true, Ordering::Relaxed) {
             return Ok(());
         }
         match spool.begin(&opening.open.holder.run, &request.op_id, durability) {
-            // Why not for the others: they can be asserted again, and the disk may be what they mend.
+            // Other operations go on: they can be repeated, and may be about to repair the disk.
             Err(error) if durability == Durability::Disk => Err(Trouble::io(format!(
                 "nothing was done, because a resumed run could not tell that it was: {error}"
             ))),
@@ -637,7 +636,7 @@ impl Session {
         }
     }
 
-    /// Leaves a result in the spool before it is answered.
+    /// Stores a result in the spool before it is sent.
     fn keep(&self, opening: &Opening, request: &OpRequest, mut outcome: OpOutcome, began: bool) -> OpOutcome {
         let Some((spool, durability)) = Self::spool(opening, request) else { return outcome };
         let run = &opening.open.holder.run;
@@ -654,14 +653,14 @@ impl Session {
         let durability = if began { durability } else { Durability::Process };
         let kept = if request.secret { without_output(&outcome) } else { outcome.clone() };
         if let Err(error) = spool.keep(run, &request.op_id, kept, durability) {
-            // Why only a warning: it has happened, and saying that it failed would be wrong.
+            // Only a warning: the operation has happened, so it must not be reported as failed.
             outcome.warnings.push(format!("the result is not kept for a resumed run: {error}"));
         }
         outcome
     }
 }
 
-/// Whether no newer controller took the node over, asked before every act that disturbs.
+/// Checks that no newer controller took the node over; called before every disruptive step.
 fn fence(opening: &Opening) -> Result<(), String> {
     match opening.lock.as_ref().map(Lock::is_current) {
         None | Some(Ok(true)) => Ok(()),
@@ -676,7 +675,7 @@ fn settings(opening: &Opening) -> Settings {
     Settings { state_dir: opening.state_dir.clone(), record: opening.record.clone() }
 }
 
-/// What may be disturbed: the permit's class, if the permit is this session's.
+/// Returns the class that may be disrupted: the permit's, if the permit belongs to this session.
 fn allowed(permit: Option<&Permit>, open: &Open) -> Result<Disruption, Trouble> {
     match permit {
         None => Ok(Disruption::Live),
@@ -688,7 +687,7 @@ fn allowed(permit: Option<&Permit>, open: &Open) -> Result<Disruption, Trouble> 
     }
 }
 
-/// A failure that came because the operation was told to stop says so.
+/// Reports a failure as cancelled if the operation was told to stop.
 fn settled(mut outcome: OpOutcome, deadline: &Deadline) -> OpOutcome {
     if let OpStatus::Failed { kind: kind @ (FailureKind::Io | FailureKind::TimedOut), .. } =
         &mut outcome.status
@@ -716,7 +715,7 @@ impl Declared<'_> {
         })
     }
 
-    /// Does something that is no declaration with the rights of the task's user.
+    /// Runs `work`, which is no declarative kind, with the rights of the task's user.
     fn act(&self, work: impl FnOnce() -> Result<OpOutcome, Trouble> + Send) -> Result<OpOutcome, Trouble> {
         match &self.node.user {
             Some(user) => user.with_rights(work)?,

@@ -1,7 +1,7 @@
 //! Content on its way from the controller to the operation that asked for it.
 //!
-//! The reader of the channel hands pieces to a short queue; the operation writes them to disk as they come. A slow
-//! disk holds the reader back, and with it the controller, so content is never held as a whole.
+//! The reader of the channel passes pieces to a short queue, from which the operation writes them to disk. A slow disk
+//! blocks the reader, and so the controller; content is never held in memory as a whole.
 
 use std::{
     collections::HashMap,
@@ -23,9 +23,9 @@ use crate::{
     os::files,
 };
 
-/// Pieces between reader and operation.
+/// Number of pieces between reader and operation.
 const QUEUE: usize = 4;
-/// How long the reader waits for an operation that takes no pieces, before it gives the stream up.
+/// How long the reader waits for an operation that takes no pieces before it gives up the stream.
 const STALLED: Duration = Duration::from_secs(20);
 
 enum Piece {
@@ -33,7 +33,7 @@ enum Piece {
     Refused(String),
 }
 
-/// The streams that are open.
+/// The open streams.
 #[derive(Default)]
 pub struct Streams {
     next: AtomicU32,
@@ -54,7 +54,7 @@ impl Streams {
 
     fn hand(&self, stream: u32, piece: Piece) {
         let sender = self.open.lock().unwrap_or_else(PoisonError::into_inner).get(&stream).cloned();
-        // Data of a stream that was given up is dropped: the controller cannot know yet.
+        // Dropped: the controller does not know yet that the stream was given up.
         let Some(sender) = sender else { return };
         let since = Instant::now();
         let mut piece = piece;
@@ -70,12 +70,12 @@ impl Streams {
         }
     }
 
-    /// A data frame came.
+    /// Passes on the bytes of a data frame.
     pub fn data(&self, stream: u32, bytes: Vec<u8>) {
         self.hand(stream, Piece::Data(bytes));
     }
 
-    /// The controller does not have the content.
+    /// Passes on that the controller does not have the content.
     pub fn refused(&self, stream: u32, reason: String) {
         self.hand(stream, Piece::Refused(reason));
     }

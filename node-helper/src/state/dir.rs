@@ -1,4 +1,4 @@
-//! The state directory: where it is, and that nobody else can write it.
+//! The state directory: its path, and the check that no other user can write it.
 
 use std::{
     fs, io,
@@ -24,23 +24,23 @@ pub enum StateDirError {
     NoPlace,
 }
 
-/// What the helper was told of its state directory.
+/// What the command line says about the state directory.
 #[derive(Clone, Debug, Default)]
 pub struct Place {
-    /// Instead of the usual one.
+    /// Replaces the usual path.
     pub given: Option<PathBuf>,
-    /// The host that the controller's own machine stands for.
+    /// The host name that the controller's own machine is used under.
     pub local: Option<String>,
 }
 
-/// Where the state directory of this user is or would be.
+/// Returns the path of this user's state directory, which need not exist.
 ///
-/// Root's is `/var/lib/gpufleet`, another user's is in that user's home unless `/var/lib/gpufleet` is theirs. On the
-/// controller's own machine each host has its own below it, since several may stand for the one machine; `localhost`
-/// is the machine itself. There `XDG_STATE_HOME` counts, as for the controller.
+/// Root's is `/var/lib/gpufleet`; another user's is in that user's home, unless `/var/lib/gpufleet` is theirs. On the
+/// controller's own machine, each host has its own directory below it, as several hosts may stand for that machine;
+/// `localhost` is the machine itself. There `XDG_STATE_HOME` counts, as for the controller.
 ///
 /// # Errors
-/// A user without a home.
+/// If the user has no home.
 pub fn locate(roots: &Roots, place: &Place) -> Result<PathBuf, StateDirError> {
     if let Some(path) = &place.given {
         return Ok(path.clone());
@@ -65,15 +65,15 @@ fn of_user(roots: &Roots) -> Result<PathBuf, StateDirError> {
     Ok(of_home(&home.ok_or(StateDirError::NoPlace)?))
 }
 
-/// The state directory of a user who is not root.
+/// Returns the state directory of a user who is not root.
 pub fn of_home(home: &Path) -> PathBuf {
     home.join(".local/state/gpufleet-node")
 }
 
-/// Whether the directory is there and safe to use.
+/// Whether the directory exists and is safe to use.
 ///
 /// # Errors
-/// Something else is there, or others can write to it.
+/// If something else is there, or others can write to it.
 pub fn check(path: &Path) -> Result<bool, StateDirError> {
     let meta = match fs::symlink_metadata(path) {
         Ok(meta) => meta,
@@ -97,10 +97,10 @@ pub fn check(path: &Path) -> Result<bool, StateDirError> {
     Ok(true)
 }
 
-/// Makes the directory with mode 0700, or checks the one there is.
+/// Creates the directory with mode 0700, or checks the existing one.
 ///
 /// # Errors
-/// As [`check`]; or the disk is full or read-only.
+/// As [`check`], and if the disk is full or read-only.
 pub fn make(path: &Path) -> Result<(), StateDirError> {
     if check(path)? {
         let private = Ownership { mode: Some(0o700), ..Ownership::default() };

@@ -1,12 +1,12 @@
-//! Operations that outlive the helper which was asked for them: what is to be done, that it began, what came of it.
+//! Operations that outlive the helper that started them: their order, their start and their outcome.
 //!
-//! A folder a job below `jobs`, named by an id that run and operation give, so that a resumed run finds the same one.
-//! `order.json` is what is to be done, until it begins; `began.json` is made once and never again, which is what keeps a
-//! job from beginning twice; `result.json` is its outcome. Its own process keeps `lock` for as long as it lives.
-//! Bounded by number and age; a job that runs is never removed. Only the helper's user can read any of it.
+//! Each job has a folder below `jobs`. Its id is derived from run and operation, so that a resumed run finds the same
+//! one. `order.json` says what to do, until it begins. `began.json` is created exclusively, which keeps a job from
+//! beginning twice. `result.json` is the outcome. The job's process holds `lock` while it lives. Jobs are bounded by
+//! number and age; a running job is never removed. Only the helper's user can read any of it.
 //!
-//! What a secret job said (`no_log`; its folder has the mark `secret`) is there until somebody asked for it, its run
-//! ended or another run came (the mark `closed`), whichever is first; what stays is how it ended.
+//! The output of a secret job (`no_log`; its folder has the mark `secret`) is kept until it is asked for, its run ends
+//! or another run comes (the mark `closed`), whichever is first; how it ended is kept.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -35,37 +35,37 @@ const OLDEST: Duration = Duration::from_secs(7 * 24 * 3600);
 const RESULT: &str = "result.json";
 /// Marks a job whose output is secret.
 const SECRET: &str = "secret";
-/// Marks a secret job that nobody asks for any more.
+/// Marks a secret job whose output will not be asked for any more.
 const CLOSED: &str = "closed";
-/// More than any outcome has, in bytes.
+/// Larger than any outcome, in bytes.
 const LIMIT: u64 = 64 * 1024 * 1024;
 
-/// What is to be done, and for whom.
+/// The operation of a job, and the session that asked for it.
 #[derive(Serialize, Deserialize)]
 pub struct Order {
     pub open: Open,
     pub request: OpRequest,
-    /// The boot in which it is begun.
+    /// The boot in which it begins.
     pub boot_id: Option<String>,
 }
 
-/// That a job began.
+/// The record that a job began.
 #[derive(Serialize, Deserialize)]
 struct Began {
     pid: u32,
     boot_id: Option<String>,
 }
 
-/// How a job is.
+/// The state of a job.
 #[derive(Debug)]
 pub enum Look {
-    /// Nothing is known of it.
+    /// No such job is known.
     Missing,
-    /// It was prepared, and has not begun.
+    /// It is prepared and has not begun.
     Prepared,
     Running,
     Finished(Box<OpOutcome>),
-    /// It began, its process is gone, and left no result; with the boot that it began in.
+    /// It began, and its process is gone without a result; with the boot in which it began.
     Lost {
         boot_id: Option<String>,
     },
@@ -77,7 +77,7 @@ pub struct Jobs {
     folder: PathBuf,
 }
 
-/// The id of an operation's job, in the form that Ansible's have.
+/// Returns the id of an operation's job, in the form of Ansible's ids.
 pub fn id(run: &str, op_id: &str) -> String {
     let digest = Sha256::digest(format!("job\n{run}\n{op_id}").as_bytes());
     let number = |bytes: &[u8]| bytes.iter().fold(0u64, |number, byte| number << 8 | u64::from(*byte));
@@ -91,22 +91,22 @@ impl Jobs {
         Self { folder: state_dir.join("jobs") }
     }
 
-    /// The folder of a job; none for a word that is no id, so that none can leave the place of jobs.
+    /// Returns the folder of a job; `None` if the text is no valid id, so that no id leads out of `jobs`.
     fn place(&self, jid: &str) -> Option<PathBuf> {
         let fits = |c: char| c.is_ascii_alphanumeric() || c == '.';
         let is_id = jid.starts_with(|c: char| c.is_ascii_alphanumeric()) && jid.chars().all(fits);
         (is_id && jid.len() <= 64).then(|| self.folder.join(jid))
     }
 
-    /// Where the outcome of a job is or would be.
+    /// Returns the path of a job's outcome, which need not exist.
     pub fn results_file(&self, jid: &str) -> PathBuf {
         self.place(jid).unwrap_or_else(|| self.folder.join("none")).join("result.json")
     }
 
-    /// How a job is now.
+    /// Returns the state of a job.
     ///
     /// # Errors
-    /// It cannot be read, which is not the same as not being there.
+    /// If it cannot be read, which does not mean that it is missing.
     pub fn look(&self, jid: &str) -> Result<Look, FileError> {
         let Some(place) = self.place(jid).filter(|place| place.is_dir()) else { return Ok(Look::Missing) };
         if let Some(outcome) = result(&place)? {
@@ -115,7 +115,7 @@ impl Jobs {
         if self.hold(jid)?.is_none() {
             return Ok(Look::Running);
         }
-        // Why again: it may have ended between the two looks.
+        // Read again, because the job may have ended between the two checks.
         if let Some(outcome) = result(&place)? {
             return Ok(Look::Finished(outcome));
         }
@@ -128,10 +128,10 @@ impl Jobs {
         })
     }
 
-    /// Writes down what is to be done, so that a process of its own can do it.
+    /// Stores an order, for the process that will carry it out.
     ///
     /// # Errors
-    /// The disk is full or read-only; nothing begins.
+    /// If the disk is full or read-only; then nothing begins.
     pub fn prepare(&self, jid: &str, order: &Order) -> Result<(), FileError> {
         let place = self.known(jid)?;
         let jobs = tree::make_dirs(self.folder.parent().unwrap_or(Path::new("/")))?.spot("jobs");
@@ -151,10 +151,10 @@ impl Jobs {
         self.place(jid).ok_or_else(none)
     }
 
-    /// The lock of a job, for whoever does it; none while another process has it.
+    /// Takes the lock of a job; `None` while another process holds it.
     ///
     /// # Errors
-    /// The disk is full or read-only.
+    /// If the disk is full or read-only.
     pub fn hold(&self, jid: &str) -> Result<Option<File>, FileError> {
         let path = self.known(jid)?.join("lock");
         let file = OpenOptions::new()
@@ -172,15 +172,15 @@ impl Jobs {
         }
     }
 
-    /// Whether it has begun, however it went on.
+    /// Whether it has begun, in whatever state it is now.
     pub fn has_begun(&self, jid: &str) -> bool {
         self.place(jid).is_some_and(|place| place.join("began.json").exists())
     }
 
-    /// Takes the order of a job; from here on it has begun, on disk, and nobody can begin it again.
+    /// Takes the order of a job. From then on the job has begun, on disk, and no other process can begin it.
     ///
     /// # Errors
-    /// It has begun before, there is no order, or the disk is full.
+    /// If it has begun before, there is no order, or the disk is full.
     pub fn begin(&self, jid: &str) -> Result<Order, FileError> {
         let place = self.known(jid)?;
         let (path, order_path) = (place.join("began.json"), place.join("order.json"));
@@ -193,15 +193,15 @@ impl Jobs {
         let mut file = once(&path).at("make", &path)?;
         file.write_all(&bytes).and_then(|()| file.sync_all()).at("write", &path)?;
         files::sync_folder(&path);
-        // Why: a command line may hold secrets, and nobody needs it any more.
+        // A command line may hold secrets, and the order is not needed any more.
         let _ = fs::remove_file(order_path);
         Ok(order)
     }
 
-    /// Calls a job off whose process has not come to begin it, and now never will; `false` where it has begun.
+    /// Calls off a job that has not begun, so that it never will; returns `false` if it has begun.
     ///
     /// # Errors
-    /// The disk is full or read-only: whether it begins is not known.
+    /// If the disk is full or read-only; then it may still begin.
     pub fn revoke(&self, jid: &str) -> Result<bool, FileError> {
         let place = self.known(jid)?;
         let path = place.join("began.json");
@@ -215,10 +215,10 @@ impl Jobs {
         }
     }
 
-    /// Keeps what came of a job.
+    /// Stores the outcome of a job.
     ///
     /// # Errors
-    /// The disk is full or read-only.
+    /// If the disk is full or read-only.
     pub fn finish(&self, jid: &str, outcome: &OpOutcome) -> Result<(), FileError> {
         let place = self.known(jid)?;
         let over = || place.join(SECRET).exists() && place.join(CLOSED).exists();
@@ -226,14 +226,14 @@ impl Jobs {
             return write(&place, &without_output(outcome));
         }
         write(&place, outcome)?;
-        // Why again: the session may have ended in between, when there was nothing to withhold yet.
+        // Checked again, because the session may have closed the job before there was a result to withhold.
         if over() { self.withhold(jid) } else { Ok(()) }
     }
 
-    /// Takes what a secret job said off the disk; how it ended stays.
+    /// Removes the output of a secret job from disk; how it ended is kept.
     ///
     /// # Errors
-    /// It cannot be written anew, and so was removed whole, or not even that.
+    /// If it cannot be rewritten; then it is removed as a whole, if that is possible.
     pub fn withhold(&self, jid: &str) -> Result<(), FileError> {
         let place = self.known(jid)?;
         if !place.join(SECRET).exists() {
@@ -246,10 +246,10 @@ impl Jobs {
         })
     }
 
-    /// Nobody collects any more what secret jobs say, but for those of a run that goes on.
+    /// Closes the secret jobs of all runs but one: their output will not be asked for any more.
     ///
     /// # Errors
-    /// The first one that cannot be written; the others are done.
+    /// The first failure; all other jobs are closed.
     pub fn close(&self, but: Option<&str>) -> Result<(), FileError> {
         let mut done = Ok(());
         for jid in self.all() {
@@ -258,7 +258,7 @@ impl Jobs {
             if but.is_some_and(|but| run == but.as_bytes()) || place.join(CLOSED).exists() {
                 continue;
             }
-            // Why the mark first: a job that ends right now sees it, or its result is seen here.
+            // The mark comes first: a job that ends at this moment sees it, or its result is seen here.
             let closed = files::replace_quickly(&place.join(CLOSED), b"").and_then(|()| self.withhold(&jid));
             done = done.and(closed);
         }
@@ -270,10 +270,10 @@ impl Jobs {
         names.filter_map(|entry| entry.file_name().into_string().ok()).collect()
     }
 
-    /// Forgets a job that does not run.
+    /// Removes a job that does not run.
     ///
     /// # Errors
-    /// It cannot be removed.
+    /// If it cannot be removed.
     pub fn forget(&self, jid: &str) -> Result<(), FileError> {
         let place = self.known(jid)?;
         match tree::remove_all(&place, &|| true) {
@@ -282,12 +282,12 @@ impl Jobs {
         }
     }
 
-    /// Jobs that run now.
+    /// Returns the jobs that run now.
     pub fn running(&self) -> Vec<String> {
         self.all().into_iter().filter(|jid| matches!(self.look(jid), Ok(Look::Running))).collect()
     }
 
-    /// Removes what is too old or too much of jobs that do not run.
+    /// Removes jobs that do not run and are too old or too many.
     pub fn prune(&self) {
         let now = SystemTime::now();
         let mut kept: Vec<(SystemTime, String)> = Vec::new();
@@ -307,7 +307,7 @@ impl Jobs {
     }
 }
 
-/// Makes the file that only one can make: whose it is decides whether a job begins.
+/// Creates a file exclusively: the process that succeeds owns the job's beginning.
 fn once(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
 }

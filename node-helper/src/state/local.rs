@@ -1,12 +1,12 @@
-//! The name of the host that the controller's own machine stands for, as the bootstrap hands it over.
+//! The host name that the controller's own machine is used under, as the bootstrap passes it.
 
-/// Longest name that is a folder's on every file system.
+/// Longest name that every file system accepts for a folder.
 const LONGEST: usize = 200;
 
-/// The name of a folder for a host. Odd bytes come as `%` and two hexadecimal digits and stay so.
+/// Checks a host's name for use as a folder's name. Odd bytes arrive as `%` and two hexadecimal digits, and stay so.
 ///
 /// # Errors
-/// An empty or far too long name.
+/// If the name is empty or too long.
 pub fn name(word: &str) -> Result<String, String> {
     if word.is_empty() || word.len() > LONGEST {
         return Err(format!("`{word}` is no name of a host"));

@@ -1,8 +1,8 @@
-//! Who may change this node: one run at a time, and of one run its newest epoch.
+//! The lock of a node: one run at a time, and only the newest epoch of that run.
 //!
-//! Two files. `lock` is only ever locked by the kernel (`flock`), which says whether its holder lives. `holder.json`
-//! says who that is, and remembers the newest epoch of the last runs, so that an older controller stays fenced after
-//! the newer one has gone. A holder reads it again before each change.
+//! There are two files. `lock` is only locked with `flock`, which tells whether its holder lives. `holder.json` names
+//! the holder and keeps the newest epoch of the last runs, so that an older controller stays fenced after the newer one
+//! has ended. A holder reads it again before each change.
 
 use std::{
     fs::{File, OpenOptions},
@@ -26,9 +26,9 @@ use crate::os::{
     tree,
 };
 
-/// Runs whose newest epoch is remembered.
+/// Number of runs whose newest epoch is kept.
 const REMEMBERED: usize = 32;
-/// How long an older helper of the same run may take to end.
+/// Time for an older helper of the same run to end.
 const HANDOVER: Duration = Duration::from_secs(8);
 const LIMIT: u64 = 1024 * 1024;
 
@@ -36,7 +36,7 @@ const LIMIT: u64 = 1024 * 1024;
 struct Holder {
     holder: RunEpoch,
     who: String,
-    /// Differs for every helper, so that a second one of the same run and epoch is told apart.
+    /// Random, to tell two helpers of the same run and epoch apart.
     token: String,
     /// Newest epoch of each run, the latest run last.
     #[serde(default)]
@@ -54,7 +54,7 @@ impl Holder {
     }
 }
 
-/// How opening went wrong.
+/// A failure to take the lock.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
     #[error(transparent)]
@@ -63,17 +63,17 @@ pub enum LockError {
     Locked(Locked),
 }
 
-/// The lock of one session; given back when dropped.
+/// The lock of one session, released on drop.
 #[derive(Debug)]
 pub struct Lock {
-    /// Keeps the kernel's lock.
+    /// Holds the kernel's lock.
     _file: File,
     holder_path: PathBuf,
     token: Option<String>,
 }
 
 fn read_holder(path: &Path) -> Result<Option<Holder>, FileError> {
-    // Why damage counts as nobody: the file is replaced as a whole, so a broken one is a crashed disk's.
+    // A damaged file counts as no holder: it is only ever replaced as a whole, so the damage comes from the disk.
     Ok(files::read_bounded(path, LIMIT)?.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
 }
 
@@ -108,14 +108,15 @@ fn locked(known: Option<&Holder>, open: &Open, fenced: bool) -> LockError {
 }
 
 impl Lock {
-    /// Takes the lock in a state directory for a writer; a reader takes none and waits for nobody.
+    /// Takes the lock in a state directory for a writer; a reader takes none and never waits.
     ///
     /// # Errors
-    /// Somebody else lives in it, a newer epoch of the same run was here, or the directory cannot be used.
+    /// If another session holds it, a newer epoch of the same run has taken the node over, or the directory is
+    /// unusable.
     pub fn take(state_dir: &Path, open: &Open) -> Result<Self, LockError> {
         let (path, holder_path) = (state_dir.join("lock"), state_dir.join("holder.json"));
         if !open.writes || open.guest {
-            // Why no lock: readers must not be in the way of a writer, nor a writer in theirs.
+            // Readers and writers must not block each other.
             let file = File::open(state_dir).at("open", state_dir)?;
             return Ok(Self { _file: file, holder_path, token: None });
         }
@@ -129,7 +130,7 @@ impl Lock {
         let mut have = try_lock(&file, &path)?;
         let token = tree::random_letters::<24>().at("lock", state_dir)?;
         if !have && !same_run {
-            // Why a short wait: a helper whose controller has just gone ends within a moment.
+            // A short wait, because a helper whose controller has just ended will end within moments.
             let until = Instant::now() + Duration::from_millis(500);
             while !have && Instant::now() < until {
                 std::thread::sleep(Duration::from_millis(20));
@@ -139,7 +140,7 @@ impl Lock {
         if !have && !same_run {
             return Err(locked(known.as_ref(), open, false));
         }
-        // A helper of the same run that is still there sees this, stops what it does and ends.
+        // A helper of the same run that still runs sees this, stops its operations and ends.
         write_holder(&holder_path, known.as_ref(), open, &token)?;
         let until = Instant::now() + HANDOVER;
         while !have && Instant::now() < until {
@@ -149,7 +150,7 @@ impl Lock {
         if !have {
             return Err(locked(known.as_ref(), open, false));
         }
-        // Why again: another epoch may have come while this one waited.
+        // Read again, because another epoch may have come during the wait.
         let now = read_holder(&holder_path)?;
         if now.as_ref().is_none_or(|now| now.token != token) {
             let fenced = now.as_ref().is_some_and(|now| now.holder.epoch > open.holder.epoch);
@@ -158,10 +159,10 @@ impl Lock {
         Ok(Self { _file: file, holder_path, token: Some(token) })
     }
 
-    /// Whether nobody took the node over. Readers are never fenced.
+    /// Whether no other session has taken the node over; always `true` for readers.
     ///
     /// # Errors
-    /// The state directory cannot be read any more.
+    /// If the state directory cannot be read any more.
     pub fn is_current(&self) -> Result<bool, FileError> {
         let Some(token) = &self.token else { return Ok(true) };
         Ok(read_holder(&self.holder_path)?.is_some_and(|now| now.token == *token))

@@ -1,4 +1,4 @@
-//! What the helper leaves on a node: the state directory with lock, spool, record and jobs.
+//! What the helper keeps on a node: the state directory with lock, spool, record and jobs.
 
 pub mod dir;
 pub mod jobs;

@@ -1,7 +1,7 @@
 //! Values that were applied and cannot be read back, such as locked clocks.
 //!
-//! One JSON object by key in `record.json`, read again at each access because a session before this one may have
-//! written it, and replaced as a whole. Readers without a state directory find nothing and write nothing.
+//! `record.json` is one JSON object. It is read at each access, because an earlier session may have written it, and
+//! replaced as a whole. Without a state directory, readers find it empty and write nothing.
 
 use std::{
     path::{Path, PathBuf},
@@ -12,21 +12,21 @@ use serde_json::{Map, Value};
 
 use crate::os::files::{self, FileError, Ownership};
 
-/// More than any record holds, in bytes.
+/// Larger than any record, in bytes.
 const LIMIT: u64 = 4 * 1024 * 1024;
 
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
     #[error(transparent)]
     File(#[from] FileError),
-    /// The file is not an object of JSON; it is left as it is, so that a person can look at it.
+    /// The file is not a JSON object; it is kept, so that a person can look at it.
     #[error("{} is damaged ({reason}); remove it to go on, gpufleet then sets again what it cannot read back", .path.display())]
     Damaged { path: PathBuf, reason: String },
     #[error("there is no state directory, so nothing can be recorded")]
     NoDirectory,
 }
 
-/// A handle that can be cloned; all clones write the same file.
+/// A handle to the record; all clones write the same file.
 #[derive(Clone, Debug)]
 pub struct Record {
     path: Option<PathBuf>,
@@ -34,7 +34,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// The record in a state directory, or one that is always empty.
+    /// Returns the record of a state directory; without one, it is always empty.
     pub fn of(state_dir: Option<&Path>) -> Self {
         Self { path: state_dir.map(|dir| dir.join("record.json")), writing: Arc::default() }
     }
@@ -46,23 +46,23 @@ impl Record {
             .map_err(|error| RecordError::Damaged { path: path.clone(), reason: error.to_string() })
     }
 
-    /// What was recorded under a key.
+    /// Returns the value of a key.
     ///
     /// # Errors
-    /// The record cannot be read; that is not the same as nothing being recorded.
+    /// If the record cannot be read, which does not mean that the key is missing.
     pub fn get(&self, key: &str) -> Result<Option<Value>, RecordError> {
         Ok(self.read()?.get(key).cloned())
     }
 
-    /// Records a value, on disk when this returns.
+    /// Stores a value; it is on disk when this returns.
     ///
     /// # Errors
-    /// It could not be written; the old record stands.
+    /// If it cannot be written; then the old record stays.
     pub fn put(&self, key: &str, value: Value) -> Result<(), RecordError> {
         self.change(|record| record.insert(key.to_owned(), value))
     }
 
-    /// Forgets a key.
+    /// Removes a key.
     ///
     /// # Errors
     /// As [`Record::put`].

@@ -1,9 +1,9 @@
-//! What became of operations, kept until a controller that lost the answer asks again.
+//! Outcomes of operations, kept for a controller that lost the answer and asks again.
 //!
-//! One file an operation, named by the digest of run and operation, so that no id can leave the folder or meet that of
-//! another run. A file without outcome is the mark of an operation that began. Bounded by number and age. Invariants:
-//! the mark of what must not be done twice is on disk before it begins; a file that cannot be understood counts as
-//! begun, because something wrote it.
+//! Each operation has a file, named by a digest of run and operation, so that no id can leave the folder or collide
+//! with that of another run. A file without outcome marks an operation that began. The spool is bounded by number and
+//! age. Invariants: the mark of an operation that must not run twice is on disk before it begins; an unreadable file
+//! counts as begun, because an operation must have written it.
 
 use std::{
     fs,
@@ -22,9 +22,9 @@ use crate::os::{
 
 const MOST: usize = 1000;
 const OLDEST: Duration = Duration::from_secs(30 * 24 * 3600);
-/// After how many writes of this process the spool is bounded again.
+/// Number of writes of this process after which the spool is pruned again.
 const PRUNE_EVERY: usize = 250;
-/// More than any outcome has, in bytes.
+/// Larger than any outcome, in bytes.
 const LIMIT: u64 = 64 * 1024 * 1024;
 
 static WRITTEN: AtomicUsize = AtomicUsize::new(0);
@@ -37,12 +37,12 @@ struct Kept {
     outcome: Option<OpOutcome>,
 }
 
-/// How sure a file must be.
+/// How durable a file must be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
-    /// On disk when the call returns: for what must not be done twice.
+    /// On disk when the call returns: for operations that must not run twice.
     Disk,
-    /// Outlives this process, and perhaps not a power cut: for what can be asserted again.
+    /// Outlives this process but perhaps not a power cut: for operations that can be repeated.
     Process,
 }
 
@@ -57,23 +57,23 @@ impl Spool {
         Self { folder: state_dir.join("spool") }
     }
 
-    /// The file of an operation.
+    /// Returns the file of an operation.
     pub fn path(&self, run: &str, op_id: &str) -> PathBuf {
         self.folder.join(format!("{}.json", files::sha256(format!("{run}\n{op_id}").as_bytes())))
     }
 
-    /// Marks an operation as begun; the result of an earlier attempt is forgotten.
+    /// Marks an operation as begun, and drops the result of an earlier attempt.
     ///
     /// # Errors
-    /// The disk is full or read-only; nothing was marked.
+    /// If the disk is full or read-only; then nothing is marked.
     pub fn begin(&self, run: &str, op_id: &str, durability: Durability) -> Result<(), FileError> {
         self.write(&Kept { run: run.to_owned(), op_id: op_id.to_owned(), outcome: None }, durability)
     }
 
-    /// Keeps a result.
+    /// Stores a result.
     ///
     /// # Errors
-    /// The disk is full or read-only; the mark stands.
+    /// If the disk is full or read-only; then the mark stays.
     pub fn keep(
         &self,
         run: &str,
@@ -84,15 +84,15 @@ impl Spool {
         self.write(&Kept { run: run.to_owned(), op_id: op_id.to_owned(), outcome: Some(outcome) }, durability)
     }
 
-    /// Forgets the mark of an operation that did not act after all.
+    /// Removes the mark of an operation that did not act after all.
     pub fn forget(&self, run: &str, op_id: &str) {
         let _ = fs::remove_file(self.path(run, op_id));
     }
 
-    /// What became of an operation.
+    /// Returns the outcome of an operation, as far as it is known.
     ///
     /// # Errors
-    /// The spool cannot be read, which is not the same as nothing being in it.
+    /// If the spool cannot be read, which does not mean that it has no entry.
     pub fn recall(&self, run: &str, op_id: &str) -> Result<Spooled, FileError> {
         let Some(bytes) = files::read_bounded(&self.path(run, op_id), LIMIT)? else {
             return Ok(Spooled::Nothing);
@@ -125,7 +125,7 @@ impl Spool {
         }
     }
 
-    /// Removes what is too old or too much, and the leftovers of a crash where nobody else writes (`alone`).
+    /// Removes files that are too old or too many, and leftovers of a crash if no other process writes (`alone`).
     pub fn prune(&self, alone: bool) {
         let Ok(entries) = fs::read_dir(&self.folder) else { return };
         let now = SystemTime::now();
@@ -148,7 +148,7 @@ impl Spool {
     }
 }
 
-/// What may be kept of a `no_log` operation: how it ended, without a word of its output or content.
+/// Returns what may be kept of a `no_log` operation: how it ended, without output or content.
 pub fn without_output(outcome: &OpOutcome) -> OpOutcome {
     let status = match &outcome.status {
         OpStatus::Failed { kind, .. } => {

@@ -1,4 +1,4 @@
-//! `blockinfile`: a block of lines between two marks; the rules are those of Ansible's `blockinfile`.
+//! `blockinfile`: a block of lines between two marks, by the rules of Ansible's `blockinfile`.
 
 use gpufleet_protocol::{
     pattern::builder,
@@ -64,7 +64,7 @@ fn mark(task: &BlockInFile, word: &str) -> String {
     format!("{}\n", task.marker.replace("{mark}", word))
 }
 
-/// The text with the block as it is declared.
+/// Returns the text with the declared block.
 fn edited(task: &BlockInFile, text: &[u8], place: &Place) -> Vec<u8> {
     let present = task.state == LineState::Present;
     let (begin, end) = (mark(task, &task.marker_begin), mark(task, &task.marker_end));

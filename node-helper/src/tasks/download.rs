@@ -1,8 +1,8 @@
-//! Downloading with the node's own `curl` or `wget`.
+//! Downloads with the node's own `curl` or `wget`.
 //!
-//! Why not in the helper: TLS in Rust without C code is not ready, and C code cannot be built for the static helper; it
-//! would also know neither the node's certificates nor its proxies. Names, passwords and headers never stand in a
-//! command line, which every user of the node can read.
+//! Not in the helper itself: TLS in Rust without C code is not ready, and C code cannot be built for the static helper,
+//! which would also know neither the node's certificates nor its proxies. Names, passwords and headers never appear in
+//! a command line, which every user of the node can read.
 
 use std::{
     fs::File,
@@ -21,15 +21,15 @@ use crate::{
     process::Run,
 };
 
-/// What stands before the status code that curl tells.
+/// The text before the status code in curl's output.
 const STATUS: &str = "\ngpufleet-http-status ";
 
-/// What to ask a server for.
+/// A request to a server.
 pub struct Request<'a> {
     pub url: &'a str,
     pub headers: &'a Map<String, Value>,
     pub user: Option<(&'a str, &'a str)>,
-    /// In seconds, for the server's silence.
+    /// Time limit of the server's silence, in seconds.
     pub timeout_s: u64,
     pub validate_certs: bool,
     pub use_proxy: bool,
@@ -43,7 +43,7 @@ impl Request<'_> {
     }
 }
 
-/// An address without the name and password in it.
+/// Returns an address without name and password.
 pub fn shown(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
     let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
@@ -53,7 +53,7 @@ pub fn shown(url: &str) -> String {
     }
 }
 
-/// Text in double quotes, as curl's and wget's settings take it.
+/// Quotes text for the settings of curl and wget.
 fn quoted(text: &str) -> String {
     let mut out = String::from("\"");
     for c in text.chars() {
@@ -67,12 +67,12 @@ fn quoted(text: &str) -> String {
     out
 }
 
-/// Puts what the server gives into an open, empty file; gives the status code where the program tells it.
+/// Downloads to an open, empty file; returns the status code if the program reports it.
 ///
-/// The program writes to what it has as standard output: a path of its own could be bent to lead elsewhere.
+/// The program writes to its standard output, because another user could redirect a path.
 ///
 /// # Errors
-/// There is no program to download with, or the server does not give the file.
+/// If no program can download, or the server does not return the file.
 pub fn download(request: &Request<'_>, to: &File, node: &Node<'_>) -> Result<Option<u64>, Trouble> {
     let to = Arc::new(to.try_clone().at("write", "the download")?);
     (node.progress)(format!("downloading {}", shown(request.url)));
@@ -96,14 +96,14 @@ fn failed(url: &str, why: &str) -> Trouble {
     Trouble::failed(FailureKind::Exit, format!("Request failed: {}: {why}", shown(url)))
 }
 
-/// Takes what curl wrote behind the content off the file again: the status code.
+/// Removes the status code that curl wrote after the content, and returns it.
 fn status(file: &File) -> std::io::Result<Option<u64>> {
     let mut file = file;
     let length = (STATUS.len() + 3) as u64;
     let Some(at) = file.metadata()?.len().checked_sub(length) else { return Ok(None) };
     let mut tail = String::new();
     file.seek(SeekFrom::Start(at))?;
-    // Why an error is none: what is not text is not the status code.
+    // Content that is no text has no status code.
     let code = match file.read_to_string(&mut tail) {
         Ok(_) => tail.strip_prefix(STATUS).and_then(|code| code.parse::<u64>().ok()),
         Err(_) => None,
@@ -159,7 +159,7 @@ fn with_wget(wget: &Path, request: &Request<'_>, to: &Arc<File>, node: &Node<'_>
         settings.push_str(&format!("user = {name}\npassword = {password}\n"));
     }
     if !settings.is_empty() {
-        // Why in memory: it holds passwords, and has no name on the disk that anybody could bend.
+        // In memory, because it holds passwords, and a file on disk could be replaced by another user.
         let memory =
             memfd_create("gpufleet-wgetrc", MemfdFlags::CLOEXEC).at("write", "the settings of wget")?;
         let mut file = File::from(memory);

@@ -1,4 +1,4 @@
-//! `command`, `shell`, `script` and `raw`: a process whose effect nobody can foresee.
+//! `command`, `shell`, `script` and `raw`: processes with effects that cannot be predicted.
 
 use std::path::{Path, PathBuf};
 
@@ -25,7 +25,7 @@ use crate::{
 /// Predicts or runs a command.
 ///
 /// # Errors
-/// It could not be started, or its time was up.
+/// If it cannot be started, or at its deadline.
 pub fn run(
     exec: &Exec,
     node: &Node<'_>,
@@ -60,7 +60,7 @@ pub fn run(
     if let Some(directory) = directory {
         run = run.directory(directory);
     }
-    // Why last: what came before only prepared, and a command that begins counts as run.
+    // Last, because everything before only prepared, and a command that begins counts as run.
     gate(Disruption::Live)?;
     match run.finish(node.deadline) {
         Ok(done) => Ok(finished(exec, shown, &done)),
@@ -81,7 +81,7 @@ pub fn run(
     }
 }
 
-/// A path that a task gives; relative ones count from its working directory.
+/// Resolves a path of a task; relative paths start from its working directory.
 fn place(node: &Node<'_>, chdir: Option<&str>, path: &str) -> PathBuf {
     let path = match path.strip_prefix("~/") {
         Some(rest) => {
@@ -94,7 +94,7 @@ fn place(node: &Node<'_>, chdir: Option<&str>, path: &str) -> PathBuf {
     };
     match chdir {
         Some(folder) if path.is_relative() => node.roots.path(Path::new(folder).join(path)),
-        // Why spelled out: a glob is looked for from the root of all paths.
+        // Explicit, because a glob starts from the root of all paths.
         None if path.is_relative() && node.roots.is_real() => {
             let home = node.user.as_ref().map(|user| user.home.clone()).filter(|home| home.is_dir());
             home.or_else(|| std::env::current_dir().ok()).unwrap_or_default().join(path)
@@ -118,7 +118,7 @@ fn skipped(exec: &Exec, node: &Node<'_>) -> Option<OpOutcome> {
         Program::Script { arguments, .. } => json!(arguments),
     };
     let shown = exec.shown.clone().unwrap_or(shown);
-    // Why: as in Ansible, a script is skipped, and a command is as it should be.
+    // As in Ansible, a script is skipped, and a command is ok.
     let status = match &exec.run {
         Program::Script { .. } => OpStatus::Skipped { reason: reason.clone() },
         _ => OpStatus::Ok,
@@ -156,7 +156,7 @@ fn program(exec: &Exec, node: &Node<'_>, pushed: Option<&Pushed>) -> Result<(Val
                 Some(line) => Some(line.split_whitespace().map(str::to_owned).collect()),
                 None => pushed.interpreter.clone(),
             };
-            // Why the interpreter by hand: the script then runs from file systems mounted noexec too.
+            // With the interpreter, so that the script also runs from file systems mounted noexec.
             let mut argv: Vec<String> = interpreter.unwrap_or_default();
             argv.push(path);
             argv.extend(arguments.iter().cloned());
@@ -175,7 +175,7 @@ fn empty(shown: Value, rc: i32, stdout: &str) -> Map<String, Value> {
     data
 }
 
-/// As Ansible, without the last line break.
+/// Returns output without its last line break, as Ansible does.
 fn shown(text: &str, keeps_ends: bool) -> &str {
     if keeps_ends { text } else { text.trim_end_matches(['\r', '\n']) }
 }
@@ -213,7 +213,7 @@ fn finished(exec: &Exec, shown: Value, done: &Finished) -> OpOutcome {
         data.insert("msg".to_owned(), json!(""));
     }
     if !done.exit.success() {
-        // Why: as in Ansible, a command that ran may have changed something, however it ended.
+        // As in Ansible, a command that ran counts as changed, however it ended.
         data.insert("changed".to_owned(), json!(true));
     }
     if exec.verbatim {
@@ -226,11 +226,11 @@ fn finished(exec: &Exec, shown: Value, done: &Finished) -> OpOutcome {
     outcome
 }
 
-/// A script of the controller in a folder of its own; gone when dropped.
+/// A script of the controller in a folder of its own, which is removed on drop.
 struct Pushed {
     folder: Spot,
     path: PathBuf,
-    /// Words of the `#!` line.
+    /// The words of the `#!` line.
     interpreter: Option<Vec<String>>,
 }
 
@@ -267,7 +267,7 @@ impl Pushed {
         Ok(pushed)
     }
 
-    /// A new folder that only the task's user can enter.
+    /// Creates a folder that only the task's user can enter.
     fn folder(node: &Node<'_>, state_dir: Option<&Path>) -> Result<(Spot, Dir), Trouble> {
         let mut places: Vec<PathBuf> = Vec::new();
         if node.user.is_none() {
@@ -294,7 +294,7 @@ impl Pushed {
     }
 }
 
-/// Words of a `#!` line: the interpreter and at most one argument, as the kernel reads them.
+/// Parses a `#!` line: the interpreter and at most one argument, as the kernel reads it.
 fn interpreter(head: &[u8]) -> Option<Vec<String>> {
     let line = head.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
     let line = std::str::from_utf8(line).ok()?.trim();

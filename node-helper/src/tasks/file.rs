@@ -1,4 +1,4 @@
-//! `file`: a path is a file, directory, link or nothing, with owner and mode.
+//! `file`: a path is a file, directory, link or absent, with owner and mode.
 
 use std::{
     fs, io,
@@ -25,10 +25,10 @@ use crate::{
     world::{Content, Effect, Entry, Owned, World},
 };
 
-/// More paths than this below one directory are refused rather than held.
+/// Largest number of paths below one directory; more are refused.
 const MOST_PATHS: usize = 500_000;
 
-/// A path below a directory that is declared with all below it.
+/// A path below a directory that is declared recursively.
 #[derive(Clone, Debug)]
 pub struct Below {
     /// Relative to the directory.
@@ -36,23 +36,23 @@ pub struct Below {
     owned: Owned,
     directory: bool,
     link: bool,
-    /// The directory in which it was found; none in a prediction.
+    /// The directory that contains it; `None` in a prediction.
     place: Option<Place>,
-    /// Who could not look into it, and may have led the walk there.
+    /// The user who could not look into it, and may have led the walk there.
     closed: Option<u32>,
 }
 
-/// A directory that is declared with all below it.
+/// A directory that is declared recursively.
 #[derive(Debug, Default)]
 struct Tree {
-    /// As [`Below::place`], of the directory itself.
+    /// As [`Below::place`], for the directory itself.
     place: Option<Place>,
-    /// As [`Below::closed`], of the directory itself.
+    /// As [`Below::closed`], for the directory itself.
     closed: Option<u32>,
     below: Vec<Below>,
 }
 
-/// What becomes of a time.
+/// The declaration of a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
     Keep,
@@ -71,7 +71,7 @@ impl When {
         }
     }
 
-    /// Whether the time `has` is another one.
+    /// Whether the declared time differs from `has`.
     fn differs(self, has: i64, touches: bool) -> bool {
         match self {
             Self::Keep => false,
@@ -89,7 +89,7 @@ impl When {
     }
 }
 
-/// `YYYYMMDDhhmm.ss` in the node's time zone, which only its own `date` knows.
+/// Parses `YYYYMMDDhhmm.ss` in the node's time zone, with the node's own `date`.
 fn local_time(text: &str, node: &Node<'_>) -> Result<i64, Trouble> {
     let part = |from: usize, to: usize| text.get(from..to).unwrap_or_default();
     let given = format!(
@@ -108,24 +108,24 @@ fn local_time(text: &str, node: &Node<'_>) -> Result<i64, Trouble> {
 
 #[derive(Debug)]
 pub struct State {
-    /// When the file was read and changed, in seconds since 1970.
+    /// Times of access and change, in seconds since 1970.
     times: (i64, i64),
     access: When,
     modified: When,
-    /// Where the path itself is.
+    /// The path itself.
     path: PathBuf,
     entry: Entry,
-    /// Where links at its end lead.
+    /// The path with links at its end resolved.
     place: PathBuf,
     there: Entry,
-    /// Whether a directory holds nothing.
+    /// Whether the path is an empty directory.
     empty: bool,
-    /// Missing folders above, the outermost first.
+    /// Missing parent folders, the outermost first.
     folders: Vec<PathBuf>,
     tree: Tree,
-    /// Whether the target of a link that is to be made exists.
+    /// The target of a link that is to be created.
     target: Entry,
-    /// Whether the hard link is there.
+    /// Whether the path is a hard link to the source already.
     linked: bool,
     wanted: Wanted,
 }
@@ -157,7 +157,7 @@ pub enum Step {
         path: PathBuf,
         ownership: Ownership,
     },
-    /// Something below the directory that is declared with all below it.
+    /// Owner and mode of a path below a recursively declared directory.
     OwnBelow {
         below: Below,
         ownership: Ownership,
@@ -232,13 +232,13 @@ fn walk(node: &Node<'_>, root: &Path) -> Result<Tree, Trouble> {
     Ok(Tree { place: None, closed: top.closed(), below: found })
 }
 
-/// Whether it gives anybody but root more rights on what has these bits.
+/// Whether it grants anyone but root more rights than these bits.
 fn opens(set: &Ownership, mode: u32) -> bool {
     let given = |id: Option<u32>| id.is_some_and(|id| id != 0);
     given(set.uid) || given(set.gid) || set.mode.is_some_and(|wanted| wanted & !mode & 0o077 != 0)
 }
 
-/// Refuses to give away what a user could not look into, and may have put where the walk came.
+/// Refuses to give away what a user could not look into, and may have put on the walk's path.
 fn guard(path: &Path, closed: Option<u32>, set: &Ownership, now: Owned) -> Result<(), Trouble> {
     match closed.filter(|_| opens(set, now.mode)) {
         Some(owner) => Err(Trouble::invalid(Unsafe::Closed { path: path.to_owned(), owner }.to_string())),
@@ -246,7 +246,7 @@ fn guard(path: &Path, closed: Option<u32>, set: &Ownership, now: Owned) -> Resul
     }
 }
 
-/// Whether the task cannot be judged without what a link leads to that could not be followed.
+/// Whether the task needs the target of a link that could not be followed.
 fn needs_target(task: &File, error: &FileError) -> bool {
     let circle = error.source.raw_os_error() == Some(libc::ELOOP);
     let itself = matches!(task.state, Some(FileState::Absent | FileState::Link | FileState::Hard));
@@ -254,7 +254,7 @@ fn needs_target(task: &File, error: &FileError) -> bool {
 }
 
 impl State {
-    /// The state that is meant: given, or the one there is, as Ansible decides it.
+    /// Returns the declared state, or the present one, by Ansible's rules.
     fn meant(&self, task: &File) -> FileState {
         task.state.unwrap_or(match (&self.entry, &self.there) {
             (Entry::Link { .. }, Entry::Directory { .. }) if task.follow => FileState::Directory,
@@ -264,7 +264,7 @@ impl State {
         })
     }
 
-    /// The path whose owner and mode are meant, and what is there.
+    /// Returns the path that owner and mode apply to, and what is there.
     fn subject(&self, task: &File) -> (&Path, &Entry) {
         if task.follow { (&self.place, &self.there) } else { (&self.path, &self.entry) }
     }
@@ -286,7 +286,7 @@ fn own(
     Ok(())
 }
 
-/// Owner and mode of something that the plan makes; they are part of that one change.
+/// Sets owner and mode of what the plan creates, as part of the same change.
 fn own_new(
     wanted: &Wanted,
     path: &Path,
@@ -302,7 +302,7 @@ fn own_new(
     Ok(())
 }
 
-/// Times of something that is there.
+/// Plans times of an existing path.
 fn times(task: &File, state: &State, path: &Path, entry: &Entry, touches: bool, plan: &mut Plan<Step>) {
     let access = state.access.differs(state.times.0, touches);
     let modified = state.modified.differs(state.times.1, touches);
@@ -320,7 +320,7 @@ fn times(task: &File, state: &State, path: &Path, entry: &Entry, touches: bool, 
 
 fn plan_as(task: &File, state: &State, touches: bool) -> Result<Plan<Step>, Trouble> {
     let mut plan = plan_kind(task, state, touches)?;
-    // Why for existing paths alone: what is made gets the time at which it is made.
+    // Only for existing paths; a created one has the time of its creation.
     if !matches!(state.meant(task), FileState::Absent | FileState::Touch) {
         let (path, entry) = state.subject(task);
         if *entry != Entry::Absent {
@@ -445,7 +445,7 @@ fn replaceable(task: &File, state: &State) -> Result<bool, Trouble> {
 
 fn plan_link(task: &File, state: &State, plan: &mut Plan<Step>) -> Result<(), Trouble> {
     let Some(src) = &task.src else {
-        // Only an existing link whose owner is declared comes here without a target.
+        // Only an existing link with a declared owner can lack a target here.
         if let Some(owned) = state.entry.owned() {
             own(&Wanted { mode: None, ..state.wanted.clone() }, &state.path, &task.path, owned, false, plan)?;
         }
@@ -516,7 +516,7 @@ impl NodeKind for File {
         let entry = world.entry(&path)?;
         let (place, there) = match world.follow(&path) {
             Ok(found) => found,
-            // A link in a circle, or one that may not be followed, can still be removed or replaced.
+            // A circular link, or one that may not be followed, can still be removed or replaced.
             Err(error) if matches!(entry, Entry::Link { .. }) && !needs_target(self, &error) => {
                 (path.clone(), Entry::Absent)
             }
@@ -540,7 +540,7 @@ impl NodeKind for File {
             if let (Ok(one), Ok(two)) = (fs::symlink_metadata(&end), fs::symlink_metadata(&path)) {
                 linked = one.ino() == two.ino() && one.dev() == two.dev();
             }
-            // A predicted hard link is a file that holds what its source does.
+            // A predicted hard link is a file with its source's content.
             if let (Entry::File { content: Content::On(on), .. }, false) = (&entry, linked) {
                 linked = *on == end && *on != path;
             }
@@ -685,7 +685,7 @@ impl NodeKind for File {
 
     fn data(&self, state: &State) -> Map<String, Value> {
         let mut data = Map::new();
-        // Why two names: so Ansible's results have it.
+        // Two names, as in Ansible's results.
         let name = match self.state {
             Some(FileState::Touch | FileState::Link | FileState::Hard) => "dest",
             _ => "path",
@@ -702,15 +702,15 @@ impl NodeKind for File {
     }
 }
 
-/// What is below the directory that is declared with all below it; the folder of the last path is kept open, since the
-/// paths come folder by folder.
+/// What is below a recursively declared directory. The folder of the last path stays open, because paths come folder by
+/// folder.
 struct Deep<'a> {
     path: &'a Path,
     root: Option<Dir>,
     at: Option<(PathBuf, Dir)>,
 }
 
-/// What is gone by now needs no owner; what came is seen when all is observed again.
+/// Ignores missing paths: a removed path needs no owner, and a new one is found by the next observation.
 fn still(done: Result<(), FileError>) -> Result<(), FileError> {
     match done {
         Err(error) if error.source.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -724,7 +724,7 @@ impl Deep<'_> {
         Ok(self.root.insert(root).clone())
     }
 
-    /// The directory itself; one that was just made has nothing below it.
+    /// Sets the owner of the directory itself; a new one has nothing below it.
     fn own_itself(&mut self, place: Option<Place>, ownership: Ownership) -> Result<(), FileError> {
         let Some(place) = place else { return tree::own(self.path, ownership) };
         let opens = |mode| opens(&ownership, mode);
@@ -735,7 +735,7 @@ impl Deep<'_> {
         let (Some(folder), Some(name)) = (below.path.parent(), below.path.file_name()) else { return Ok(()) };
         let root = self.open()?;
         if self.at.as_ref().is_none_or(|(at, _)| at != folder) {
-            // Why forgotten first: this folder may be gone, and the next path is in another one.
+            // Dropped first, because this folder may be gone, and the next path is in another one.
             self.at = None;
             match root.beneath(folder) {
                 Ok(dir) => self.at = Some((folder.to_owned(), dir)),
@@ -767,12 +767,12 @@ fn perform(step: &Step, go_on: GoOn<'_>) -> Result<(), FileError> {
             place(&tree::spot(path)?, *replaces, |temporary| temporary.name_also(&source))
         }
         Step::Own { path, ownership } => tree::own(path, *ownership),
-        // Below a directory that is held open: `Deep`.
+        // Done by `Deep`, below an open directory.
         Step::OwnBelow { .. } => Ok(()),
     }
 }
 
-/// Makes a link beside the path and renames it, so that the path is never missing.
+/// Creates a link with a temporary name and renames it, so that the path is never missing.
 fn place(spot: &Spot, replaces: bool, make: impl FnOnce(&Spot) -> io::Result<()>) -> Result<(), FileError> {
     if !replaces {
         return make(spot).at("make", spot.path());
@@ -780,7 +780,7 @@ fn place(spot: &Spot, replaces: bool, make: impl FnOnce(&Spot) -> io::Result<()>
     let letters = tree::random_letters::<12>().at("make", spot.path())?;
     let temporary = spot.dir().spot(format!(".{}.gpufleet-{letters}", spot.name().to_string_lossy()));
     make(&temporary).at("make", spot.path())?;
-    // A link cannot be renamed over a directory; only an empty one gets here.
+    // A link cannot be renamed over a directory; only an empty one is possible here.
     if spot.look()?.is_some_and(|meta| meta.is_dir())
         && let Err(error) = spot.remove_dir()
     {
@@ -788,7 +788,7 @@ fn place(spot: &Spot, replaces: bool, make: impl FnOnce(&Spot) -> io::Result<()>
         return Err(FileError::new("replace", spot.path(), error));
     }
     let renamed = temporary.rename(spot).at("replace", spot.path());
-    // Why: renaming onto a hard link of the same file does nothing and leaves the temporary name.
+    // Renaming onto a hard link of the same file does nothing and leaves the temporary name.
     let _ = temporary.remove();
     renamed
 }

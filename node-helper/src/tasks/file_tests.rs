@@ -133,7 +133,7 @@ fn touching_always_changes_and_file_never_makes() {
 
 const ANN: u32 = 4711;
 
-/// /home/ann with `tree`, hers, and what is given in it, root's with these modes; a name that ends in `/` is a
+/// Creates /home/ann with her `tree`, and root's given paths in it with these modes; a name that ends in `/` is a
 /// directory.
 fn home(of_root: &[(&str, u32)]) -> Bench {
     let bench = Bench::new();
@@ -156,7 +156,7 @@ fn give(path: &str) -> File {
     file(json!({"path": path, "state": "directory", "recurse": true, "owner": "ann", "mode": "u=rwX,go=rX"}))
 }
 
-/// Whoever owns a directory may give what root has in it another name, also one that a task works on.
+/// The owner of a directory may rename root's entries in it, including one that a task works on.
 #[test]
 fn what_a_user_could_not_look_into_is_given_to_nobody_below_that_users_directory() {
     for (of_root, path, named) in [
@@ -175,7 +175,7 @@ fn what_a_user_could_not_look_into_is_given_to_nobody_below_that_users_directory
         }
         assert_eq!(changed(&before, &bench.snapshot()), Vec::<PathBuf>::new());
     }
-    // What that user could read, root's own trees, and what gives nobody else anything.
+    // Allowed: what that user could read, root's own trees, and changes that grant no rights.
     converges(&home(&[("tree/made/", 0o755), ("tree/made/file", 0o644)]), &give("/home/ann/tree"));
     converges(&home(&[("tree/secret", 0o600)]), &give("/home/ann/tree"));
     let bench = home(&[("keys/", 0o700), ("keys/key", 0o644)]);
@@ -230,7 +230,7 @@ fn what_is_gone_since_the_walk_needs_no_owner() {
         deep.own(below, ownership).unwrap();
     }
     assert_eq!(fs::metadata(tree.join("stays")).unwrap().uid(), ANN);
-    // Another directory in the place of the one that was found is not worked on.
+    // If another directory replaced the one that was found, it is not changed.
     fs::rename(tree.join("sub"), tree.join("old")).unwrap();
     fs::create_dir(tree.join("sub")).unwrap();
     fs::write(tree.join("sub/file"), "").unwrap();

@@ -1,7 +1,7 @@
-//! `get_url`: a file of the node is what a server gives.
+//! `get_url`: a file of the node with a server's content.
 //!
-//! With a checksum the plan tells exactly what a run does. Without one a file that is there counts as right, as Ansible's
-//! manual has it, unless `force` asks the server each time: then only the run can tell.
+//! With a checksum, the plan is exact. Without one, an existing file counts as right, as in Ansible's manual, unless
+//! `force` asks the server each time: then only the run can tell.
 
 use std::{
     io::Read,
@@ -32,7 +32,7 @@ use crate::{
     world::{Content, Effect, Entry, Owned},
 };
 
-/// The largest file of checksums, in bytes.
+/// Largest file of checksums, in bytes.
 const LIST_LIMIT: u64 = 4 * 1024 * 1024;
 
 #[derive(Debug)]
@@ -40,7 +40,7 @@ pub struct State {
     dest: PathBuf,
     entry: Entry,
     now: Option<Digests>,
-    /// Algorithm, what is wanted, what is there.
+    /// Algorithm, declared checksum and present checksum.
     checksum: Option<(ChecksumAlgorithm, String, Option<String>)>,
     ownership: Wanted,
 }
@@ -66,8 +66,8 @@ fn request(task: &GetUrl) -> Request<'_> {
     }
 }
 
-/// The checksum of the file in a list of them: `CHECKSUM  name`, `CHECKSUM *./name`, `ALGORITHM (name) = CHECKSUM`,
-/// or a checksum alone.
+/// Finds the checksum of a file in a list: `CHECKSUM  name`, `CHECKSUM *./name`, `ALGORITHM (name) = CHECKSUM`, or a
+/// checksum alone.
 fn listed(text: &str, name: &str, algorithm: ChecksumAlgorithm) -> Option<String> {
     let is_digest =
         |word: &str| word.len() == algorithm.digits() && word.bytes().all(|b| b.is_ascii_hexdigit());
@@ -228,7 +228,7 @@ impl NodeKind for GetUrl {
     }
 }
 
-/// The destination as people know it.
+/// Returns the destination for messages.
 fn shown(task: &GetUrl, state: &State) -> String {
     let dest = task.dest.trim_end_matches('/');
     let into = state.dest.file_name().is_some_and(|name| !dest.ends_with(&*name.to_string_lossy()));
@@ -243,7 +243,7 @@ fn new_file(wanted: &Wanted) -> Owned {
     }
 }
 
-/// `again` also downloads what is there already.
+/// Plans a download; with `again` also of a file that is already there.
 fn plan_as(task: &GetUrl, state: &State, again: bool) -> Result<Plan<Step>, Trouble> {
     let mut plan = Plan::default();
     let missing = state.now.is_none();
@@ -328,14 +328,14 @@ fn put(task: &GetUrl, node: &Node<'_>, state: &State, data: &mut Map<String, Val
     Ok(())
 }
 
-/// The same content beside its destination.
+/// Copies the content to the folder of its destination.
 fn moved(fresh: &Fresh, dest: &Path, node: &Node<'_>) -> Result<Fresh, Trouble> {
     let beside = Fresh::beside(dest)?;
     std::io::copy(&mut node.deadline.reader(fresh.content()?), &mut beside.file()).at("write", dest)?;
     Ok(beside)
 }
 
-/// What a forced download that only the run can judge comes to.
+/// Corrects the outcome of a forced download, which only the run can judge.
 pub fn settle(task: &GetUrl, mode: Mode, mut outcome: OpOutcome) -> OpOutcome {
     let same = outcome.data.remove("same").is_some();
     let forced = task.force && outcome.status == OpStatus::Changed && outcome.changes.len() == 1;
@@ -358,7 +358,7 @@ mod tests {
     use super::*;
     use crate::tasks::testing::Bench;
 
-    /// A stand-in that reads curl's settings and copies a file of the node.
+    /// A fake curl that reads its settings and copies a file of the node.
     const CURL: &str = r#"#!/bin/sh
 settings=$(cat)
 url=$(printf '%s\n' "$settings" | sed -n 's/^url = "\(.*\)"$/\1/p')

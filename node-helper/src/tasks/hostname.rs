@@ -1,6 +1,6 @@
 //! `hostname`: the name of the node, in /etc/hostname and in the running kernel.
 //!
-//! systemd-hostnamed watches both, so that no tool is needed and none has to run.
+//! systemd-hostnamed watches both, so that no tool has to run.
 
 use std::{fs, path::PathBuf};
 
@@ -27,7 +27,7 @@ pub enum Step {
     Kernel,
 }
 
-/// The first word that is no comment, as systemd reads the file.
+/// Returns the first line that is no comment, as systemd reads the file.
 fn first_word(text: &str) -> String {
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
     lines.map(str::to_owned).next().unwrap_or_default()

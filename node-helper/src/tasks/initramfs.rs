@@ -1,7 +1,7 @@
 //! The initial file systems of the installed kernels, as far as they hold modules and their options.
 //!
-//! An initramfs is a copy: a module that is loaded from it gets the options that /etc/modprobe.d had when it was built.
-//! Where a module is in it, new options count only once it is built again.
+//! An initramfs is a copy: a module loaded from it gets the options of /etc/modprobe.d at the time of its build. For a
+//! module in it, new options count only after a rebuild.
 
 use std::{
     fs,
@@ -16,22 +16,22 @@ use crate::{
     world::{Content, Effect, Entry, Owned},
 };
 
-/// How long a listing may take; an image of a hundred megabytes has to be unpacked for it.
+/// Time limit of a listing, for which a hundred megabytes may have to be unpacked.
 const LISTING: Duration = Duration::from_secs(60);
 
-/// What is known of a module in the images.
+/// Whether the images hold a module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Holds {
-    /// There is no image, or the module is in none.
+    /// There is no image, or none holds the module.
     No,
-    /// The module is in it; `stale` if the options on disk are younger.
+    /// An image holds the module; `stale` if the options on disk are newer.
     Yes {
         stale: bool,
     },
     Unknown(String),
 }
 
-/// The images and what builds them.
+/// The images and the program that builds them.
 #[derive(Clone, Debug)]
 pub struct Initramfs {
     images: Vec<PathBuf>,
@@ -39,29 +39,29 @@ pub struct Initramfs {
     pub holds: Holds,
 }
 
-/// Programs that build every image anew, by distribution: Debian and Ubuntu, Red Hat and SUSE, Arch.
+/// Programs that rebuild all images, by distribution: Debian and Ubuntu, Red Hat and SUSE, Arch.
 const BUILDERS: [(&str, &[&str]); 3] = [
     ("update-initramfs", &["-u", "-k", "all"]),
     ("dracut", &["--force", "--regenerate-all"]),
     ("mkinitcpio", &["-P"]),
 ];
-/// Programs that list what an image holds.
+/// Programs that list an image's content.
 const LISTERS: [&str; 3] = ["lsinitramfs", "lsinitrd", "lsinitcpio"];
 
 fn is_image(name: &str) -> bool {
     let of_kernel =
         name.starts_with("initrd.img-") || name.starts_with("initramfs-") || name.starts_with("initrd-");
-    // Images for a crash or a rescue do not boot the node.
+    // Images for crashes or rescue do not boot the node.
     of_kernel
         && !["kdump", "rescue", "fallback", ".old", ".bak", ".dpkg"].iter().any(|other| name.contains(other))
 }
 
-/// Whether an image belongs to a kernel that is installed. One that was left behind is built by nobody, and boots nothing.
+/// Whether an image belongs to an installed kernel. An orphaned image is never rebuilt, and boots nothing.
 fn is_installed(node: &Node<'_>, name: &str) -> bool {
     let release =
         ["initrd.img-", "initramfs-", "initrd-"].iter().find_map(|prefix| name.strip_prefix(prefix));
     let release = release.map_or(name, |release| release.strip_suffix(".img").unwrap_or(release));
-    // Why only those with a number: Arch names its images after packages, such as `initramfs-linux.img`.
+    // Only for names with a number: Arch names images after packages, such as `initramfs-linux.img`.
     !release.starts_with(|c: char| c.is_ascii_digit())
         || ["/lib/modules", "/usr/lib/modules"]
             .iter()
@@ -73,16 +73,16 @@ fn canonical(name: &str) -> String {
 }
 
 impl Initramfs {
-    /// None was looked for.
+    /// The value if no image was searched.
     pub fn unasked() -> Self {
         Self { images: Vec::new(), builder: None, holds: Holds::No }
     }
 
-    /// Looks whether a module is in the images; `options` are the files that give it options, `will_change` says that they
-    /// are about to change.
+    /// Checks whether a module is in the images. `options` are the files with its options, `will_change` is whether
+    /// they are about to change.
     ///
     /// # Errors
-    /// A folder cannot be read.
+    /// If a folder cannot be read.
     pub fn read(
         node: &Node<'_>,
         module: &str,
@@ -101,7 +101,7 @@ impl Initramfs {
             BUILDERS.iter().find_map(|(name, arguments)| Some((node.roots.tool(name)?, *arguments)));
         let holds = match Self::newest(node, &images)? {
             None => Holds::No,
-            // Why fresh: an earlier task of this prediction builds it.
+            // Up to date, because an earlier task of this prediction builds it.
             Some((_, None)) => Holds::Yes { stale: false },
             Some((image, Some(built))) => {
                 let mut stale = false;
@@ -109,7 +109,7 @@ impl Initramfs {
                     stale |= changed(node, path)?.is_none_or(|changed| changed > built);
                 }
                 match (stale || will_change).then(|| listed(node, &image, module)) {
-                    // Why without a look: it would be as it should, whether it is in there or not.
+                    // Not listed: the result is right whether the module is in it or not.
                     None => Holds::Yes { stale: false },
                     Some(Ok(false)) => Holds::No,
                     Some(Ok(true)) => Holds::Yes { stale },
@@ -120,8 +120,8 @@ impl Initramfs {
         Ok(Self { images, builder, holds })
     }
 
-    /// The image that is looked into, that of the running kernel if there is one, and when the oldest was built; without a
-    /// time if that is only assumed.
+    /// Returns the image to list, the running kernel's if possible, and the build time of the oldest; without a time if
+    /// it is only assumed.
     fn newest(node: &Node<'_>, images: &[PathBuf]) -> Result<Option<(PathBuf, Option<SystemTime>)>, Trouble> {
         let release = fs::read_to_string(node.roots.proc("sys/kernel/osrelease")).unwrap_or_default();
         let running = images.iter().find(|image| image.to_string_lossy().contains(release.trim()));
@@ -133,14 +133,14 @@ impl Initramfs {
         Ok(Some((image.clone(), oldest)))
     }
 
-    /// What builds the images, if anything is there that does.
+    /// Returns the name of the program that builds the images, if any.
     pub fn program(&self) -> Option<String> {
         let (path, _) = self.builder.as_ref()?;
         Some(path.file_name()?.to_string_lossy().into_owned())
     }
 
     /// # Errors
-    /// The program is not there or failed.
+    /// If the program is missing or fails.
     pub fn build(&self, node: &Node<'_>) -> Result<(), Trouble> {
         let Some((path, arguments)) = &self.builder else { return Ok(()) };
         let what = self.program().unwrap_or_default();
@@ -148,7 +148,7 @@ impl Initramfs {
         Ok(())
     }
 
-    /// What is so once they were built.
+    /// Returns the effects of a build.
     pub fn built(&self) -> Vec<Effect> {
         let entry = Entry::File {
             owned: Owned { uid: 0, gid: 0, mode: 0o600 },
@@ -158,7 +158,7 @@ impl Initramfs {
     }
 }
 
-/// When a file of the node was written; `None` where it is only assumed.
+/// Returns the modification time of a file; `None` if it is only assumed.
 fn changed(node: &Node<'_>, path: &Path) -> Result<Option<SystemTime>, Trouble> {
     let (path, entry) = node.world.follow(path)?;
     Ok(match entry {
@@ -178,7 +178,8 @@ fn listed(node: &Node<'_>, image: &Path, module: &str) -> Result<bool, String> {
     if !done.exit.success() {
         return Err(done.complaint(&lister.file_name().unwrap_or_default().to_string_lossy()));
     }
-    // `-rw-r--r-- 1 root root 1 Jan 1 00:00 usr/lib/modules/6.1/updates/dkms/nvidia.ko.zst`, or the path alone.
+    // A line is `-rw-r--r-- 1 root root 1 Jan 1 00:00 usr/lib/modules/6.1/updates/dkms/nvidia.ko.zst`, or only the
+    // path.
     Ok(done.stdout().lines().any(|line| {
         let name = line.rsplit('/').next().unwrap_or_default();
         name.split_once(".ko").is_some_and(|(name, rest)| {

@@ -1,4 +1,4 @@
-//! One file a kind that the helper runs without the GPUs, and their registry: one line a kind in [`dispatch!`].
+//! The kinds that do not use the GPUs, one file each, and their registry: one line for each kind in [`dispatch!`].
 
 mod accounts;
 mod blockinfile;
@@ -36,8 +36,8 @@ pub mod unarchive;
 mod unit_files;
 pub mod waiting;
 
-/// Gives an operation to the kind that does it: declarative ones to their [`crate::declare::NodeKind`], the others to what is
-/// said for them where it is called.
+/// Dispatches an operation: a declarative kind to its [`crate::declare::NodeKind`], any other to the arm given at the
+/// call.
 macro_rules! dispatch {
     ($op:expr, $declared:ident, { $($others:tt)* }) => {
         match $op {

@@ -1,7 +1,7 @@
 //! `modprobe`: a module of the running kernel, and of every boot.
 //!
-//! /proc/modules and the list of built-in modules tell what is there; files of modules-load.d and modprobe.d tell what
-//! boots do. Ansible's file names are used, so that either tool finds what the other one wrote.
+//! Reads /proc/modules and the list of built-in modules for the running kernel, modules-load.d and modprobe.d for
+//! boots. Uses Ansible's file names, so that either tool finds the other's files.
 
 use std::{
     fs,
@@ -30,20 +30,20 @@ use crate::{
 
 const LOAD: &str = "/etc/modules-load.d";
 const OPTIONS: &str = "/etc/modprobe.d";
-/// What a prediction keeps of a module that it loads.
+/// The assumed value of a module that a prediction loads.
 const LOADED: &str = "loaded";
 
 #[derive(Debug)]
 pub struct State {
     loaded: bool,
-    /// Whether something loads it at boot is not known, because no file says so.
+    /// Whether it is unknown if something loads it at boot, because no file says so.
     open: bool,
-    /// Part of the kernel itself: it cannot be unloaded.
+    /// Whether it is part of the kernel itself and cannot be unloaded.
     built_in: bool,
-    /// Files of modules-load.d that name the module, and of modprobe.d that give it options.
+    /// Files of modules-load.d that name the module; `options`: files of modprobe.d with its options.
     load: Vec<(PathBuf, String)>,
     options: Vec<(PathBuf, String)>,
-    /// Files of modprobe.d in which such options were commented out.
+    /// Files of modprobe.d with commented-out options of the module.
     former: Vec<PathBuf>,
     load_folder: PathBuf,
     options_folder: PathBuf,
@@ -55,21 +55,21 @@ pub enum Step {
     Load,
     Unload,
     File(PathBuf, String),
-    /// Builds what the kernel boots with again.
+    /// Rebuilds the initramfs.
     Initramfs,
 }
 
-/// Names of modules are equal when they are so but for `-` and `_`.
+/// Returns a module's name for comparisons, in which `-` and `_` are equal.
 fn canonical(name: &str) -> String {
     name.replace('-', "_")
 }
 
-/// The name under which a prediction keeps whether a module is loaded.
+/// Returns the name of a prediction's assumption whether a module is loaded.
 fn assumption(name: &str) -> String {
     format!("modules/{name}")
 }
 
-/// Whether earlier tasks of a prediction unload a module.
+/// Whether an earlier task of a prediction unloads a module.
 pub fn is_unloaded(world: &World, name: &str) -> bool {
     world.parameter(&assumption(&canonical(name))).is_some_and(|assumed| assumed != LOADED)
 }
@@ -79,14 +79,14 @@ fn loads(line: &str, name: &str) -> bool {
     canonical(line.trim()) == name
 }
 
-/// The options that a line of modprobe.d gives the module.
+/// Returns the options for the module in a line of modprobe.d.
 fn options_of(line: &str, name: &str) -> Option<String> {
     let mut words = line.split_whitespace();
     let ours = words.next() == Some("options") && words.next().map(canonical).as_deref() == Some(name);
     ours.then(|| words.collect::<Vec<_>>().join(" "))
 }
 
-/// Whether a line of modprobe.d is one with options of the module that was commented out.
+/// Whether a line of modprobe.d is a commented-out line of options for the module.
 fn was_options(line: &str, name: &str) -> bool {
     line.strip_prefix('#').is_some_and(|line| options_of(line, name).is_some())
 }
@@ -145,7 +145,8 @@ impl NodeKind for Modprobe {
         let load = files_with(node, LOAD, |line| loads(line, &name))?;
         let (loaded, open) = match node.world.parameter(&assumption(&name)) {
             Some(assumed) => (assumed == LOADED, false),
-            // Why open also where it is not there now: somebody may have unloaded what the hardware brings in.
+            // Unknown even if it is not loaded now: an administrator may have unloaded a module that the hardware
+            // loads.
             None if node.world.rebooted() => (!load.is_empty(), load.is_empty()),
             None => (now, false),
         };
@@ -167,7 +168,7 @@ impl NodeKind for Modprobe {
         if self.declares_options(&state) {
             let own = state.options_folder.join(format!("{}.conf", self.name));
             let mut files: Vec<&Path> = state.options.iter().map(|(path, _)| path.as_path()).collect();
-            // Why those too: whoever commented the options out may have died before the images were built.
+            // Former files too: a run that commented the options out may have died before it rebuilt the images.
             files.extend(state.former.iter().map(PathBuf::as_path));
             if node.world.follow(&own)?.1 != Entry::Absent && !files.contains(&own.as_path()) {
                 files.push(&own);
@@ -303,13 +304,13 @@ impl NodeKind for Modprobe {
     }
 }
 
-/// Options of a module at boot.
+/// The options of a module at boot.
 trait BootOptions {
-    /// Whether the task says anything about options at boot.
+    /// Whether the task declares options at boot.
     fn declares_options(&self, state: &State) -> bool;
-    /// Whether the options at boot are others than declared.
+    /// Whether the options at boot differ from the declared ones.
     fn changes_options(&self, state: &State) -> bool;
-    /// `written`: files of modprobe.d change.
+    /// `written` is whether files of modprobe.d change.
     fn plan_initramfs(&self, state: &State, written: bool, plan: &mut Plan<Step>);
     fn plan_options(&self, state: &State, name: &str, plan: &mut Plan<Step>);
     fn options_change(&self, from: impl Into<Typed>, to: impl Into<Typed>) -> Change;
@@ -370,7 +371,7 @@ impl BootOptions for Modprobe {
             .iter()
             .flat_map(|(_, text)| text.lines().filter_map(|line| options_of(line, name)))
             .collect();
-        // Why: without `params` the options that others gave the module stay.
+        // Without `params`, options from other sources stay.
         if wanted.is_empty() || now == [wanted.clone()] {
             return;
         }
@@ -481,7 +482,7 @@ echo "$2 16384 0 - Live 0x0" | tr - _ >> $d/proc/modules
         assert_eq!(bench.run(&task, Mode::Apply).status, OpStatus::Ok);
     }
 
-    /// An initramfs with or without the module, as lsinitramfs of initramfs-tools lists it.
+    /// Returns a node with an initramfs, listed like lsinitramfs of initramfs-tools.
     fn with_initramfs(listing: &str) -> Bench {
         let bench = bench();
         bench.write("boot/initrd.img-6.1", "old\n");
@@ -514,7 +515,7 @@ echo "$2 16384 0 - Live 0x0" | tr - _ >> $d/proc/modules
         );
         assert!(bench.read("log").ends_with("update-initramfs -u -k all\n"), "{}", bench.read("log"));
         assert_eq!(bench.run(&task, Mode::Apply).status, OpStatus::Ok);
-        // A kernel that was built before the options, as when a run died in between.
+        // An image that was built before the options, as after a run that died in between.
         let old = std::time::SystemTime::now() - std::time::Duration::from_secs(3600);
         fs::File::options()
             .write(true)

@@ -1,6 +1,6 @@
-//! "Did you mean": the name that is nearest to a mistyped one.
+//! Suggests the name that is nearest to a mistyped one.
 
-/// The candidate with the fewest edits, if these are few enough to be a slip.
+/// Returns the candidate with the fewest edits, if they are few enough for a typing error.
 pub fn nearest<'a>(wrong: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let most = (wrong.chars().count() / 3).max(1);
     candidates
@@ -10,7 +10,7 @@ pub fn nearest<'a>(wrong: &str, candidates: impl Iterator<Item = &'a str>) -> Op
         .map(|(_, candidate)| candidate)
 }
 
-/// Levenshtein's distance.
+/// Returns the Levenshtein distance.
 fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();

@@ -1,4 +1,4 @@
-//! Owner, group and mode as tasks declare them, compared with what a path has.
+//! Compares the declared owner, group and mode with those of a path.
 
 use gpufleet_protocol::{Change, Disruption, Property, Subject, change::Value, tasks::FileMode};
 
@@ -12,7 +12,7 @@ use crate::{
     world::Owned,
 };
 
-/// What a task asks for; names are numbers already, the mode is still relative.
+/// A task's declaration; names are resolved to numbers, the mode may still be relative.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wanted {
     pub uid: Option<u32>,
@@ -22,7 +22,7 @@ pub struct Wanted {
 
 impl Wanted {
     /// # Errors
-    /// A name that the node does not know.
+    /// If the node does not know a name.
     pub fn resolve(
         users: &Users,
         owner: Option<&str>,
@@ -36,10 +36,10 @@ impl Wanted {
         })
     }
 
-    /// The bits wanted of a path that has `current`.
+    /// Returns the declared bits for a path with the bits `current`.
     ///
     /// # Errors
-    /// Text that is no mode.
+    /// If the text is no mode.
     pub fn bits(&self, current: u32, directory: bool) -> Result<Option<u32>, Trouble> {
         let Some(text) = &self.mode else { return Ok(None) };
         let bits = mode::resolve(text, current, directory);
@@ -47,10 +47,10 @@ impl Wanted {
     }
 }
 
-/// What has to be set on a path, and how people see it.
+/// Returns what has to be set on a path, and the changes for people.
 ///
 /// # Errors
-/// Text that is no mode.
+/// If the text is no mode.
 pub fn differences(
     shown: &str,
     now: Owned,
@@ -75,7 +75,7 @@ pub fn differences(
         set.mode = Some(bits);
         change(Property::MODE, mode::octal(now.mode).into(), mode::octal(bits).into());
     } else if set.uid.is_some() || set.gid.is_some() {
-        // Why: giving a file away clears its set-user-id bits.
+        // Changing the owner clears the set-user-id bits.
         set.mode = Some(now.mode);
     }
     Ok((set, changes))

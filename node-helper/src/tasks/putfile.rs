@@ -1,7 +1,7 @@
 //! `copy` and `template`: a file with given content.
 //!
-//! Content comes by digest: what the node has already is never sent. It goes to a temporary file beside the
-//! destination, piece by piece, and is renamed when it is whole, checked and has its owner and mode.
+//! Content is identified by its digest; what the node already has is not sent. It is written to a temporary file beside
+//! the destination, piece by piece, and renamed once it is complete, checked, and has its owner and mode.
 
 use std::{
     path::{Path, PathBuf},
@@ -30,26 +30,26 @@ use crate::{
     world::{Content, Effect, Entry, Owned, ReadError},
 };
 
-/// The largest text that gets a diff, in bytes.
+/// Largest text for a diff, in bytes.
 const DIFF_LIMIT: usize = 64 * 1024;
-/// Larger files are not read to tell that they differ from one of another size, in bytes.
+/// Files larger than this, in bytes, are not read if their size already differs.
 const LARGE: u64 = 256 * 1024 * 1024;
 
 #[derive(Debug)]
 pub struct State {
     dest: PathBuf,
-    /// The destination as people know it.
+    /// The destination, for messages.
     shown: String,
-    /// Folders that have to be made, the outermost first.
+    /// Folders to create, the outermost first.
     folders: Vec<PathBuf>,
     entry: Entry,
-    /// What is there.
+    /// Digests of the present content.
     now: Option<Digests>,
-    /// Text of what is there, when a diff may be shown.
+    /// The present text, if a diff may be shown.
     text: Option<String>,
-    /// Digest and size of what is declared.
+    /// Declared digest and size.
     wanted: (String, u64),
-    /// File of the node that has the content.
+    /// A file on the node with the content.
     source: Option<PathBuf>,
     ownership: Wanted,
 }
@@ -70,9 +70,9 @@ fn content(sha256: &str, size: u64) -> Typed {
     }
 }
 
-/// What is known of the content there; of a large file with another size than the declared one only that.
+/// Returns the digests of the present content; of a large file with another size than declared only the size.
 ///
-/// Why not more: a user of the node may have made it as large as it likes, and it is another one whatever it holds.
+/// A user of the node may create a file of any size, and another size proves that it differs.
 fn current(content: &Content, wanted: u64, node: &Node<'_>) -> Result<Digests, Trouble> {
     if let Content::On(path) = content {
         let size = tree::open(path)?.metadata().at("look at", path)?.len();
@@ -232,8 +232,8 @@ impl NodeKind for PutFile {
             plan.push(Step::Folder(folder.clone()), change);
         }
         let same = state.now.as_ref().is_some_and(|now| now.sha256 == state.wanted.0);
-        // Why: Ansible asks its module `file` where the content is there already, which gives `path` and tells of no
-        // source; and a file of the node always goes through its module `copy`.
+        // As in Ansible, which calls its module `file` if the content is there already, with `path` and without a
+        // source; a file of the node always goes through its module `copy`.
         match (&self.remote_src, &self.source) {
             (Some(_), _) => {}
             (None, _) if same => drop(plan.data.insert("path".to_owned(), json!(state.shown))),
@@ -332,7 +332,7 @@ impl NodeKind for PutFile {
     }
 }
 
-/// The text before and after in the words of Ansible's results, where it was asked for and both may be shown.
+/// Returns the text before and after under Ansible's names, if a diff was requested and both may be shown.
 fn told_diff(task: &PutFile, state: &State) -> Option<Value> {
     let (old, new) = (state.text.as_ref()?, task.preview.as_ref().filter(|_| task.tells_diff)?);
     let mut told = Map::new();
@@ -418,7 +418,7 @@ fn copy_pieces(
     }
 }
 
-/// Asks a program whether the new content may be put in place.
+/// Runs the validation command on the new content.
 pub fn validate(node: &Node<'_>, command: &str, fresh: &Fresh, shown: &str) -> Result<(), Trouble> {
     let path = fresh.temporary().to_string_lossy().replace('\'', r"'\''");
     let line = command.replace("%s", &format!("'{path}'"));
@@ -498,7 +498,7 @@ mod tests {
         assert_eq!(changed(&settled, &bench.snapshot()), Vec::<PathBuf>::new());
     }
 
-    /// A user of the node may make such a file with one call.
+    /// A user of the node can create such a file with one call.
     #[test]
     fn a_huge_file_of_another_size_is_not_read() {
         let mut bench = Bench::new();

@@ -1,5 +1,4 @@
-//! `copy` of a directory: its directories and files one after the other, each planned, applied and verified by its own
-//! kind.
+//! `copy` of a directory: its directories and files in order, each planned, applied and verified by its own kind.
 
 use std::path::Path;
 
@@ -15,10 +14,10 @@ use crate::{
     world::Entry,
 };
 
-/// More paths than this below one directory are refused rather than held.
+/// Largest number of paths below one directory; more are refused.
 const MOST_PATHS: usize = 100_000;
 
-/// One step of the way.
+/// One entry of the tree.
 pub enum Part {
     Directory(Box<File>),
     File(Box<PutFile>),
@@ -40,10 +39,10 @@ fn file(path: String, state: FileState) -> File {
     }
 }
 
-/// A file that is a directory on the node, as the tree that it stands for.
+/// Returns the tree for a source that is a directory on the node.
 ///
 /// # Errors
-/// The node does not tell what it is.
+/// If the source cannot be read.
 pub fn of_directory(task: &PutFile, node: &Node<'_>) -> Result<Option<PutTree>, Trouble> {
     let Some(source) = &task.remote_src else { return Ok(None) };
     if !matches!(node.world.follow(&node.roots.path(source))?.1, Entry::Directory { .. }) {
@@ -67,7 +66,7 @@ pub fn of_directory(task: &PutFile, node: &Node<'_>) -> Result<Option<PutTree>, 
     }))
 }
 
-/// The paths of a directory of the node, as the controller would list its own.
+/// Lists a directory of the node, as the controller lists its own.
 fn listed(source: &str, node: &Node<'_>) -> Result<Vec<TreeEntry>, Trouble> {
     let root = node.roots.path(source);
     let mut found = Vec::new();
@@ -94,10 +93,10 @@ fn listed(source: &str, node: &Node<'_>) -> Result<Vec<TreeEntry>, Trouble> {
     Ok(found)
 }
 
-/// Everything that has to be so, in the order in which it is made.
+/// Returns all parts in the order of their creation.
 ///
 /// # Errors
-/// A directory of the node that cannot be read, or a path that leads out.
+/// If a directory of the node cannot be read, or a path leads out of the tree.
 pub fn parts(task: &PutTree, node: &Node<'_>) -> Result<Vec<Part>, Trouble> {
     let root = task.dest.trim_end_matches('/');
     let directory = |path: String| File {
@@ -154,7 +153,7 @@ pub fn parts(task: &PutTree, node: &Node<'_>) -> Result<Vec<Part>, Trouble> {
     Ok(parts)
 }
 
-/// Puts the outcomes of the parts together; gives back what came when one of them ended it all.
+/// Runs the parts and combines their outcomes; returns early if one of them ends the task.
 ///
 /// # Errors
 /// Those of a part.

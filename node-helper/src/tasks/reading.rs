@@ -1,4 +1,4 @@
-//! Kinds that only read: `slurp`, pieces for `fetch`, `find`, `ping`.
+//! Kinds that only read: `slurp`, the pieces of `fetch`, `find`, `ping`.
 
 use std::{
     fs,
@@ -29,11 +29,11 @@ use crate::{
     world::Entry,
 };
 
-/// The largest file that `slurp` reads, in bytes: its base64 has to fit into one answer.
+/// Largest file for `slurp`, in bytes, as its base64 must fit into one answer.
 const SLURP_LIMIT: u64 = 10 * 1024 * 1024;
-/// More files than this are refused rather than held.
+/// Largest number of found files; more are refused.
 const MOST_FOUND: usize = 50_000;
-/// The largest file in which `find` looks for text, in bytes.
+/// Largest file in which `find` searches for text, in bytes.
 const CONTAINS_LIMIT: u64 = 64 * 1024 * 1024;
 
 fn ok(data: Map<String, Value>) -> OpOutcome {
@@ -51,7 +51,7 @@ pub fn ping(task: &Ping) -> OpOutcome {
 }
 
 /// # Errors
-/// There is no such file, or it is too large.
+/// If there is no such file, or it is too large.
 pub fn slurp(task: &Slurp, node: &Node<'_>) -> Result<OpOutcome, Trouble> {
     let path = node.roots.path(&task.src);
     let (place, entry) = node.world.follow(&path)?;
@@ -81,7 +81,7 @@ pub fn slurp(task: &Slurp, node: &Node<'_>) -> Result<OpOutcome, Trouble> {
 }
 
 /// # Errors
-/// There is no such file, or it cannot be read.
+/// If the path is no file, or cannot be read.
 pub fn piece(task: &ReadPiece, node: &Node<'_>) -> Result<OpOutcome, Trouble> {
     let path = node.roots.path(&task.path);
     match node.world.follow(&path)?.1 {
@@ -98,7 +98,7 @@ pub fn piece(task: &ReadPiece, node: &Node<'_>) -> Result<OpOutcome, Trouble> {
         return Ok(ok(data));
     }
     if task.offset == 0 {
-        // Why no further: it may grow meanwhile.
+        // No further, because the file may grow meanwhile.
         let content = node.deadline.reader((&file).take(size));
         let sha256 = checksum::of(ChecksumAlgorithm::Sha256, content).at("read", &path)?;
         data.insert("sha256".to_owned(), json!(sha256));
@@ -177,7 +177,7 @@ impl<'a> Filter<'a> {
     }
 }
 
-/// Whether a line of the file matches, or the file as a whole.
+/// Whether a line of the file matches, or with `whole` the file.
 fn holds(spot: &Spot, regexp: &Regex, whole: bool) -> bool {
     let Ok(file) = spot.open() else { return false };
     let mut bytes = Vec::new();
@@ -188,11 +188,11 @@ fn holds(spot: &Spot, regexp: &Regex, whole: bool) -> bool {
         }
 }
 
-/// A directory that is still to be looked into.
+/// A directory that is still to be searched.
 enum Folder {
-    /// By its path, links followed.
+    /// By path; links are followed.
     At(PathBuf),
-    /// In one that is open, and no link; with the path that people know.
+    /// In an open directory, without following a link; with the path to show.
     In(Spot, PathBuf),
 }
 
@@ -212,7 +212,7 @@ impl Folder {
 }
 
 /// # Errors
-/// An expression that cannot be compiled, or too many files.
+/// If an expression cannot be compiled, or there are too many files.
 pub fn find(task: &Find, node: &Node<'_>) -> Result<OpOutcome, Trouble> {
     let filter = Filter::new(task)?;
     let (mut files, mut examined, mut skipped) = (Vec::new(), 0u64, Map::new());
@@ -239,7 +239,7 @@ pub fn find(task: &Find, node: &Node<'_>) -> Result<OpOutcome, Trouble> {
         for name in names {
             node.check_time()?;
             let spot = dir.spot(&name);
-            // Why by the given path: people know it under that, also where a link leads to the directory.
+            // By the given path, so that results show it even if a link leads to the directory.
             let path = folder.path().join(&name);
             let name = name.to_string_lossy();
             examined += 1;
@@ -288,7 +288,7 @@ pub fn find(task: &Find, node: &Node<'_>) -> Result<OpOutcome, Trouble> {
     ])))
 }
 
-/// A path as people know it, without the root that tests put before it.
+/// Returns a path for results, without a replaced root.
 fn shown(node: &Node<'_>, path: &Path) -> String {
     let root = node.roots.path("/");
     match path.strip_prefix(&root) {

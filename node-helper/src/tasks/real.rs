@@ -1,6 +1,6 @@
-//! The kinds that change a machine, with its real tools, in a root that is thrown away.
+//! Tests of kinds that change a machine, with its real tools, in a disposable root.
 //!
-//! `tests/scripts/real-tools.sh` makes that root and runs these tests in it; anywhere else they do nothing.
+//! `tests/scripts/real-tools.sh` creates that root and runs these tests in it; elsewhere they do nothing.
 
 use std::{fs, path::Path, process::Command};
 
@@ -17,7 +17,7 @@ use crate::{
     os::{roots::Roots, users::Users},
 };
 
-/// Says that the root is one to throw away.
+/// Marks a disposable root.
 const MARK: &str = "/gpufleet-throwaway-root";
 
 fn machine() -> Option<Bench> {
@@ -29,7 +29,7 @@ fn machine() -> Option<Bench> {
     })
 }
 
-/// Applies as predicted, then again for nothing.
+/// Checks that an apply does what was predicted, and that a second one changes nothing.
 fn converge<D: NodeKind>(bench: &Bench, task: &D) -> OpOutcome {
     bench.forget();
     let predicted = bench.run(task, Mode::Predict);
@@ -166,7 +166,7 @@ fn host_names() {
     assert_eq!(told("uname", &["-n"]), "gf-node.cluster\n");
 }
 
-/// Debian's own update-grub with two kernels, their recovery entries and memtest86+, with tuned's line and without.
+/// Debian's own update-grub with two kernels, their recovery entries and memtest86+, with and without tuned's line.
 #[test]
 fn command_lines_of_the_kernel() {
     let Some(bench) = machine() else { return };
@@ -191,7 +191,7 @@ fn command_lines_of_the_kernel() {
         assert_eq!(lines.iter().filter(whole).count(), 5, "{lines:?}");
         assert_eq!(lines.len(), 7, "memtest86+ has two: {lines:?}");
     }
-    // What a shell computes is unknown; update-grub itself can read it.
+    // A value computed by a shell is unknown to gpufleet, but update-grub can read it.
     fs::write("/etc/default/grub", "GRUB_CMDLINE_LINUX=\"$(echo iommu=pt)\"\n").unwrap();
     assert!(Command::new("update-grub").status().unwrap().success());
     bench.forget();

@@ -1,4 +1,4 @@
-//! The request to reboot: answered first, carried out half a second later by a process that outlives the helper.
+//! Reboots the node: the answer comes first, and half a second later a process that outlives the helper reboots.
 
 use std::{fs, path::Path};
 
@@ -11,14 +11,14 @@ use crate::{
     process::Run,
 };
 
-/// The job whose cgroup this process is in, as pam_slurm_adopt puts logins there.
+/// Returns the job whose cgroup this process is in; pam_slurm_adopt puts logins there.
 pub fn job(roots: &Roots) -> Option<String> {
     let text = fs::read_to_string(roots.proc("self/cgroup")).ok()?;
     text.lines().find_map(job_of)
 }
 
 fn job_of(line: &str) -> Option<String> {
-    // `0::/system.slice/slurmstepd.scope/job_7/…` or, of the older hierarchy, `4:memory:/slurm/uid_0/job_7/…`.
+    // `0::/system.slice/slurmstepd.scope/job_7/…`, or in the older hierarchy `4:memory:/slurm/uid_0/job_7/…`.
     let path = line.splitn(3, ':').nth(2)?;
     if !path.contains("slurm") {
         return None;
@@ -26,10 +26,11 @@ fn job_of(line: &str) -> Option<String> {
     path.split('/').find(|part| part.starts_with("job_")).map(str::to_owned)
 }
 
-/// Refuses when this session is part of a job: what it starts would die with the job, and kill it.
+/// Refuses if this session is part of a job: processes that it starts would end with the job, and a reboot would kill
+/// it.
 ///
 /// # Errors
-/// It is.
+/// If it is.
 pub fn refuse_inside_job(roots: &Roots) -> Result<(), Trouble> {
     match job(roots) {
         None => Ok(()),
@@ -48,10 +49,10 @@ pub fn boot_id(roots: &Roots) -> Option<String> {
     Some(text.trim().to_owned()).filter(|id| !id.is_empty())
 }
 
-/// Reboots the node, or predicts that it would.
+/// Reboots the node, or predicts it.
 ///
 /// # Errors
-/// Not allowed, or no program here can reboot.
+/// If it is not allowed, or no program on the node can reboot.
 pub fn run(
     how: Reboot,
     node: &Node<'_>,
@@ -96,7 +97,7 @@ fn quoted(path: &Path) -> String {
     format!("'{}'", path.to_string_lossy().replace('\'', r"'\''"))
 }
 
-/// What somebody else has scheduled already (systemd-logind's file).
+/// Returns what was scheduled already, from systemd-logind's file.
 fn scheduled(path: &Path) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
     let mode = text.lines().find_map(|line| line.strip_prefix("MODE=")).unwrap_or("shutdown");

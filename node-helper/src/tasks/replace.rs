@@ -1,4 +1,4 @@
-//! `replace`: every match of an expression becomes another text.
+//! `replace`: every match of an expression is replaced.
 
 use gpufleet_protocol::{pattern::builder, tasks::Replace};
 use regex::bytes::{Captures, Regex};

@@ -1,6 +1,6 @@
-//! `service`: a systemd unit runs, starts at boot, is masked.
+//! `service`: a systemd unit runs, starts at boot, or is masked.
 //!
-//! One `systemctl show` tells all that is compared; every call of `systemctl` ends with the operation's deadline.
+//! One `systemctl show` reads everything that is compared; every call of `systemctl` ends at the operation's deadline.
 
 use std::{collections::HashMap, path::PathBuf, time::Duration};
 
@@ -21,7 +21,7 @@ use crate::{
     world::{BootView, Effect, Entry, UnitView},
 };
 
-/// How long systemd may take to tell something.
+/// Time limit of a query to systemd.
 const ANSWER: Duration = Duration::from_secs(25);
 const PROPERTIES: &str = "Id,Names,LoadState,ActiveState,SubState,UnitFileState,Type,RemainAfterExit,Result,CanReload,\
                           NeedDaemonReload,FragmentPath,DropInPaths,MainPID,LoadError,TriggeredBy,WantedBy,RequiredBy,BoundBy,\
@@ -30,12 +30,12 @@ const PROPERTIES: &str = "Id,Names,LoadState,ActiveState,SubState,UnitFileState,
 #[derive(Debug)]
 pub struct State {
     systemctl: PathBuf,
-    /// What systemd tells of the unit; empty when the task names none.
+    /// The unit's properties from systemd; empty if the task names no unit.
     properties: HashMap<String, String>,
     view: UnitView,
-    /// Whether systemd has read older unit files than there are.
+    /// Whether systemd has loaded older unit files than those on disk.
     stale: bool,
-    /// What the state of its file is without a mask.
+    /// The state of its file without a mask.
     unmasked: &'static str,
 }
 
@@ -51,13 +51,13 @@ impl State {
         self.properties.get(name).map_or("", String::as_str)
     }
 
-    /// A unit that does something once and is inactive afterwards.
+    /// Whether the unit runs once and is inactive afterwards.
     fn runs_once(&self) -> bool {
         self.view.boot.once
     }
 }
 
-/// What decides, beside the state of its file, whether a unit runs after a boot.
+/// Returns what decides, beside the state of its file, whether a unit runs after a boot.
 fn boot_view(get: impl Fn(&str) -> String) -> BootView {
     let tried = !matches!(get("ConditionTimestampMonotonic").as_str(), "" | "0");
     let idle = get("ActiveState") == "inactive";
@@ -70,7 +70,7 @@ fn boot_view(get: impl Fn(&str) -> String) -> BootView {
     }
 }
 
-/// The name with its suffix, as systemd completes it.
+/// Returns the name with its suffix, as systemd completes it.
 fn unit(name: &str) -> String {
     let suffixes = [
         ".service",
@@ -101,7 +101,7 @@ fn parse(text: &str) -> HashMap<String, String> {
 
 fn systemctl(node: &Node<'_>) -> Result<PathBuf, Trouble> {
     let found = node.roots.tool("systemctl");
-    // Why the folder: systemctl is also installed where systemd does not run, such as in containers.
+    // The folder is checked too, because systemctl is also installed where systemd does not run, such as in containers.
     let runs = !node.roots.is_real() || node.roots.path("/run/systemd/system").is_dir();
     found
         .filter(|_| runs)
@@ -122,7 +122,7 @@ fn not_found(node: &Node<'_>, systemctl: &PathBuf, unit: &str) -> Trouble {
     Trouble::missing(format!("there is no unit `{unit}` on this node{hint}"))
 }
 
-/// Whether systemd has read older files than there are for any unit that it has loaded, or that has drop-ins.
+/// Whether systemd has loaded older files than those on disk, for any loaded unit or any unit with drop-ins.
 fn any_stale(node: &Node<'_>, systemctl: &PathBuf) -> Result<bool, Trouble> {
     let drop_ins = DropIns::read(node, None);
     let wanted = format!("--property={}", unit_files::PROPERTIES);
@@ -137,7 +137,7 @@ fn any_stale(node: &Node<'_>, systemctl: &PathBuf) -> Result<bool, Trouble> {
     Ok(units.any(|unit| drop_ins.are_newer(node, &unit_files::names_of(&unit), &unit)))
 }
 
-/// Whether an earlier task of a prediction brings the file of a unit.
+/// Whether an earlier task of a prediction creates the unit's file.
 fn foreseen(node: &Node<'_>, unit: &str) -> bool {
     ["/etc/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system", "/run/systemd/system"]
         .iter()
@@ -192,13 +192,13 @@ impl NodeKind for Service {
         } else if node.world.rebooted() {
             view = view.booted();
         }
-        // Why only then: a task that starts and reads nothing anew needs no list of files.
+        // Only then, because a task that starts and reloads nothing needs no list of files.
         let stale = (self.daemon_reload || starts(self, &view, true)) && {
             let mut names = unit_files::names_of(&properties);
             names.insert(unit.clone());
             DropIns::read(node, Some(&names)).are_newer(node, &names, &properties)
         };
-        // Why the links: a mask hides them from systemd, and they count again once it is gone.
+        // By the links: a mask hides them from systemd, and they count again without it.
         let linked = |kind: &str| {
             node.world.any_match(&node.roots.etc(&format!("systemd/system/*.{kind}")).join(&unit))
         };
@@ -213,7 +213,7 @@ impl NodeKind for Service {
 
     fn left(&self, state: &State) -> Result<Plan<Step>, Trouble> {
         if self.no_block {
-            // Why: nobody waited, so whether the unit runs is not known yet.
+            // Nothing waited for the unit, so it is not known yet whether it runs.
             let settled = Service { state: None, ..self.clone() };
             return plan_as(&settled, state, false);
         }
@@ -302,12 +302,12 @@ const fn running(active: bool) -> &'static str {
     if active { "started" } else { "stopped" }
 }
 
-/// Whether a unit file state means that the unit starts by itself, or cannot be told to.
+/// Whether a unit file state means that the unit starts by itself, or that this cannot be changed.
 fn starts_at_boot(file_state: &str) -> bool {
     matches!(file_state, "enabled" | "alias" | "static" | "indirect" | "generated" | "transient")
 }
 
-/// Whether the task has the unit read its settings.
+/// Whether the task makes the unit read its settings.
 fn starts(task: &Service, view: &UnitView, acts: bool) -> bool {
     match task.state {
         Some(ServiceState::Restarted | ServiceState::Reloaded) => acts,
@@ -316,7 +316,7 @@ fn starts(task: &Service, view: &UnitView, acts: bool) -> bool {
     }
 }
 
-/// `acts` leaves out what is asked for each time, such as a restart.
+/// Without `acts`, actions that are done every time, such as a restart, are left out.
 fn plan_as(task: &Service, state: &State, acts: bool) -> Result<Plan<Step>, Trouble> {
     let mut plan = Plan::default();
     let systemd = |from: &str, to: &str| {
@@ -325,7 +325,7 @@ fn plan_as(task: &Service, state: &State, acts: bool) -> Result<Plan<Step>, Trou
     if task.daemon_reexec && acts {
         plan.push(Step::DaemonReexec, systemd("running", "started anew"));
     }
-    // Why without being asked too: a start with older settings than those on disk is not the declared unit.
+    // Even if not requested: a start with older settings than those on disk is not the declared unit.
     let starts_now = starts(task, &state.view, acts);
     if (task.daemon_reload || (starts_now && !task.daemon_reexec)) && state.stale {
         plan.push(Step::DaemonReload, systemd("with older unit files", "unit files read again"));
@@ -414,7 +414,7 @@ fn plan_as(task: &Service, state: &State, acts: bool) -> Result<Plan<Step>, Trou
     Ok(plan)
 }
 
-/// What a prediction says of a unit that a boot may have started or not.
+/// Returns the prediction for a unit that a boot may or may not have started.
 fn after_boot(task: &Service, unit: &str, view: &UnitView) -> Option<Change> {
     let (to, certainty) = match task.state? {
         ServiceState::Started => ("started", Certainty::Possible),
@@ -443,7 +443,7 @@ mod tests {
     use super::*;
     use crate::tasks::testing::{Bench, told};
 
-    /// A systemctl that keeps the state of one unit in files and logs what it was told.
+    /// A fake systemctl that keeps the state of one unit in files and logs its arguments.
     const FAKE: &str = r#"#!/bin/sh
 d=$(dirname "$0")/../..
 while case "$1" in --no-*) true;; *) false;; esac; do shift; done
@@ -596,7 +596,7 @@ esac
                 );
             }
         }
-        // A settled task looks for none.
+        // A settled task does not read any drop-ins.
         let bench = bench();
         bench.write("active", "active");
         bench.write("etc/systemd/system/chrony.service.d/x.conf", "[Service]\n");
@@ -625,7 +625,7 @@ esac
             assert!(bench.read("log").starts_with("daemon-reload \n"), "{}", bench.read("log"));
             let only_reload = service(json!({"daemon_reload": true}));
             assert_eq!(bench.run(&only_reload, Mode::Apply).status, OpStatus::Ok);
-            // The second one lies in a folder that systemd knows, and another unit's is none of this one's.
+            // The second one is in a folder that systemd knows; another unit's does not count for this one.
             bench.write("etc/systemd/system/other.service.d/x.conf", "");
             std::os::unix::fs::symlink(
                 "/dev/null",
@@ -711,7 +711,7 @@ esac
         assert_eq!(bench.run(&started, Mode::Predict).status, OpStatus::Ok);
     }
 
-    /// What a prediction says that a task changes.
+    /// Returns the changes that a task predicts.
     fn planned(bench: &Bench, task: Value) -> Vec<String> {
         let outcome = bench.run(&service(task), Mode::Predict);
         let line = |change: &Change| {

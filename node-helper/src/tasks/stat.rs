@@ -1,4 +1,4 @@
-//! `stat`: what a path is, under the names that Ansible gives.
+//! `stat`: the attributes of a path under Ansible's names.
 
 use std::{
     fs, io,
@@ -101,7 +101,7 @@ impl NodeKind for Stat {
     }
 }
 
-/// What `find` tells of a file.
+/// Adds what `find` returns for a file.
 pub fn brief(stat: &mut Map<String, Value>, meta: &fs::Metadata, users: &Users) {
     plain(stat, meta);
     stat.insert("pw_name".to_owned(), json!(users.user_name(meta.uid()).unwrap_or_default()));
@@ -182,7 +182,7 @@ fn bits(stat: &mut Map<String, Value>, mode: u32) {
     }
 }
 
-/// What a prediction knows of a path that an earlier task will have made.
+/// Adds what a prediction knows of a path that an earlier task creates.
 fn foreseen(stat: &mut Map<String, Value>, entry: &Entry) {
     kinds(
         stat,

@@ -1,4 +1,4 @@
-//! `tempfile`: a file or directory with a name that nobody has.
+//! `tempfile`: a file or directory with an unused name.
 
 use std::io;
 
@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// # Errors
-/// The directory is missing or cannot be written.
+/// If the directory is missing or not writable.
 pub fn run(task: &TempFile, node: &Node<'_>, mode: Mode, gate: Gate<'_>) -> Result<OpOutcome, Trouble> {
     if mode == Mode::Predict {
         return Ok(OpOutcome::new(OpStatus::Possible));

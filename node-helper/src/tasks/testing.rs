@@ -17,7 +17,7 @@ use crate::{
     world::{Overlay, World},
 };
 
-/// Content by digest, as a controller would have it.
+/// Content by digest, as the controller would have it.
 #[derive(Default)]
 pub struct Store(pub BTreeMap<String, Vec<u8>>);
 
@@ -91,7 +91,7 @@ impl Bench {
         blob
     }
 
-    /// In predictions from here on, this happened to the node.
+    /// Assumes an activation in later predictions.
     pub fn activate(&self, class: Disruption) {
         self.overlay.activate(class, &self.roots);
     }
@@ -118,7 +118,7 @@ impl Bench {
         self.node(|node| drive(declaration, node, mode, &self.overlay, Disruption::Live, &|_| Ok(())))
     }
 
-    /// Everything below the directory: kind, mode, inode, change time and content of each path.
+    /// Returns type, mode, inode, change time and content of each path below the directory.
     pub fn snapshot(&self) -> BTreeMap<PathBuf, String> {
         let mut all = BTreeMap::new();
         let mut folders = vec![self.dir.path().to_owned()];
@@ -141,13 +141,13 @@ impl Bench {
     }
 }
 
-/// What differs between two snapshots, for messages.
+/// Returns the paths that differ between two snapshots, for messages.
 pub fn changed(before: &BTreeMap<PathBuf, String>, after: &BTreeMap<PathBuf, String>) -> Vec<PathBuf> {
     let paths: std::collections::BTreeSet<&PathBuf> = before.keys().chain(after.keys()).collect();
     paths.into_iter().filter(|path| before.get(*path) != after.get(*path)).cloned().collect()
 }
 
-/// Whether a folder holds nothing that a dropped temporary file left.
+/// Whether a folder holds no leftover temporary file.
 pub fn tidy(folder: &Path) -> bool {
     fs::read_dir(folder).unwrap().flatten().all(|e| !e.file_name().to_string_lossy().contains(".gpufleet-"))
 }

@@ -1,4 +1,4 @@
-//! What `lineinfile`, `blockinfile` and `replace` have in common: a text file of which a part is declared.
+//! The common part of `lineinfile`, `blockinfile` and `replace`: a text file of which a part is declared.
 
 use std::{path::PathBuf, time::SystemTime};
 
@@ -19,30 +19,30 @@ use crate::{
     world::{Content, Effect, Entry, Owned},
 };
 
-/// The largest text that gets a diff, in bytes.
+/// Largest text for a diff, in bytes.
 const DIFF_LIMIT: usize = 64 * 1024;
 
-/// A part of the text that becomes another, appears or goes.
+/// A part of the text that is changed, added or removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Edit {
     pub from: Option<String>,
     pub to: Option<String>,
 }
 
-/// The text afterwards and what was done to it.
+/// The new text, and what was done.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Edited {
     pub text: Vec<u8>,
     pub edits: Vec<Edit>,
     /// The mark before the block that was edited; none where the edits are of lines.
     pub block: Option<String>,
-    /// What was done, in Ansible's words; empty for nothing.
+    /// What was done, in Ansible's words; empty if nothing.
     pub message: String,
-    /// More that `register` gets.
+    /// Further data for `register`.
     pub data: Map<String, Value>,
 }
 
-/// What the three kinds share of their parameters.
+/// The parameters that the three kinds share.
 pub struct Frame<'a> {
     pub path: &'a str,
     pub owner: Option<&'a str>,
@@ -54,9 +54,9 @@ pub struct Frame<'a> {
 
 #[derive(Debug)]
 pub struct State {
-    /// Where links at the end of the path lead.
+    /// The path with links at its end resolved.
     pub path: PathBuf,
-    /// `None` where there is no file.
+    /// `None` if there is no file.
     pub text: Option<Vec<u8>>,
     owned: Option<Owned>,
     wanted: Wanted,
@@ -193,13 +193,13 @@ fn new_file(wanted: &Wanted) -> Owned {
     }
 }
 
-/// No file, and the task does not make one.
+/// Creates the error for a missing file that the task does not create.
 pub fn missing(path: &str, can_create: bool) -> Trouble {
     let hint = if can_create { "; `create: true` would make it" } else { "" };
     Trouble::missing(format!("there is no file {path}{hint}"))
 }
 
-/// A template with `\1`, `\g<1>` and `\g<name>`, as Python's `re` expands it.
+/// Expands a template with `\1`, `\g<1>` and `\g<name>`, like Python's `re`.
 pub fn expand(template: &str, captures: &regex::bytes::Captures<'_>) -> Vec<u8> {
     let group = |name: &str| {
         let found = match name.parse::<usize>() {

@@ -21,16 +21,16 @@ use crate::{
     world::{Content, Effect, Entry, Owned},
 };
 
-/// Folders with files of systemd-tmpfiles; the first wins for files of one name (tmpfiles.d(5)).
+/// Folders with files of systemd-tmpfiles; of files with the same name, the first folder's wins (tmpfiles.d(5)).
 const FOLDERS: [&str; 4] =
     ["/etc/tmpfiles.d", "/run/tmpfiles.d", "/usr/local/lib/tmpfiles.d", "/usr/lib/tmpfiles.d"];
 
-/// The path of a setting, as tmpfiles.d names it.
+/// Returns the path of a setting, as in tmpfiles.d.
 fn full(name: &str) -> String {
     format!("{}/{name}", Thp::FOLDER)
 }
 
-/// The setting and the value that a line of tmpfiles.d writes: `w PATH MODE USER GROUP AGE VALUE`.
+/// Returns the setting and the value that a line of tmpfiles.d writes: `w PATH MODE USER GROUP AGE VALUE`.
 fn written(line: &str) -> Option<(&str, &str)> {
     let mut words = line.split_whitespace();
     let name = words
@@ -40,12 +40,12 @@ fn written(line: &str) -> Option<(&str, &str)> {
     Some((name, words.nth(4)?))
 }
 
-/// The first line wins (tmpfiles.d(5)).
+/// Returns the value of a setting; the first line wins (tmpfiles.d(5)).
 fn value_in<'t>(text: &'t str, name: &str) -> Option<&'t str> {
     text.lines().filter_map(written).find(|(found, _)| *found == name).map(|(_, value)| value)
 }
 
-/// The file with each of the settings written once; other lines stay as they are.
+/// Returns the file with each of the settings written once; other lines stay as they are.
 fn edited(text: &str, settings: &[(&str, String)]) -> String {
     let ours =
         |line: &&str| written(line).is_some_and(|(name, _)| settings.iter().any(|(own, _)| *own == name));
@@ -53,7 +53,7 @@ fn edited(text: &str, settings: &[(&str, String)]) -> String {
     kept.chain(settings.iter().map(|(name, value)| format!("w {} - - - - {value}\n", full(name)))).collect()
 }
 
-/// The value in what the kernel gives: the word in brackets among those that it knows, or the only one.
+/// Returns the present value in the kernel's text: the bracketed one of several words, or the only word.
 fn current(text: &str) -> Option<&str> {
     let mut words = text.split_whitespace();
     let bracketed = words.clone().find_map(|word| word.strip_prefix('[')?.strip_suffix(']'));
@@ -62,12 +62,12 @@ fn current(text: &str) -> Option<&str> {
 
 #[derive(Debug)]
 pub struct State {
-    /// What each setting reads now; none where only the boot that is assumed will tell.
+    /// Present value of each setting; `None` if it is known only after an assumed boot.
     live: BTreeMap<&'static str, Option<String>>,
     file: PathBuf,
     text: String,
     owned: Option<Owned>,
-    /// Settings that a file read before ours writes, with that file.
+    /// Settings in a file that is read before the declared one, with that file.
     earlier: BTreeMap<&'static str, (PathBuf, String)>,
 }
 
@@ -77,7 +77,7 @@ pub enum Step {
     File(String),
 }
 
-/// All files of systemd-tmpfiles that write such settings, in the order in which they are read.
+/// Returns all files of systemd-tmpfiles that write such settings, in reading order.
 fn boot_files(node: &Node<'_>) -> Result<Vec<(PathBuf, String)>, Trouble> {
     let mut by_name: BTreeMap<String, PathBuf> = BTreeMap::new();
     for folder in FOLDERS {
@@ -88,7 +88,7 @@ fn boot_files(node: &Node<'_>) -> Result<Vec<(PathBuf, String)>, Trouble> {
     }
     let mut files = Vec::new();
     for path in by_name.into_values() {
-        // A link to /dev/null is how a file of the distribution is taken out.
+        // A link to /dev/null masks a file of the distribution.
         if matches!(node.world.follow(&path)?.1, Entry::File { .. }) {
             let bytes = node.world.read(&path)?.unwrap_or_default();
             let text = String::from_utf8_lossy(&bytes).into_owned();

@@ -1,5 +1,4 @@
-//! The distribution's own programs, as kinds call them: with messages in English, the task's environment and user, and
-//! an end at the deadline.
+//! Runs the distribution's own programs: with messages in English, the task's environment and user, and a deadline.
 
 use std::{ffi::OsStr, path::PathBuf, time::Duration};
 
@@ -10,19 +9,19 @@ use crate::{
     process::{Finished, Run},
 };
 
-/// How long a program may take to tell something.
+/// Time limit of a program that only reads.
 const ANSWER: Duration = Duration::from_secs(180);
 
-/// The path of a program.
+/// Returns the path of a program.
 ///
 /// # Errors
-/// The node does not have it; `brings` says what would bring it.
+/// If the node does not have it; `brings` says what would install it.
 pub fn find(node: &Node<'_>, name: &str, brings: &str) -> Result<PathBuf, Trouble> {
     let missing = || Trouble::missing(format!("there is no program `{name}` on this node; {brings}"));
     node.roots.tool(name).ok_or_else(missing)
 }
 
-/// A program with what the task says about its surroundings.
+/// Creates a run of a program with the task's environment and user.
 pub fn run(node: &Node<'_>, program: impl AsRef<OsStr>) -> Run {
     let mut run = Run::new(program).user(node.user.clone()).env("LC_ALL", "C").env("LANGUAGE", "C");
     for (name, value) in node.environment {
@@ -31,10 +30,10 @@ pub fn run(node: &Node<'_>, program: impl AsRef<OsStr>) -> Run {
     run
 }
 
-/// Runs a program that tells something and changes nothing.
+/// Runs a program that only reads.
 ///
 /// # Errors
-/// It cannot be run, or does not answer in time. Its exit status is for the caller.
+/// If it cannot be run, or does not end in time. The caller checks the exit status.
 pub fn ask(node: &Node<'_>, run: &Run) -> Result<Finished, Trouble> {
     Ok(run.finish(&node.deadline.within(ANSWER))?)
 }
@@ -42,7 +41,7 @@ pub fn ask(node: &Node<'_>, run: &Run) -> Result<Finished, Trouble> {
 /// Runs a program that changes something; `what` is for messages.
 ///
 /// # Errors
-/// It cannot be run, does not end in time, or fails.
+/// If it cannot be run, does not end in time, or fails.
 pub fn act(node: &Node<'_>, run: &Run, what: &str) -> Result<Finished, Trouble> {
     (node.progress)(what.to_owned());
     let done = run.finish(node.deadline)?;

@@ -1,7 +1,7 @@
-//! `unarchive`: a directory holds what an archive has, unpacked by the node's own `tar` or `unzip` as in Ansible.
+//! `unarchive`: a directory holds an archive's content, unpacked by the node's own `tar` or `unzip` as in Ansible.
 //!
-//! The archive is compared with what is there first, so a second run unpacks nothing. A member that leads out of the
-//! directory is refused before anything is unpacked.
+//! The archive is first compared with the directory, so that a second run unpacks nothing. An archive with a member
+//! that leads out of the directory is refused.
 
 use std::{
     collections::BTreeSet,
@@ -35,7 +35,7 @@ use crate::{
 
 mod merging;
 
-/// The longest list of an archive, in bytes.
+/// Largest list of an archive's members, in bytes.
 const LIST_LIMIT: usize = 64 * 1024 * 1024;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,14 +44,14 @@ enum Format {
     Zip,
 }
 
-/// An archive at hand: an open file, so that nobody can put another one in its place.
+/// An archive as an open file, which no other process can replace.
 #[derive(Debug)]
 struct Staged {
     file: Arc<File>,
     format: Format,
 }
 
-/// The task with its archive, which is brought once.
+/// A task with its archive, which is fetched once.
 pub struct Unpacking<'a> {
     op: &'a UnpackArchive,
     staged: OnceLock<Staged>,
@@ -73,7 +73,7 @@ impl<'a> Unpacking<'a> {
                 let (path, entry) = node.world.follow(&node.roots.path(&self.op.task.src))?;
                 match entry {
                     Entry::File { content: Content::On(path), .. } => tree::open(&path)?,
-                    // Why: an earlier task of a prediction brings it.
+                    // An earlier task of a prediction creates it.
                     Entry::File { .. } => return Err(Trouble::Possible),
                     _ => return Err(Trouble::invalid(format!("Source '{}' does not exist", path.display()))),
                 }
@@ -92,7 +92,7 @@ fn format(mut file: &File) -> std::io::Result<Format> {
     Ok(if zip { Format::Zip } else { Format::Tar })
 }
 
-/// An open file that has no name any more: nobody else can open it, and nothing is left behind.
+/// Creates an open file without a name: no other process can open it, and nothing is left behind.
 fn unnamed() -> Result<File, Trouble> {
     let place = Path::new("/var/tmp");
     let (spot, file) = tree::dir(place)?.temporary("archive").at("write to", place)?;
@@ -132,14 +132,14 @@ fn downloaded(op: &UnpackArchive, node: &Node<'_>) -> Result<File, Trouble> {
 #[derive(Debug)]
 pub struct State {
     dest: PathBuf,
-    /// Why nothing is to be done.
+    /// Why there is nothing to do.
     skipped: Option<String>,
     members: Vec<String>,
-    /// What differs, in the words of the program.
+    /// The differences, in the program's words.
     differs: Vec<String>,
-    /// Members that are not there.
+    /// Number of missing members.
     missing: usize,
-    /// Whether the task lets something that is there differ from the archive.
+    /// Whether the task allows existing files to differ from the archive.
     protects: bool,
     /// Paths whose owner or mode differs.
     own: Vec<Differs>,
@@ -180,7 +180,7 @@ fn finish(run: Run, node: &Node<'_>) -> Result<Finished, Trouble> {
 }
 
 impl Unpacking<'_> {
-    /// Options that choose members, and the members chosen.
+    /// Adds the options that select members, and the selected members.
     fn chosen(&self, run: Run, format: Format) -> Run {
         let task = &self.op.task;
         match format {
@@ -258,7 +258,7 @@ impl Unpacking<'_> {
                 || line.contains("Invalid owner")
                 || line.contains("Invalid group")
         };
-        // Why only the program's own names count: an empty name comes from stripped components.
+        // Lines with an empty name come from stripped components and do not count.
         let bogus = |line: &str| line.contains(": : ") || line.starts_with(": ");
         let found: Vec<String> = out
             .lines()
@@ -275,7 +275,7 @@ impl Unpacking<'_> {
         Ok((found, missing))
     }
 
-    /// Compares length and checksum of each member with the file that is there.
+    /// Compares length and checksum of each member with the present file.
     fn zip_differences(
         &self,
         staged: &Staged,
@@ -335,12 +335,12 @@ fn crc32(mut file: impl Read) -> std::io::Result<u32> {
 }
 
 impl Unpacking<'_> {
-    /// Whether nobody else can change a directory into which something is unpacked.
+    /// Whether no other user can change a directory that is unpacked into.
     fn only_ours(&self, dest: &Dir, members: &[String]) -> bool {
         let mut folders: BTreeSet<&Path> = BTreeSet::new();
         for member in members {
             let path = Path::new(member.trim_start_matches('/'));
-            // Why itself too: a directory of the archive may be there already.
+            // Members themselves too, because a directory of the archive may exist already.
             folders.extend(path.ancestors().filter(|folder| !folder.as_os_str().is_empty()));
         }
         dest.is_ours()
@@ -378,9 +378,9 @@ impl Unpacking<'_> {
         Rules::read(format, self.op.task.keep_newer, &self.op.task.extra_opts)
     }
 
-    /// Unpacks into a closed directory beside, and moves each file from there to its place.
+    /// Unpacks into a closed directory beside the destination, and moves each file to its place.
     ///
-    /// Why: the program goes by names, and whoever may write a directory below the destination could lead it elsewhere.
+    /// The program uses paths, and any user who may write to a directory below the destination could redirect them.
     fn unpack_aside(
         &self,
         staged: &Staged,
@@ -390,7 +390,7 @@ impl Unpacking<'_> {
     ) -> Result<Finished, Trouble> {
         let (spot, closed) = dest.private(".gpufleet-unpack")?;
         let work = || -> Result<Finished, Trouble> {
-            // Why one more: the archive may give the directory itself another owner and mode.
+            // One directory deeper, because the archive may change owner and mode of the directory itself.
             let inner = closed.spot("all");
             inner.make_new_dir(0o700).at("make", inner.path())?;
             let unpacked = inner.enter()?;
@@ -513,7 +513,7 @@ impl NodeKind for Unpacking<'_> {
     }
 
     fn left(&self, state: &State) -> Result<Plan<Step>, Trouble> {
-        // Why: what stays although the archive has something else differs for ever.
+        // Otherwise a file that stays as it is would differ from the archive for ever.
         if state.protects && state.missing == 0 {
             return Ok(Plan::default());
         }
@@ -573,7 +573,7 @@ impl NodeKind for Unpacking<'_> {
                         ));
                     }
                     data.insert("extract_results".to_owned(), results);
-                    // Why read again: only now the new files have an owner and a mode.
+                    // Read again, because the new files have an owner and a mode only now.
                     own(&self.observe(node)?.own)?;
                 }
                 Step::Own => own(&state.own)?,

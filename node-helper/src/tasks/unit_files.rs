@@ -1,8 +1,8 @@
-//! Whether systemd has read the unit files that there are.
+//! Whether systemd has loaded the unit files on disk.
 //!
-//! `NeedDaemonReload` does not tell of the first drop-in in a new folder: systemd looks for folders when it starts and
-//! at `daemon-reload`, and not in between, so that a restart would use the old settings (measured with systemd 252).
-//! The drop-ins on disk are therefore compared with those that it has read.
+//! `NeedDaemonReload` misses the first drop-in in a new folder: systemd looks for folders only when it starts and at
+//! `daemon-reload`, so that a restart would use the old settings (measured with systemd 252). So the drop-ins on disk
+//! are compared with those that it has loaded.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -11,10 +11,10 @@ use std::{
 
 use crate::{declare::Node, world::Entry};
 
-/// What systemd is asked for.
+/// The properties to read from systemd.
 pub const PROPERTIES: &str = "Id,Names,LoadState,NeedDaemonReload,DropInPaths,FragmentPath";
 
-/// Where unit files lie, the first wins for files of one name (systemd.unit(5)).
+/// Folders of unit files; of files with the same name, the first folder's wins (systemd.unit(5)).
 const FOLDERS: [&str; 5] = [
     "/etc/systemd/system",
     "/run/systemd/system",
@@ -23,15 +23,15 @@ const FOLDERS: [&str; 5] = [
     "/lib/systemd/system",
 ];
 
-/// Types of units that are asked for by name.
+/// Types of units that are queried by name.
 const KINDS: [&str; 9] =
     ["service", "socket", "timer", "target", "path", "mount", "automount", "swap", "slice"];
 
-/// Names of the drop-ins on disk, by the folder's name without `.d`.
+/// Names of the drop-ins on disk, by folder name without `.d`.
 pub struct DropIns(BTreeMap<String, BTreeSet<String>>);
 
-/// The names of folders that systemd looks into for a unit, without `.d`: its own, its template's, those of each
-/// beginning with a dash, and its type's.
+/// Returns the folders, without `.d`, in which systemd looks for a unit's drop-ins: its own, its template's, one for
+/// each prefix that ends with a dash, and its type's.
 fn folders_of(unit: &str) -> Vec<String> {
     let Some((name, kind)) = unit.rsplit_once('.') else { return Vec::new() };
     let mut names = vec![unit.to_owned()];
@@ -48,17 +48,17 @@ fn folders_of(unit: &str) -> Vec<String> {
     names
 }
 
-/// All names of a unit: systemd looks for drop-ins of each of its aliases.
+/// Returns all names of a unit: systemd looks for drop-ins of each alias.
 pub fn names_of(properties: &HashMap<String, String>) -> BTreeSet<String> {
     let of = |name: &str| properties.get(name).map_or("", String::as_str).split_whitespace();
     of("Id").chain(of("Names")).map(str::to_owned).collect()
 }
 
 impl DropIns {
-    /// Lists those of a unit, given by all its names, or of all units; assumed ones included.
+    /// Lists the drop-ins of a unit, given by all its names, or of all units; assumed ones are included.
     ///
-    /// What cannot be read is left out: one odd file must not end every task of the node, and of what systemd reads,
-    /// `NeedDaemonReload` still tells.
+    /// What cannot be read is left out: one odd file must not fail every task of the node, and `NeedDaemonReload` still
+    /// reports changes of files that systemd has read.
     pub fn read(node: &Node<'_>, unit: Option<&BTreeSet<String>>) -> Self {
         let mut found: BTreeMap<String, BTreeMap<String, bool>> = BTreeMap::new();
         for folder in FOLDERS {
@@ -73,14 +73,14 @@ impl DropIns {
             for name in folders {
                 let below = folder.join(format!("{name}.d"));
                 for file in node.world.names(&below).unwrap_or_default() {
-                    // Hidden ones are none to systemd (conf-files.c).
+                    // systemd ignores hidden files (conf-files.c).
                     if !file.ends_with(".conf") || file.starts_with('.') {
                         continue;
                     }
-                    // Why wherever it leads: it is only told of, and systemd reads it as well.
+                    // Follows any link, because the file is only reported, and systemd reads it as well.
                     let Ok((_, entry)) = node.world.follow_anywhere(&below.join(&file)) else { continue };
                     let counts = matches!(entry, Entry::File { .. });
-                    // A link to /dev/null masks the files of that name in the folders behind.
+                    // A link to /dev/null masks files of that name in later folders.
                     found.entry(name.clone()).or_default().entry(file).or_insert(counts);
                 }
             }
@@ -91,7 +91,7 @@ impl DropIns {
         Self(found.into_iter().map(|(name, files)| (name, counting(files))).collect())
     }
 
-    /// Units that have a folder of their own.
+    /// Returns units that have a folder of their own.
     pub fn units(&self) -> impl Iterator<Item = &str> {
         let named = |name: &&String| {
             name.rsplit_once('.')
@@ -100,8 +100,8 @@ impl DropIns {
         self.0.keys().filter(named).map(String::as_str)
     }
 
-    /// Whether systemd has read other files for a unit than there are. `properties` are those of [`PROPERTIES`], `unit`
-    /// is what [`names_of`] makes of them.
+    /// Whether the files on disk differ from those that systemd has loaded for a unit. `properties` are those of
+    /// [`PROPERTIES`], `unit` the result of [`names_of`].
     pub fn are_newer(
         &self,
         node: &Node<'_>,
@@ -112,7 +112,7 @@ impl DropIns {
         if !node.world.has_read_units() && get("NeedDaemonReload") == "yes" {
             return true;
         }
-        // Of a unit without a file, or of a masked one, systemd reads no drop-ins.
+        // systemd reads no drop-ins for a unit without a file, or for a masked one.
         if get("LoadState") != "loaded" {
             return false;
         }

@@ -1,4 +1,4 @@
-//! `wait_for`: looks again and again until a port or a path is as it should be. Changes nothing.
+//! `wait_for`: polls a port or a path until it has the declared state. Changes nothing.
 
 use std::{
     fs,
@@ -22,22 +22,22 @@ use crate::{
     os::{attributes, files},
 };
 
-/// The largest file in which text is looked for, in bytes.
+/// Largest file that is searched for text, in bytes.
 const SEARCH_LIMIT: u64 = 64 * 1024 * 1024;
-/// The most that a port may say before it is given up, in bytes.
+/// Largest amount of data from a port before it is given up, in bytes.
 const SAID_LIMIT: usize = 1024 * 1024;
 
-/// What was matched.
+/// The matched groups of an expression.
 #[derive(Default)]
 struct Found {
     groups: Vec<Value>,
     names: Map<String, Value>,
 }
 
-/// Waits, or in a prediction looks once.
+/// Waits; in a prediction, checks once.
 ///
 /// # Errors
-/// The time is up, or an expression is none.
+/// At the deadline, or if an expression is invalid.
 pub fn run(task: &WaitFor, node: &Node<'_>, mode: Mode) -> Result<OpOutcome, Trouble> {
     let regexp = task
         .search_regex
@@ -98,7 +98,7 @@ fn subject(task: &WaitFor) -> String {
     }
 }
 
-/// Ansible's words.
+/// Returns the failure message, in Ansible's words.
 fn message(task: &WaitFor) -> String {
     if let Some(message) = &task.msg {
         return message.clone();
@@ -139,7 +139,7 @@ fn done(task: &WaitFor, node: &Node<'_>, found: Found, begun: Instant) -> OpOutc
     outcome
 }
 
-/// Looks once; nothing as long as it is not so.
+/// Checks once; `None` if the state is not reached.
 fn look(task: &WaitFor, node: &Node<'_>, regexp: Option<&Regex>) -> Result<Option<Found>, Trouble> {
     let gone = matches!(task.state, WaitState::Stopped | WaitState::Absent);
     let so = |yes: bool| yes.then(Found::default);
@@ -190,7 +190,7 @@ fn connect(host: &str, port: u16, timeout: Duration) -> Option<TcpStream> {
     addresses.into_iter().find_map(|address| TcpStream::connect_timeout(&address, timeout).ok())
 }
 
-/// What the port says until it matches, falls silent or ends.
+/// Reads from the port until the text matches, the port falls silent, or the connection ends.
 fn in_stream(mut stream: TcpStream, regexp: &Regex, timeout: Duration) -> Option<Found> {
     let until = Instant::now() + timeout.max(Duration::from_secs(1));
     let (mut said, mut buffer) = (Vec::new(), [0u8; 4096]);
@@ -212,7 +212,7 @@ fn in_stream(mut stream: TcpStream, regexp: &Regex, timeout: Duration) -> Option
     None
 }
 
-/// Whether a connection to the port is open, as the kernel's table says.
+/// Whether the kernel's table lists an open connection to the port.
 fn connected(task: &WaitFor, node: &Node<'_>, port: u16) -> Result<bool, Trouble> {
     let code = |name: &str| {
         let known = [
@@ -250,7 +250,7 @@ fn connected(task: &WaitFor, node: &Node<'_>, port: u16) -> Result<bool, Trouble
     if read { Ok(false) } else { Err(Trouble::io("the node does not tell which connections are open")) }
 }
 
-/// An address of the kernel's tables: words of the machine's byte order in hexadecimal.
+/// Parses an address of the kernel's tables: hexadecimal words in host byte order.
 fn address(text: &str) -> Option<SocketAddr> {
     let (ip, port) = text.split_once(':')?;
     let word = |at: usize| u32::from_str_radix(ip.get(at * 8..at * 8 + 8)?, 16).ok().map(u32::to_ne_bytes);

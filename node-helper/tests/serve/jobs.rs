@@ -1,4 +1,4 @@
-//! Jobs: what goes on when the helper has gone.
+//! Jobs that outlive the helper.
 
 use std::os::unix::fs::MetadataExt;
 

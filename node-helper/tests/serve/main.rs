@@ -1,4 +1,4 @@
-//! The real binary over pipes: what a controller sees.
+//! Tests the real binary over pipes, as a controller uses it.
 
 mod jobs;
 mod racing;
@@ -205,7 +205,7 @@ fn put(dest: &Path, bytes: &[u8]) -> NodeOp {
     })
 }
 
-/// Sends content in pieces of this size, and the empty piece.
+/// Sends content in pieces of this size, and a final empty piece.
 fn stream(helper: &mut Helper, stream: u32, bytes: &[u8], piece: usize) {
     helper.send(Request::Blob { stream, sha256: String::new() });
     for bytes in bytes.chunks(piece).chain([&[][..]]) {
@@ -671,7 +671,7 @@ fn readers_work_beside_a_run_and_ask_for_health_and_system() {
 #[test]
 fn an_older_helper_acts_no_more_once_a_newer_epoch_has_opened_in_mid_run() {
     let place = Place::new();
-    // Why a stand-in root: a refusal that fails must not reboot the machine that tests.
+    // A replaced root, because a failure of this test must not reboot the machine.
     std::fs::create_dir_all(place.path("sbin")).unwrap();
     std::fs::write(
         place.path("sbin/reboot"),
@@ -688,7 +688,7 @@ fn an_older_helper_acts_no_more_once_a_newer_epoch_has_opened_in_mid_run() {
     assert!(matches!(old.open("run", 1, true), Reply::Opened(_)));
     let holder = RunEpoch { run: "run".into(), epoch: 1 };
     let permit = Permit { class: Disruption::Reboot, holder, valid_for_s: 600 };
-    // What a newer controller's helper writes first; the old one has up to half a second to see it by itself.
+    // A newer controller's helper writes this first; the old one has half a second to notice.
     let path = place.state().join("holder.json");
     let text = std::fs::read_to_string(&path).unwrap();
     let mut newer: serde_json::Value = serde_json::from_str(&text).unwrap();
@@ -724,7 +724,7 @@ fn services_that_a_killed_helper_had_stopped_are_started_by_the_next_that_writes
         command.env("PATH", format!("{}:{}", bin.display(), std::env::var("PATH").unwrap())).env("RC", rc);
         command
     };
-    // What the helper that was killed wrote before its first stop.
+    // The record of a helper that was killed right before its first stop of a service.
     let helper = Helper::opened(&place.state(), "run", 1);
     let record = r#"{"gpu/stopped-units":["nvidia-dcgm.service","nvsm.service"]}"#;
     std::fs::write(place.state().join("record.json"), record).unwrap();

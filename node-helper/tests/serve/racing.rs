@@ -1,5 +1,5 @@
-//! A user of the node who swaps a directory and a link in a tight loop while the helper, as root, works on that user's
-//! tree: nothing that the link leads to may change, or be read.
+//! Races between a user and the helper: the user swaps a directory and a link in a tight loop while the helper, as
+//! root, works on that user's tree. Nothing that the link leads to may be changed or read.
 
 use std::{
     os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink},
@@ -18,22 +18,23 @@ use serde_json::json;
 
 use super::*;
 
-/// Somebody without any right; no account is needed.
+/// A user without any rights; no account is needed.
 const NOBODY: u32 = 65_534;
 const ROUNDS: usize = 12;
 const SECRET: &str = "root:$6$secret:20000::::::\n";
 
-/// What the attacker swaps, by the names below `home`.
+/// The two names below `home` that the attacker swaps.
 type Swapped = (&'static str, &'static str);
 
-/// `home` belongs to the attacker and holds `tree/a/shadow` and much beside it; `bait` leads to `vault`, root's, as
-/// does root's own link `roots`; `closed` is root's, looks like `tree`, and is closed to the attacker.
+/// The files of a race. `home` belongs to the attacker and holds `tree/a/shadow` and other files. `bait` leads to
+/// root's `vault`, and so does root's own link `roots`. `closed` is root's, looks like `tree`, and is closed to the
+/// attacker.
 struct Field {
     place: Place,
     swapped: Swapped,
 }
 
-/// What there is below a folder: kind, owner, mode and content of each path.
+/// Returns kind, owner, mode and content of each path below a folder.
 fn picture(folder: &Path) -> Vec<String> {
     let mut seen = Vec::new();
     let mut folders = vec![folder.to_owned()];
@@ -86,7 +87,7 @@ impl Field {
         self.place.path("home")
     }
 
-    /// The attacker's files as they were at first.
+    /// Creates the attacker's files anew.
     fn plant(&self) {
         let home = self.home();
         let _ = std::fs::remove_dir_all(&home);
@@ -117,7 +118,7 @@ impl Field {
         mode(&home.join("closed"), 0o700);
     }
 
-    /// What there is in the directory of root's, whatever name it has by now, without that name.
+    /// Returns the content of root's closed directory, under its present name, without that name.
     fn closed(&self) -> Vec<String> {
         let of_root = |path: &PathBuf| std::fs::symlink_metadata(path).is_ok_and(|meta| meta.uid() == 0);
         let names = ["closed", "tree"].map(|name| self.home().join(name));
@@ -125,7 +126,7 @@ impl Field {
         picture(path).iter().map(|line| line.replace(&path.display().to_string(), "")).collect()
     }
 
-    /// Does `work` again and again while the attacker swaps; `judge` sees what came of each time.
+    /// Runs `work` repeatedly while the attacker swaps; `judge` checks each result.
     fn attack<T>(&self, mut work: impl FnMut(&Self) -> T, mut judge: impl FnMut(&Self, T)) {
         assert!(rustix::process::geteuid().is_root(), "only root can be misled here: run the tests as root");
         let before = picture(&self.vault());
@@ -142,7 +143,7 @@ impl Field {
     }
 }
 
-/// A thread with the rights of nobody.
+/// A thread with the rights of `NOBODY`.
 struct Attacker {
     ending: Arc<AtomicBool>,
     thread: std::thread::JoinHandle<()>,
@@ -163,7 +164,7 @@ impl Attacker {
                 if renameat_with(CWD, &there, CWD, &bait, RenameFlags::EXCHANGE).is_ok() {
                     count.fetch_add(1, Ordering::Relaxed);
                 }
-                // Why uneven: a fixed rhythm may miss the gap that it looks for.
+                // Uneven pauses, because a fixed rhythm may miss the gap.
                 pause = pause.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                 for _ in 0..(pause >> 55) {
                     std::hint::spin_loop();
@@ -184,7 +185,7 @@ fn file(value: serde_json::Value) -> NodeOp {
     NodeOp::File(serde_json::from_value(value).unwrap())
 }
 
-/// Does an operation to its end, whatever it says on the way.
+/// Runs an operation to its end, and skips other messages.
 fn done(helper: &mut Helper, op: NodeOp) -> OpOutcome {
     let id = helper.begin(op, Mode::Apply, 20);
     loop {
@@ -223,7 +224,7 @@ fn a_recursive_mode_and_owner_stay_in_the_tree() {
     );
 }
 
-/// Renames in one directory need no right on what is renamed.
+/// Renames in a directory need no right on the renamed entry.
 #[test]
 fn what_root_keeps_closed_is_not_given_away_under_the_name_of_the_tree() {
     let field = Field::new();
@@ -434,7 +435,7 @@ fn nothing_of_the_helper_is_dumped_or_traced() {
         line.split_whitespace().nth(4).unwrap().to_owned()
     };
     assert_eq!(limits(&std::fs::read_to_string(proc.join("limits")).unwrap()), "0");
-    // What it runs has the limit that the helper was given, and is its user's own.
+    // Its children have the limit that the helper was started with, and can be read by their user.
     let done = helper.run(
         shell("cat /proc/self/limits; head -c 1 /proc/self/environ >/dev/null && echo own"),
         Mode::Apply,
@@ -442,7 +443,7 @@ fn nothing_of_the_helper_is_dumped_or_traced() {
     let said = done.data["stdout"].as_str().unwrap();
     assert_eq!(limits(said), "2097152", "{said}");
     assert!(said.ends_with("own"), "{said}");
-    // It still sees and does all that it needs.
+    // The helper itself can still do everything.
     let file = home.join("file");
     assert_eq!(helper.run(put(&file, b""), Mode::Predict).status, OpStatus::Changed);
     let touched = json!({"path": file, "state": "touch", "mode": "0640"});

@@ -4,7 +4,7 @@ use serde_json::{Value as Json, json};
 
 use super::DIALECT;
 
-/// The schema of `gpufleet check --format json`.
+/// Returns the schema of `gpufleet check --format json`.
 pub fn check_schema() -> Json {
     let count = json!({"type": "integer", "minimum": 0});
     let maybe = |kind: &str| json!({"type": [kind, "null"]});

@@ -5,7 +5,7 @@ use serde_json::{Map, Value as Json, json};
 use super::{DIALECT, one_or_many};
 use crate::settings::{KEYS, Kind};
 
-/// What `gpufleet.toml` may hold.
+/// Returns the schema of `gpufleet.toml`.
 pub fn config_schema() -> Json {
     let properties: Map<String, Json> = KEYS
         .iter()

@@ -1,10 +1,10 @@
-//! Inventories in YAML.
+//! The schema of inventories in YAML.
 
 use serde_json::{Value as Json, json};
 
 use super::DIALECT;
 
-/// The schema of a YAML inventory: groups of hosts with variables.
+/// Returns the schema of a YAML inventory: groups of hosts with variables.
 pub fn inventory_schema() -> Json {
     let variable = |kind: Json, text: &str| {
         let mut schema = kind;

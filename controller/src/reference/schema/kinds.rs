@@ -1,11 +1,11 @@
-//! The parameters of kinds, as people may write them.
+//! The schemas of kinds' parameters, as people may write them.
 
 use gpufleet_protocol::tasks::{KINDS, KindInfo};
 use serde_json::{Map, Value as Json, json};
 
 use super::{boolean, template};
 
-/// `$defs` for all kinds: each kind's value under its own name, the types of its parameters under `KIND.TYPE`.
+/// Returns `$defs` for all kinds: each kind's value under its own name, the types of its parameters under `KIND.TYPE`.
 pub(super) fn definitions() -> Map<String, Json> {
     let mut all = Map::new();
     for kind in KINDS {
@@ -40,7 +40,7 @@ fn of_kind(kind: &KindInfo, schema: &Json) -> Json {
         }
     }
     let mut parameters = json!({"type": "object", "properties": properties, "additionalProperties": false});
-    // Why not beside other names, a free form or `args`: what is required may be given there.
+    // Not if there are other names, a free form or `args`, where a required parameter may be given instead.
     if let Some(required) = schema.get("required").filter(|_| !aliased && kind.free_form.is_none()) {
         parameters["required"] = required.clone();
     }
@@ -66,7 +66,7 @@ fn or_template(mut schema: Json) -> Json {
     wrapped
 }
 
-/// A type as the lenient readers take it: words for booleans, digits for numbers, one item for a list of one.
+/// Returns a type as the lenient readers accept it: words for booleans, digits for numbers, one item for a list of one.
 fn loosened(schema: &Json, kind: &str) -> Json {
     let Some(map) = schema.as_object() else { return schema.clone() };
     let mut out = Map::new();
@@ -86,7 +86,7 @@ fn loosened(schema: &Json, kind: &str) -> Json {
             ("format", _) => continue,
             (_, other) => other.clone(),
         };
-        // Why: of several forms of one value two may fit the same text.
+        // Two forms of one value may match the same text.
         let name = if name == "oneOf" { "anyOf" } else { name.as_str() };
         out.insert(name.to_owned(), value);
     }
@@ -117,7 +117,7 @@ fn loosened(schema: &Json, kind: &str) -> Json {
         forms.push(Json::Object(out.clone()));
         forms.push(template());
     } else {
-        // Why words as they are: an editor offers those; other spellings of them (`on`, `1`) are for the parser alone.
+        // Only the words themselves, which editors offer; other spellings (`on`, `1`) are for the parser alone.
         return Json::Object(out);
     }
     if nothing {

@@ -1,4 +1,4 @@
-//! JSON schemas of what people write, for editors and for other programs.
+//! JSON schemas of input files, for editors and for other programs.
 //!
 //! Derived from the registry of kinds and the parser's own lists of keys; a key without a description fails a test.
 
@@ -16,15 +16,16 @@ pub use playbook::{playbook_schema, tasks_schema};
 
 use serde_json::{Value as Json, json};
 
-/// JSON Schema's own version: what editors and schemars know.
+/// The version of JSON Schema that editors and schemars support.
 const DIALECT: &str = "https://json-schema.org/draft/2020-12/schema";
 
-/// A template in place of a value.
+/// Returns the schema of a template in place of a value.
 fn template() -> Json {
     json!({"type": "string", "pattern": "\\{\\{|\\{%"})
 }
 
-/// YAML 1.1 reads these words as booleans, and so do Ansible and gpufleet; an editor's YAML 1.2 takes them for text.
+/// Returns the schema of a boolean. YAML 1.1, Ansible and gpufleet read these words as booleans, but an editor's YAML
+/// 1.2 reads them as text.
 fn boolean() -> Json {
     json!({"anyOf": [
         {"type": "boolean"},
@@ -37,7 +38,7 @@ fn text() -> Json {
     json!({"type": ["string", "number", "boolean"]})
 }
 
-/// One or several.
+/// Returns the schema of one item or a list of them.
 fn one_or_many(item: Json) -> Json {
     json!({"anyOf": [item.clone(), {"type": "array", "items": item}]})
 }

@@ -1,4 +1,4 @@
-//! Playbooks and files of tasks.
+//! The schemas of playbooks and task files.
 
 use gpufleet_protocol::tasks::KINDS;
 use serde_json::{Map, Value as Json, json};
@@ -7,7 +7,7 @@ use super::words::word;
 use super::{DIALECT, kinds, text};
 use crate::playbook::VOCABULARY;
 
-/// Statements that stand where a kind would.
+/// Statements that take the place of a kind.
 const STATEMENTS: &[(&str, &str)] = &[
     ("import_tasks", "Puts the tasks of a file here when the playbook is read."),
     ("include_tasks", "Puts the tasks of a file here when the play gets here."),
@@ -16,7 +16,7 @@ const STATEMENTS: &[(&str, &str)] = &[
     ("include_vars", "Reads variables from files when the play gets here."),
 ];
 
-/// The schema of a playbook: a list of plays.
+/// Returns the schema of a playbook: a list of plays.
 pub fn playbook_schema() -> Json {
     document(
         "https://gpufleet.invalid/schema/playbook.schema.json",
@@ -25,7 +25,7 @@ pub fn playbook_schema() -> Json {
     )
 }
 
-/// The schema of a file of tasks, such as a role's or an `import_tasks`'.
+/// Returns the schema of a task file, such as a role's or that of `import_tasks`.
 pub fn tasks_schema() -> Json {
     document(
         "https://gpufleet.invalid/schema/tasks.schema.json",
@@ -54,14 +54,14 @@ fn properties<'a>(names: impl IntoIterator<Item = &'a &'static str>) -> Map<Stri
     names.into_iter().map(|name| ((*name).to_owned(), word(name).unwrap_or_else(|| json!({})))).collect()
 }
 
-/// Names with and without `ansible.builtin.`.
+/// Returns a name with and without `ansible.builtin.`.
 fn both(name: &str) -> [String; 2] {
     [name.to_owned(), format!("ansible.builtin.{name}")]
 }
 
 fn play() -> Json {
     let mut rollout = properties(VOCABULARY.rollout);
-    // Why open below: the blocks of `drain` and its like are checked by `gpufleet check`.
+    // Open below: `gpufleet check` checks the content of `drain` and similar keys.
     let mut keys = properties(VOCABULARY.play);
     if let Some(entry) = keys.get_mut("rollout").and_then(Json::as_object_mut) {
         entry.insert("type".to_owned(), json!(["object", "null"]));

@@ -1,4 +1,4 @@
-//! Schemas against playbooks: right ones pass, wrong ones do not.
+//! Schemas against playbooks: valid ones pass, invalid ones do not.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ fn validator(schema: &Json) -> Validator {
     jsonschema::validator_for(schema).unwrap()
 }
 
-/// What an editor sees: YAML 1.2.
+/// Parses a document as YAML 1.2, like an editor.
 fn document(text: &str) -> Json {
     serde_saphyr::from_str(text).unwrap()
 }

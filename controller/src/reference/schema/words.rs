@@ -1,10 +1,10 @@
-//! What each key of plays, blocks and tasks means, and what it may hold.
+//! The meaning and the possible values of each key of plays, blocks and tasks.
 
 use serde_json::{Value as Json, json};
 
 use super::{boolean, one_or_many, template, text};
 
-/// The schema of a key, with its description; none for a key that this list does not have.
+/// Returns the schema of a key, with its description; `None` for a key that is not in this list.
 pub(super) fn word(name: &str) -> Option<Json> {
     let (mut schema, description) = described(name)?;
     if let Some(map) = schema.as_object_mut() {
@@ -25,7 +25,7 @@ fn number() -> Json {
     json!({"anyOf": [{"type": "number"}, {"type": "string", "pattern": "^[0-9]+$"}, template()]})
 }
 
-/// A count or a share of the hosts.
+/// Returns the schema of a number or share of the hosts.
 fn amount() -> Json {
     json!({"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": "^ *[0-9.]+ *%? *$"}, template()]})
 }
@@ -168,7 +168,7 @@ fn described(name: &str) -> Option<(Json, &'static str)> {
         "always" => (tasks(), "Tasks that run in any case."),
         "with_items" => (any(), "The items of a loop, lists in it flattened by one level."),
         other if other.starts_with("with_") => (any(), "The items of a loop."),
-        // Keys of `rollout` alone.
+        // Keys of `rollout` only.
         "failure_domain" => (
             any(),
             "Variable that tells what fails together, such as the rack; or `{label: KEY}`, of the nodes at Kubernetes.",

@@ -118,7 +118,7 @@ fn yes() -> bool {
 
 const SSH_KEY: &str = "let a task run `ssh-keygen` with `creates`, or bring the key with `copy`";
 
-/// What a name of a user or group may be made of: what could be taken for an option or ends a field is out.
+/// Checks a name of a user or group: it must not look like an option or end a field.
 fn check_name(parameter: &str, what: &str, name: &str) -> Result<(), ParamError> {
     let bad = |c: char| c == ':' || c == ',' || c == '/' || c.is_whitespace() || c.is_control();
     if name.is_empty() || name.starts_with(['-', '+', '~']) || name.contains(bad) {

@@ -17,7 +17,7 @@ words! {
 }
 
 impl ChecksumAlgorithm {
-    /// Hexadecimal digits of such a checksum.
+    /// Number of hexadecimal digits of the checksum.
     pub const fn digits(self) -> usize {
         match self {
             Self::Md5 => 32,

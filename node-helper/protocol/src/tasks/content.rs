@@ -1,4 +1,4 @@
-//! Parameters of the kinds that put files of the controller on a node.
+//! Parameters of the kinds that put the controller's files on a node.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -116,7 +116,7 @@ impl Kind for Copy {
     }
 }
 
-/// Whether `mode: preserve` has a file whose mode it can take.
+/// Checks that `mode: preserve` has a source file whose mode can be used.
 fn preserves(mode: Option<&FileMode>, has_source: bool) -> Result<(), ParamError> {
     match mode {
         Some(mode) if mode.is_preserve() && !has_source => {

@@ -1,4 +1,4 @@
-//! Parameters of the kinds that run in the controller alone.
+//! Parameters of the kinds that run in the controller only.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -102,7 +102,7 @@ impl Kind for Assert {
             return Err(ParamError::new("that", "at least one condition is needed"));
         }
         for (name, told) in [("fail_msg", &self.fail_msg), ("success_msg", &self.success_msg)] {
-            // Why only lists: of a single value that is no text the run tells in Ansible's words.
+            // Only lists: the run reports a single value that is no text, in Ansible's words.
             if let Some(Value::Array(texts)) = told
                 && !texts.iter().all(Value::is_string)
             {

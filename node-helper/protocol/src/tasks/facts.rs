@@ -1,4 +1,4 @@
-//! Parameters of the kinds that ask a node about itself.
+//! Parameters of the kinds that read facts of a node.
 
 use serde::{Deserialize, Serialize};
 
@@ -187,7 +187,7 @@ fn changed() -> AgeStamp {
     AgeStamp::Mtime
 }
 
-/// A number with an optional sign and a unit: whether it is a lower bound, and the number.
+/// Parses a number with optional sign and unit; returns whether it is a lower bound, and the number.
 pub fn bound(text: &str, units: &[(&str, i64)]) -> Option<(bool, i64)> {
     let text = text.trim();
     let (least, text) = text.strip_prefix('-').map_or((true, text), |rest| (false, rest));

@@ -20,7 +20,7 @@ pub struct FileMode(
 );
 
 impl FileMode {
-    /// Whether the mode of the source is meant, which only `copy` and `template` have.
+    /// Whether it is the source's mode, which only `copy` and `template` accept.
     pub fn is_preserve(&self) -> bool {
         self.0 == "preserve"
     }
@@ -35,7 +35,7 @@ impl<'de> Deserialize<'de> for FileMode {
                 f.write_str("a file mode such as '0644' or u=rw,g=r")
             }
             fn visit_u64<E: de::Error>(self, bits: u64) -> Result<FileMode, E> {
-                // Why: YAML has read `0644` as the number 420 already; 644 without the zero is a mistake.
+                // YAML has already read `0644` as the number 420; 644 without the zero is a mistake.
                 if bits > 0o7777 {
                     return Err(E::invalid_value(de::Unexpected::Unsigned(bits), &self));
                 }
@@ -48,7 +48,7 @@ impl<'de> Deserialize<'de> for FileMode {
                 }
             }
             fn visit_str<E: de::Error>(self, text: &str) -> Result<FileMode, E> {
-                // Why: as for Python, which Ansible asks.
+                // As Python, which Ansible uses, parses it.
                 let text = text
                     .strip_prefix("0o")
                     .or_else(|| text.strip_prefix("0O"))
@@ -126,7 +126,7 @@ pub(super) fn absolute(parameter: &str, path: &str) -> Result<(), ParamError> {
     Err(ParamError::new(parameter, format!("`{path}` is not an absolute path")))
 }
 
-/// A path as a task may give it: the node puts `~`, `$NAME` and the folder that it counts from in their places.
+/// Checks a path of a task, which may be relative or contain `~` and `$NAME`; the node resolves it.
 pub(super) fn on_node(parameter: &str, path: &str) -> Result<(), ParamError> {
     match path {
         "" => Err(ParamError::new(parameter, "a path is needed")),
@@ -199,7 +199,7 @@ impl Operation for File {
         if self.state == Some(FileState::Touch) {
             self.state = None;
         }
-        // Why: a reading of the file later changes them, and nobody declared that it may not.
+        // Reading the file later changes its times, which no task forbids.
         (self.modification_time, self.access_time) = (None, None);
         true
     }
@@ -218,7 +218,7 @@ impl Operation for File {
     }
 }
 
-/// Whether a time is one of the words, or `YYYYMMDDhhmm.ss`.
+/// Checks that a time is one of the words, or `YYYYMMDDhhmm.ss`.
 fn time(parameter: &str, text: Option<&str>) -> Result<(), ParamError> {
     let stamp = |text: &str| {
         text.len() == 15

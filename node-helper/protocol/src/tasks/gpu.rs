@@ -7,10 +7,10 @@ use serde::{Deserialize, Serialize};
 use super::{Alone, Class, Given, Kind, KindInfo, Number, ParamError, Reading, Unit, words::words};
 use crate::{Disruption, lenient};
 
-/// Which GPUs of the node are meant: nothing is all of them, several entries add up.
+/// The GPUs that a task applies to: all if empty, otherwise the union of the entries.
 pub type GpuSelector = Vec<GpuSelectorItem>;
 
-/// Whether a newer task speaks of the same GPUs, or of all.
+/// Whether a newer task applies to the same GPUs, or to all.
 fn covers(newer: &GpuSelector, older: &GpuSelector) -> bool {
     newer.is_empty() || newer == older
 }
@@ -211,9 +211,9 @@ fn minimal() -> MigStrategy {
     MigStrategy::Minimal
 }
 
-/// Whether a word is `[Cc.]Gg.Mgb[+attribute…]`, the form of every profile that a driver names.
+/// Whether a word is `[Cc.]Gg.Mgb[+attribute…]`, the form of every profile name of a driver.
 ///
-/// Source: mig-parted's profile grammar; which of them exist is asked from the device.
+/// Source: mig-parted's profile grammar; the device itself tells which profiles exist.
 fn looks_like_profile(name: &str) -> bool {
     let base = name.split(['+', '-']).next().unwrap_or(name);
     let parts: Vec<&str> = base.split('.').collect();
@@ -355,7 +355,7 @@ pub enum ClockRange {
 }
 
 impl ClockRange {
-    /// Lowest and highest, in MHz.
+    /// Returns the lowest and highest clock, in MHz.
     pub const fn bounds(self) -> (u32, u32) {
         match self {
             Self::Fixed(clock) => (clock, clock),
@@ -415,7 +415,7 @@ impl Kind for GpuClocks {
         let given = self.graphics_mhz.is_some() || self.memory_mhz.is_some();
         if self.reset == given {
             let message = "give `graphics_mhz`, `memory_mhz` or both, or else `reset: true`";
-            // Why one of them by name: `gpus` by itself is no mistake of `gpus`.
+            // One of them by name, because `gpus` alone is not what is wrong.
             return Err(ParamError::new("graphics_mhz", message));
         }
         for (name, range) in [("graphics_mhz", self.graphics_mhz), ("memory_mhz", self.memory_mhz)] {
@@ -431,7 +431,7 @@ impl Kind for GpuClocks {
 impl GpuClocks {
     /// Whether a newer task declares everything that this one does.
     pub fn gives_way(&self, newer: &Self) -> bool {
-        // Why: the two clocks are two knobs.
+        // The two clocks are independent.
         let both = (self.graphics_mhz.is_none() || newer.graphics_mhz.is_some())
             && (self.memory_mhz.is_none() || newer.memory_mhz.is_some());
         covers(&newer.gpus, &self.gpus) && (newer.reset || both)

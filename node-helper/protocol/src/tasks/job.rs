@@ -1,4 +1,4 @@
-//! Tasks that go on by themselves: which kinds may, and the kind that asks for them later.
+//! Jobs: which kinds may run as one, and the kind that asks for a job's state.
 
 use serde::{Deserialize, Serialize};
 

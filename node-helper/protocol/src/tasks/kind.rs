@@ -1,4 +1,4 @@
-//! What the program asks about a task kind, answered by the kind itself.
+//! The interface of task kinds to the rest of the program.
 
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
@@ -6,23 +6,23 @@ use serde_json::{Map, Value};
 use super::{Params, number::Number, reading::read};
 use crate::Disruption;
 
-/// What a kind is able to promise.
+/// Where and how a kind is executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
     /// Declarative on the node: observe, plan, apply.
     Node,
-    /// Runs something whose effect nobody can foresee.
+    /// Runs a command with effects that cannot be predicted.
     Command,
-    /// The controller alone.
+    /// Runs in the controller only.
     Control,
-    /// The connection or the life of the node.
+    /// Acts on the connection or the life of the node.
     Session,
 }
 
-/// Whether a task may go on by itself (`async`).
+/// Whether a task may run as a job (`async`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Alone {
-    /// It needs nothing of the controller once it has begun, and disturbs nobody who works on the node.
+    /// It needs nothing of the controller once it has begun, and disturbs nothing on the node.
     Yes,
     No {
         why: &'static str,
@@ -47,40 +47,41 @@ impl Alone {
 /// Rendered parameters by name.
 pub type Given = Map<String, Value>;
 
-/// One task kind. It has no defaults: a kind that leaves an answer out does not compile.
+/// A task kind. There are no defaults: a kind that leaves an answer out does not compile.
 #[derive(Debug)]
 pub struct KindInfo {
     pub name: &'static str,
     /// Other full names, such as Ansible's.
     pub aliases: &'static [&'static str],
     pub class: Class,
-    /// The most that a task of this kind can ask for.
+    /// Highest disruption that a task of this kind can need.
     pub disruption: Disruption,
-    /// Whether it declares state of GPUs: consecutive tasks of such kinds are one desired state.
+    /// Whether it declares the state of GPUs: consecutive tasks of such kinds form one desired state.
     pub gpus: bool,
-    /// Whether only root may do what it is for.
+    /// Whether it needs root.
     pub needs_root: bool,
-    /// Whether a node is as declared or not by it, so that an audit counts it; not where it only reads or prints.
+    /// Whether an audit counts it; not if it only reads or prints.
     pub judged: bool,
     pub alone: Alone,
-    /// Parameter that takes the text of `kind: text`.
+    /// The parameter for the text of `kind: text`.
     pub free_form: Option<&'static str>,
-    /// Whether any key is a parameter, as for `set_fact`.
+    /// Whether any key is a parameter, as in `set_fact`.
     pub open_keys: bool,
-    /// Parameters of Ansible that change nothing here.
+    /// Parameters of Ansible without effect here.
     pub ignored: &'static [&'static str],
     /// Parameters of Ansible that this kind refuses, each with what to do instead.
     pub refused: &'static [(&'static str, &'static str)],
-    /// Parameters whose values are never shown, by every name that they have.
+    /// Parameters whose values are never shown, under all their names.
     pub secret: &'static [&'static str],
-    /// Units and ranges of every parameter that is a number.
+    /// Units and ranges of all parameters that are numbers.
     pub numbers: &'static [Number],
-    /// Parameters that Ansible's module did not have from the beginning, each with the version of ansible-core, or of the
-    /// module's collection, that brought it (`community.general 7.0.0`). From `version_added` in the modules' documentation (ansible 12.3).
+    /// Parameters that Ansible's module did not have from the beginning, each with the version of ansible-core, or of
+    /// the module's collection, that introduced it (`community.general 7.0.0`). From `version_added` in the modules'
+    /// documentation (ansible 12.3).
     pub since: &'static [(&'static str, &'static str)],
     /// One sentence, third person.
     pub summary: &'static str,
-    /// A task that parses.
+    /// A valid task.
     pub example: &'static str,
     pub reading: Reading,
 }
@@ -89,27 +90,27 @@ impl KindInfo {
     /// Reads rendered parameters.
     ///
     /// # Errors
-    /// A parameter that the kind does not have, of the wrong type, missing, or against the kind's rules.
+    /// If a parameter is unknown, missing, of the wrong type, or against the kind's rules.
     pub fn parse(&self, value: Value) -> Result<Params, ParamError> {
         (self.reading.parse)(self, value)
     }
 
-    /// The names of the parameters, other names of them included; none where any name is one.
+    /// Returns the names of the parameters, including aliases; empty if any name is accepted.
     pub fn parameters(&self) -> &'static [&'static str] {
-        // Why asked this way: serde alone knows the other names of a field.
+        // By a failed parse, because only serde knows the aliases of a field.
         match self.parse(serde_json::json!({"\u{1}": null})) {
             Err(ParamError { mistake: Mistake::Unknown { known }, .. }) => known,
             _ => &[],
         }
     }
 
-    /// Whether it takes or refuses a parameter of this name.
+    /// Whether it accepts or refuses a parameter of this name.
     pub fn has(&self, name: &str) -> bool {
         let read = self.parse(serde_json::json!({ name: null }));
         !matches!(read, Err(ParamError { mistake: Mistake::Unknown { .. }, .. }))
     }
 
-    /// JSON schema of the parameters, with their documentation; numbers have `minimum`, `maximum` and `x-unit`.
+    /// Returns the JSON schema of the parameters, with documentation; numbers have `minimum`, `maximum` and `x-unit`.
     #[cfg(feature = "schema")]
     pub fn schema(&self) -> Value {
         let mut schema = (self.reading.schema)();
@@ -119,7 +120,7 @@ impl KindInfo {
         schema
     }
 
-    /// What Ansible's users have to have for a parameter, such as `Ansible 2.11`; `None` where they always had it.
+    /// Returns the version of Ansible that introduced a parameter, such as `Ansible 2.11`; `None` if it always had it.
     pub fn since(&self, parameter: &str) -> Option<String> {
         let (_, version) = self.since.iter().find(|(name, _)| *name == parameter)?;
         let of_collection = version.contains(' ');
@@ -153,10 +154,10 @@ impl Reading {
 pub trait Kind: Serialize + DeserializeOwned + Into<Params> {
     const INFO: KindInfo;
 
-    /// Puts what Ansible writes in another way into the way of here.
+    /// Converts Ansible's spellings to the kind's parameters.
     fn rewrite(given: &mut Given);
 
-    /// What holds beyond the types of single parameters, such as "one of two".
+    /// Checks rules beyond the types of single parameters, such as "one of two".
     ///
     /// # Errors
     /// The first rule that the parameters break.
@@ -182,36 +183,36 @@ fn check_numbers(numbers: &[Number], parameters: &impl Serialize) -> Result<(), 
     if numbers.is_empty() {
         return Ok(());
     }
-    // Why from what was read: numbers may be written as text, and durations as `20m`.
+    // From the parsed parameters, because numbers may be written as text, and durations as `20m`.
     let read = serde_json::to_value(parameters).unwrap_or_default();
     numbers.iter().try_for_each(|number| number.check(&read))
 }
 
-/// What is wrong with parameters.
+/// The kind of a mistake in parameters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mistake {
-    /// The kind has no parameter of this name; it has these, other names of them included.
+    /// The kind has no parameter of this name; `known` are its parameters, including aliases.
     Unknown { known: &'static [&'static str] },
-    /// A parameter that is needed is not given.
+    /// A required parameter is missing.
     Missing { name: &'static str },
-    /// A value is not of the type or among the words that are wanted.
+    /// The value has a wrong type, or is no accepted word.
     Value { wanted: String },
     /// A rule beyond the types of single parameters.
     Rule,
 }
 
-/// Parameters that do not fit their kind.
+/// An error in a kind's parameters.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct ParamError {
-    /// The parameter meant, where one alone is at fault.
+    /// The parameter, if a single one is wrong.
     pub parameter: Option<String>,
     pub mistake: Mistake,
-    /// For people, without the value.
+    /// The message for people, without the value.
     pub message: String,
-    /// The value at fault, which may be a secret.
+    /// The wrong value, which may be a secret.
     pub value: Option<String>,
-    /// What to do instead of a parameter that Ansible has and the kind refuses, whatever its value is.
+    /// What to use instead of a parameter of Ansible that the kind refuses whatever its value is.
     pub instead: Option<&'static str>,
 }
 

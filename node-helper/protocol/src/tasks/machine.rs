@@ -235,7 +235,7 @@ fn yes() -> bool {
 }
 
 impl Mount {
-    /// The fourth field of the line in fstab.
+    /// Returns the fourth field of the line in fstab.
     pub fn options(&self) -> String {
         let mut all: Vec<&str> = self.opts.iter().map(String::as_str).collect();
         if all.is_empty() {
@@ -332,7 +332,7 @@ impl Operation for Mount {
         if self.path != new.path || self.src != new.src && !self.path.starts_with('/') {
             return true;
         }
-        // Why: unmounting leaves the line in fstab, and a line alone leaves what is mounted.
+        // Unmounting keeps the line in fstab, and a line alone keeps the mount.
         let leaves_line =
             self.src != new.src && (self.state, new.state) == (MountState::Mounted, MountState::Unmounted);
         if leaves_line {

@@ -1,7 +1,7 @@
-//! Task kinds: their names, classes, parameters and documentation, in one registry.
+//! The registry of task kinds: their names, classes, parameters and documentation.
 //!
-//! A kind is one parameter type in one file here, one line in [`registry!`] below, and one file on the side that runs
-//! it. Parser, checks, reference, JSON schema and completion derive from the registry.
+//! A kind is a parameter type in a file of its own here, a line in [`registry!`] below, and a file on the side that
+//! executes it. Parser, checks, reference, JSON schema and completion are derived from the registry.
 
 mod accounts;
 mod checksum;
@@ -121,9 +121,9 @@ registry! {
         here ValidateArgumentSpec;
     }
     operations {
-        /// The GPU tasks of one group: one desired state, one activation.
+        /// The GPU tasks of one group, with one desired state and one activation.
         GpuGroup(GpuGroup);
-        /// One piece of a file, for `fetch`.
+        /// Reads one piece of a file, for `fetch`.
         ReadPiece(ReadPiece);
         /// A tree of files and directories: `copy` of a directory.
         PutTree(PutTree);
@@ -132,25 +132,25 @@ registry! {
         Unarchive(UnpackArchive);
         /// `command`, `shell`, `script` and `raw`.
         Exec(Exec);
-        /// Begins another operation that goes on by itself, or finds the one of this id that has begun. Answered at once
-        /// with its `ansible_job_id`; asked again under the same id, it never begins twice.
+        /// Starts another operation as a job, or finds the job with this id. Answered at once with `ansible_job_id`; a
+        /// repeated request with the same id never starts it twice.
         JobStart(JobStart);
-        /// How such an operation is: `data.finished` tells whether the outcome is its own.
+        /// The state of a job; `data.finished` tells whether the outcome is that of its operation.
         JobStatus(JobStatus);
         /// Reads hardware and software facts.
         Facts(FactsRequest);
-        /// Tells whether anything works on the node, its GPUs first. Unknown counts as busy.
+        /// Checks whether anything works on the node, above all on its GPUs. An unknown state counts as busy.
         Idle(Staying);
         /// The health gate, answered in `OpOutcome::health`.
         Health(HealthRequest);
-        /// How far the operating system is, answered in `OpOutcome::system`.
+        /// The state of the operating system, answered in `OpOutcome::system`.
         System(System);
-        /// Asks the node to reboot; the answer comes before the connection dies.
+        /// Reboots the node; the answer comes before the connection ends.
         Reboot(crate::op::Reboot);
     }
 }
 
-/// The kind of this name or alias.
+/// Returns the kind with this name or alias.
 pub fn find(name: &str) -> Option<&'static KindInfo> {
     let name = name.strip_prefix("ansible.legacy.").unwrap_or(name);
     KINDS.iter().find(|kind| kind.name == name || kind.aliases.contains(&name))

@@ -6,10 +6,10 @@ use serde_json::Value;
 
 use super::{Mistake, ParamError};
 
-/// What a number counts.
+/// The unit of a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
-    /// Things: tries, pages, a port, a user's number.
+    /// A count of things: tries, pages; also a port or a user's number.
     Count,
     Seconds,
     Milliseconds,
@@ -22,7 +22,7 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// What a number of it is called in a message.
+    /// Returns the words for such a number in messages.
     pub const fn counted(self) -> &'static str {
         match self {
             Self::Count => "a number",
@@ -37,7 +37,7 @@ impl Unit {
         }
     }
 
-    /// The symbol in reference and schema; none for a bare count.
+    /// Returns the symbol for the reference and the schema; `None` for a count.
     pub const fn symbol(self) -> Option<&'static str> {
         match self {
             Self::Count => None,
@@ -53,34 +53,35 @@ impl Unit {
     }
 }
 
-/// Numbers among the parameters of a kind, with the range that each of them is in.
+/// The unit and range of one or more numbers in a kind's parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Number {
-    /// The parameter. For numbers inside of it their keys follow, with `*` for any: `khugepaged.pages_to_scan`, `layout.*`.
+    /// The parameter. Numbers inside of it have their keys appended, with `*` for any key: `khugepaged.pages_to_scan`,
+    /// `layout.*`.
     pub path: &'static str,
     pub unit: Unit,
-    /// `None` where only the type of the parameter is a bound.
+    /// `None` if only the parameter's type is a bound.
     pub least: Option<i64>,
     pub most: Option<i64>,
 }
 
 impl Number {
-    /// Any number.
+    /// Accepts any number.
     pub const fn any(path: &'static str, unit: Unit) -> Self {
         Self { path, unit, least: None, most: None }
     }
 
-    /// A number from `least` on.
+    /// Accepts numbers from `least` on.
     pub const fn from(path: &'static str, unit: Unit, least: i64) -> Self {
         Self { path, unit, least: Some(least), most: None }
     }
 
-    /// A number from `least` to `most`.
+    /// Accepts numbers from `least` to `most`.
     pub const fn within(path: &'static str, unit: Unit, least: i64, most: i64) -> Self {
         Self { path, unit, least: Some(least), most: Some(most) }
     }
 
-    /// The parameter that holds the number.
+    /// Returns the parameter that holds the number.
     pub fn parameter(&self) -> &'static str {
         self.path.split('.').next().unwrap_or(self.path)
     }
@@ -100,10 +101,10 @@ impl Number {
         }
     }
 
-    /// Refuses a number that is out of range.
+    /// Refuses numbers out of range.
     ///
     /// # Errors
-    /// One of the parameters, or in one of them, is.
+    /// If one of the numbers is out of range.
     pub(super) fn check(&self, parameters: &Value) -> Result<(), ParamError> {
         let mut found = Vec::new();
         numbers(parameters, self.path, &mut found);
@@ -122,7 +123,7 @@ impl Number {
     }
 }
 
-/// The numbers at the end of a path. A list on the way stands for each of its items.
+/// Finds the numbers at the end of a path. A list on the way means each of its items.
 fn numbers(value: &Value, path: &str, found: &mut Vec<f64>) {
     if let Some(items) = value.as_array() {
         return items.iter().for_each(|item| numbers(item, path, found));
@@ -136,7 +137,7 @@ fn numbers(value: &Value, path: &str, found: &mut Vec<f64>) {
     inner.for_each(|(_, inner)| numbers(inner, rest, found));
 }
 
-/// JSON pointers to the schemas of the numbers at the end of a path, as [`numbers`] finds the values.
+/// Finds the JSON pointers of the schemas for the numbers that [`numbers`] finds.
 #[cfg(feature = "schema")]
 fn places_in(schema: &Value, at: String, path: &str, found: &mut Vec<String>) {
     let Some(here) = schema.pointer(&at) else { return };
@@ -222,7 +223,7 @@ mod tests {
         }
     }
 
-    /// Every number in the schema, with whether its unit is there.
+    /// Returns every number in the schema, and whether it has a unit.
     #[cfg(feature = "schema")]
     fn all_numbers(schema: &Value, at: &str, found: &mut Vec<(String, bool)>) {
         if is_number(schema) {

@@ -120,7 +120,7 @@ pub struct Apt {
 }
 
 impl Apt {
-    /// These packages in this state, all else as it is by default.
+    /// Declares these packages in this state, with defaults for the rest.
     pub fn of(name: Vec<String>, state: AptState) -> Self {
         Self {
             name,
@@ -148,7 +148,7 @@ impl Apt {
     }
 }
 
-/// Names that could be taken for options or end a word are out.
+/// Checks names of packages: each must be one word that cannot be read as an option.
 fn check_names(names: &[String], open: &str) -> Result<(), ParamError> {
     for name in names {
         let legal = |c: char| c.is_ascii_alphanumeric() || "+-._:~*?[]=<>/^".contains(c) || open.contains(c);
@@ -281,7 +281,7 @@ impl Operation for Apt {
         (self.clean, self.autoclean, self.autoremove) = (false, false, false);
         self.upgrade = AptUpgrade::No;
         self.name.retain(|name| name != "*");
-        // Why not `latest`: repositories may offer something newer at any time.
+        // Not `latest`, because repositories may offer something newer at any time.
         if self.state == AptState::Latest {
             self.state = AptState::Present;
         }
@@ -374,14 +374,14 @@ pub struct ModuleStream<'a> {
 }
 
 impl<'a> ModuleStream<'a> {
-    /// None for what is the name of a package or of a group.
+    /// Parses a module's stream; `None` for the name of a package or a group.
     pub fn of(spec: &'a str) -> Option<Self> {
         let (name, rest) = spec.strip_prefix('@')?.split_once(':')?;
         let (stream, profile) = match rest.split_once('/') {
             Some((stream, profile)) => (stream, Some(profile)),
             None => (rest, None),
         };
-        // Why not at the beginning: a name is a part of a path, and a word of a command line.
+        // Not at the beginning, because a name is a part of a path and a word of a command line.
         let is_word = |text: &str| {
             text.starts_with(|c: char| c.is_ascii_alphanumeric())
                 && text.chars().all(|c| c.is_ascii_alphanumeric() || "._+-".contains(c))
@@ -392,7 +392,7 @@ impl<'a> ModuleStream<'a> {
 }
 
 impl Dnf {
-    /// These packages in this state, all else as it is by default.
+    /// Declares these packages in this state, with defaults for the rest.
     pub fn of(name: Vec<String>, state: PackageState) -> Self {
         Self {
             name,
@@ -506,7 +506,7 @@ impl Operation for Dnf {
     fn lasting(&mut self) -> bool {
         (self.update_cache, self.autoremove) = (false, false);
         self.name.retain(|name| name != "*");
-        // Why not `latest`: repositories may offer something newer at any time.
+        // Not `latest`, because repositories may offer something newer at any time.
         if self.state == PackageState::Latest {
             self.state = PackageState::Present;
         }
@@ -602,7 +602,7 @@ impl Operation for Package {
 
     fn lasting(&mut self) -> bool {
         self.update_cache = false;
-        // Why not `latest`: repositories may offer something newer at any time.
+        // Not `latest`, because repositories may offer something newer at any time.
         if self.state == PackageState::Latest {
             self.state = PackageState::Present;
         }
@@ -615,12 +615,12 @@ impl Operation for Package {
     }
 }
 
-/// The name of a package without version and architecture.
+/// Returns the name of a package without version and architecture.
 fn base(name: &str) -> &str {
     name.split(['=', '>', '<', ' ', ':']).next().unwrap_or(name)
 }
 
-/// Takes out the packages that a newer task names.
+/// Removes packages that a newer task names.
 fn leave_out(names: &mut Vec<String>, newer: &Newer<'_>) {
     if let Reach::Packages(later) = newer.op.operation().reach() {
         names.retain(|name| !later.iter().any(|new| base(new) == base(name)));

@@ -1,4 +1,4 @@
-//! Parameters of the kinds that run something.
+//! Parameters of the kinds that run a command.
 
 use serde::{Deserialize, Serialize};
 
@@ -51,7 +51,7 @@ impl Kind for Command {
         alone: Alone::Yes,
         free_form: Some("cmd"),
         open_keys: false,
-        // Why: as in Ansible, no shell is asked.
+        // As in Ansible, no shell is used.
         ignored: &["executable"],
         refused: &[],
         secret: &[],

@@ -1,7 +1,6 @@
-//! Reads parameters out of values, and says what is wrong with them as data rather than as a sentence of serde's.
+//! Reads parameters from values, and describes mistakes as data instead of as serde's sentences.
 //!
-//! Numbers and booleans count as text where a text is wanted: `msg: no` and `argv: [sleep, 5]` are what people write, and
-//! Ansible takes them.
+//! Numbers and booleans are accepted as text: people write `msg: no` and `argv: [sleep, 5]`, and Ansible accepts them.
 
 use std::fmt::Display;
 
@@ -21,7 +20,7 @@ use crate::lenient::python_bool;
 /// Reads a value.
 ///
 /// # Errors
-/// It is not what `T` takes.
+/// If the value is not accepted by `T`.
 pub(super) fn read<T: for<'de> Deserialize<'de>>(value: Value) -> Result<T, ParamError> {
     T::deserialize(Rendered(value))
 }
@@ -126,7 +125,7 @@ impl ParamError {
         Self { parameter: None, mistake, message, value: None, instead: None }
     }
 
-    /// Why without what was found: it may be a secret, and who asks has the value.
+    /// Creates an error for a wrong value, without the value, which may be a secret and is known to the caller.
     fn wants(wanted: String) -> Self {
         let message = format!("it wants {wanted}");
         Self::of(Mistake::Value { wanted }, message)

@@ -42,7 +42,7 @@ impl Kind for Reboot {
         alone: Alone::DISTURBS,
         free_form: None,
         open_keys: false,
-        // Why: the node is drained before, so that nobody is there to read it.
+        // The node is drained before, so no user is logged in to read it.
         ignored: &["msg"],
         refused: &[],
         secret: &[],

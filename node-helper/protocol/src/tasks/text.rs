@@ -73,7 +73,7 @@ pub struct LineInFile {
     pub mode: Option<FileMode>,
 }
 
-/// A line, also with its line break, as a block of YAML has it.
+/// Reads a line, which in a YAML block includes its line break.
 fn one_line<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
     let line: Option<String> = lenient::optional_text(deserializer)?;
     Ok(line.map(|line| match line.strip_suffix('\n') {
@@ -177,7 +177,7 @@ impl Operation for LineInFile {
         if self.path != new.path {
             return true;
         }
-        // Why: an expression that cannot be compiled here may find it.
+        // An expression that cannot be compiled here may match the line.
         let finds = |line: &str| {
             let by_pattern = |pattern: &String| {
                 newer.expression(pattern).is_none_or(|expression| expression.is_match(line.as_bytes()))
@@ -190,7 +190,7 @@ impl Operation for LineInFile {
     }
 }
 
-/// Where lines go, unless that is one of the file's ends.
+/// Returns the expression that places lines, unless it is one of the file's ends.
 fn beside(place: Option<&str>) -> Option<&str> {
     place.filter(|place| !matches!(*place, "BOF" | "EOF"))
 }

@@ -80,7 +80,7 @@ impl Thp {
     /// The folder of the running kernel's settings.
     pub const FOLDER: &str = "/sys/kernel/mm/transparent_hugepage";
 
-    /// Files below [`Thp::FOLDER`] and the value that each is to have.
+    /// Returns files below [`Thp::FOLDER`] and their declared values.
     pub fn settings(&self) -> Vec<(&'static str, String)> {
         let words = [
             ("enabled", self.enabled.map(ThpEnabled::as_str)),

@@ -179,7 +179,7 @@ pub struct Pause {
 }
 
 impl Pause {
-    /// How long to wait, in seconds; `None` waits for a person.
+    /// Returns how long to wait, in seconds; `None` waits for a person.
     pub fn wait_s(&self) -> Option<u64> {
         self.seconds.or_else(|| self.minutes.map(|minutes| u64::from(minutes) * 60))
     }

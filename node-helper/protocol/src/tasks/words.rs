@@ -1,6 +1,6 @@
-//! Words as parameter values: closed sets, where YAML may have turned `off` into a boolean.
+//! Parameters with a closed set of words, of which YAML may have converted `off` to a boolean.
 
-/// Declares an enum whose values are words; the first word of a variant is its name, the others are read too.
+/// Declares an enum of words; the first word of a variant is its name, the others are also accepted.
 macro_rules! words {
     ($(#[$meta:meta])* $name:ident { $($(#[$doc:meta])* $variant:ident: $word:literal $(| $other:literal)*),* $(,)? }) => {
         $(#[$meta])*
@@ -11,7 +11,7 @@ macro_rules! words {
         }
 
         impl $name {
-            /// The words that people write.
+            /// The accepted words.
             pub const WORDS: &'static [&'static str] = &[$($word),*];
 
             pub const fn as_str(self) -> &'static str {
@@ -40,7 +40,7 @@ macro_rules! words {
                         }
                     }
                     fn visit_bool<E: serde::de::Error>(self, value: bool) -> Result<$name, E> {
-                        // Why: YAML reads a bare `off` or `no` as a boolean.
+                        // YAML reads a bare `off` or `no` as a boolean.
                         let words: &[&str] = if value { &["on", "yes", "true", "enabled"] } else { &["off", "no", "false", "disabled"] };
                         for word in words {
                             if let Ok(found) = Word.visit_str::<E>(word) {

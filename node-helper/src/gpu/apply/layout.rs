@@ -1,4 +1,4 @@
-//! The way back to the MIG layout that a GPU had, where it could not get the new one.
+//! Restores the MIG layout of a GPU that could not get the new one.
 
 use std::collections::BTreeMap;
 
@@ -34,7 +34,7 @@ impl Running<'_> {
         if made.is_empty() && gone.is_empty() || failure.kind == FailureKind::Nvml {
             return failure;
         }
-        // Why: what is put back is not made.
+        // Restored instances do not count as changes.
         let instances = |act: &Act| {
             matches!(
                 act,
@@ -64,7 +64,7 @@ impl Running<'_> {
             problems.extend(self.job.machine.set(uuid, setting, &grace).err());
         }
         for instance in &gone {
-            // Why looked at: the failure may have come between compute and GPU instance.
+            // Checked, because the failure may have come between the compute and the GPU instance.
             let there = present.iter().find(|other| other.placement == instance.placement);
             let setting =
                 Setting::CreateGpuInstance { profile_id: instance.profile_id, placement: instance.placement };

@@ -1,4 +1,4 @@
-//! The reset of GPUs, and the proof before it that nobody works on them.
+//! Resets GPUs, after proof that no process works on them.
 //!
 //! Invariant: the NVML worker is ended before a reset.
 
@@ -24,7 +24,7 @@ use crate::gpu::{
 };
 
 impl Running<'_> {
-    /// Who works on these GPUs, or on any.
+    /// Returns the processes that work on these GPUs, or on any.
     pub(super) fn holders(&mut self, uuids: Option<&BTreeSet<String>>) -> IdleReport {
         let read = self.job.machine.snapshot(self.job.deadline);
         let problem = read.as_ref().err().map(|error| format!("what NVML lists is unknown: {error}"));
@@ -59,7 +59,7 @@ impl Running<'_> {
             if report.verdict == IdleVerdict::Idle {
                 return Ok(());
             }
-            // Why no patience without a stopped unit: a job will not end within seconds.
+            // Without a stopped unit there is nothing to wait for: a job does not end within seconds.
             if Instant::now() >= until || self.stopped.is_empty() {
                 return Err(busy(member, "the GPUs are in use".to_owned(), report));
             }
@@ -67,7 +67,7 @@ impl Running<'_> {
         }
     }
 
-    /// Waits for sessions that only read: their workers hold every GPU for a moment.
+    /// Waits for the NVML workers of read-only sessions, which hold every GPU for a moment.
     pub(super) fn wait_readers(&mut self, member: usize) -> Done {
         let until = Instant::now() + READERS.min(self.job.deadline.remaining());
         loop {
@@ -88,7 +88,8 @@ impl Running<'_> {
         }
     }
 
-    /// What the kernel logged of these GPUs before their reset is past. Without a state directory it goes on counting.
+    /// Records that kernel messages of these GPUs before their reset are settled. Without a state directory they keep
+    /// counting.
     fn remember_reset(&mut self, pcis: &[String], end: Option<u64>) {
         let mark = self.job.machine.boot_mark();
         if let Some(end) = end {
@@ -96,14 +97,14 @@ impl Running<'_> {
         }
     }
 
-    /// `false` where this machine cannot reset, so that a reboot has to do it.
+    /// Resets GPUs; returns `false` if this machine cannot, so that a reboot is needed.
     pub(super) fn reset(&mut self, activation: &Activation) -> Result<bool, Failure> {
         let member = activation.reasons.first().map_or(0, |(member, _)| *member);
         let uuids: BTreeSet<String> = activation.uuids.iter().cloned().collect();
         let gpus: Vec<_> = activation.uuids.iter().filter_map(|uuid| self.state.gpu(uuid)).collect();
         let labels: Vec<String> = gpus.iter().map(|gpu| gpu.label()).collect();
         let pcis: Vec<String> = gpus.iter().map(|gpu| gpu.pci.clone()).collect();
-        // Why read first: on Ampere the call that sets the MIG mode may have reset the GPU itself.
+        // Read first: on Ampere, the call that sets the MIG mode may have reset the GPU itself.
         self.refresh(member)?;
         let desired = merge(self.job.group, &self.state);
         let needed = crate::gpu::plan::activation(&self.state, &desired, false).is_some();
@@ -123,7 +124,7 @@ impl Running<'_> {
         if needed {
             self.wait_readers(member)?;
             self.still_ours(member)?;
-            // Why before: what the kernel logs while the GPUs are reset counts against them.
+            // Before the reset: what the kernel logs during the reset counts against the GPUs.
             let end = self.job.machine.log_end();
             match self.job.machine.reset(&pcis, self.job.deadline) {
                 Ok(()) => self.remember_reset(&pcis, end),

@@ -1,6 +1,6 @@
-//! What is put aside for a while and put back on every way out: units that hold GPUs, MPS, persistence.
+//! What is suspended during a run and restored on every way out: units that hold GPUs, MPS, persistence.
 //!
-//! Invariant: nothing is stopped or switched off before the record says so.
+//! Invariant: nothing is stopped or switched off before it is recorded.
 
 use gpufleet_protocol::{FailureKind, nvml::Setting};
 
@@ -58,7 +58,7 @@ impl Running<'_> {
         Ok(())
     }
 
-    /// Units that hold GPUs and run. MPS stays where clients are not to be disturbed.
+    /// Returns the running units that hold GPUs. MPS keeps running unless clients may be disturbed.
     pub(super) fn units_to_stop(&self, disturbs: bool) -> Vec<String> {
         let meant = |unit: &&String| {
             !self.stopped.contains(unit) && (disturbs || !MPS_UNITS.contains(&unit.as_str()))
@@ -73,7 +73,7 @@ impl Running<'_> {
         self.still_ours(member)?;
         let known = self.stopped.len();
         self.stopped.extend(units.iter().cloned());
-        // Why no stop without a record: whoever kills this process would leave them stopped for good.
+        // Nothing is stopped without a record, because a killed helper would leave the units stopped for good.
         if let Err(why) = put_stopped_units(self.job.record, &self.stopped) {
             self.stopped.truncate(known);
             let message = format!("nothing was stopped, because it cannot be recorded: {why}");
@@ -126,16 +126,16 @@ impl Running<'_> {
         problems
     }
 
-    /// Persistence, units, and the end of the worker, whatever happened before.
+    /// Restores persistence and units, and ends the worker, whatever happened before.
     pub(super) fn way_back(&mut self) {
         let grace = Deadline::after(WAY_BACK);
-        // Why again where it failed before: the driver may have been busy with the reset.
+        // Tried again after a failure, because the driver may have been busy with the reset.
         self.applied.warnings.retain(|warning| !warning.contains("could not be switched on again"));
         let problems = self.take_persistence(&grace);
         self.applied.warnings.extend(problems);
         self.job.machine.release();
         let problems = start_units(self.job.machine, &mut self.stopped, &grace, self.job.progress);
-        // Why a failure and not a warning: the node would go back to work without its monitoring.
+        // A failure and not a warning: the node would return to work without its monitoring.
         self.applied.failures.extend(problems.into_iter().map(|message| Failure {
             member: 0,
             kind: FailureKind::Io,
@@ -146,7 +146,7 @@ impl Running<'_> {
     }
 }
 
-/// Starts units, the last stopped first; those that do not start stay in the list. Gives one sentence for each of them.
+/// Starts units, the last stopped first; those that do not start stay in the list. Returns a sentence for each of them.
 pub fn start_units(
     machine: &mut dyn Machine,
     stopped: &mut Vec<String>,
@@ -164,7 +164,7 @@ pub fn start_units(
     problems
 }
 
-/// Switches persistence on again; GPUs that refuse stay in the list. Gives one sentence for each of them.
+/// Switches persistence on again; GPUs that refuse stay in the list. Returns a sentence for each of them.
 pub fn take_persistence(
     machine: &mut dyn Machine,
     released: &mut Vec<String>,

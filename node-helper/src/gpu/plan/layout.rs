@@ -1,7 +1,7 @@
-//! MIG layouts: which instances go, which come, and how that is told.
+//! MIG layouts: which instances are destroyed, which are created, and the text for it.
 //!
-//! Pure. Two layouts are the same when the same profiles stand at the same places, each with one compute instance that
-//! takes all of it.
+//! Pure. Two layouts are equal if the same profiles are at the same places, each with one compute instance of its full
+//! size.
 
 use gpufleet_protocol::{
     Change, Disruption, Property,
@@ -21,7 +21,7 @@ fn slot_of(instance: &Instance) -> Slot {
     Slot { placement: instance.placement, profile_id: instance.profile_id }
 }
 
-/// The layout there is, in the style of the declaration; instances that nobody can use are named.
+/// Formats the present layout like the declaration, with unusable instances marked.
 fn present(gpu: &Gpu, by_place: bool) -> MigLayout {
     let profiles = gpu.profiles.as_deref().unwrap_or_default();
     let slots: Vec<Slot> = gpu.present().iter().map(slot_of).collect();
@@ -46,7 +46,7 @@ fn layout(profiles: &[MigProfile], slots: &[Slot], by_place: bool) -> MigLayout 
     }
 }
 
-/// Destroys all instances, because MIG goes off.
+/// Destroys all instances, because MIG is switched off.
 pub(super) fn clear(stage: &mut Stage, gpu: &Gpu, wants: &GpuWants) {
     let Some(want) = wants.mig.as_ref().filter(|_| !gpu.present().is_empty()) else { return };
     let (from, to) = (present(gpu, false), MigLayout::default());
@@ -90,7 +90,7 @@ fn difference(gpu: &Gpu, want: &LayoutWant) -> Difference {
     diff
 }
 
-/// Brings the instances to the declared layout, keeping those that are in it.
+/// Changes the instances to the declared layout, and keeps those that are part of it.
 pub(super) fn arrange(stage: &mut Stage, gpu: &Gpu, wants: &GpuWants) {
     let Some(want) = &wants.layout else { return };
     let diff = difference(gpu, &want.value);

@@ -1,4 +1,4 @@
-//! Plans over what earlier tasks of the same plan do to units and modules.
+//! Plans that include the effects of earlier tasks on units and modules.
 
 use super::*;
 use crate::world::{BootView, Effect, Overlay, UnitView};
@@ -31,7 +31,7 @@ fn the_process_of_a_unit_that_the_play_stops_is_not_in_the_way() {
     overlay.assume([unit("jupyter.service", false)]);
     let planned = over(&mut node, &overlay, &wish);
     assert_eq!((blockers(&planned), &planned.status), (vec![], &OpStatus::Changed));
-    // Started again before the next tasks for GPUs.
+    // Started again before the next GPU tasks.
     overlay.assume([unit("jupyter.service", true)]);
     let back = over(&mut node, &overlay, &group(&[json!({"gpu_mig": {"mode": "disabled"}})]));
     assert_eq!(blockers(&back), [held]);

@@ -1,4 +1,4 @@
-//! What holds for whatever a node is and whatever is declared.
+//! Properties of plans for any node and any declaration.
 
 use gpufleet_protocol::{Subject, change::Value};
 
@@ -22,7 +22,7 @@ prop_compose! {
         gpus.into_iter().enumerate().map(|(index, (ecc, ecc_pending, mig, places, persistence, power_mw, compute_mode, resettable))| {
             let mut gpu = SimGpu::new(u32::try_from(index).unwrap(), hopper);
             if mig { gpu = gpu.with_instances(&places); }
-            // Why: the driver forgets limits while nobody keeps it awake.
+            // The driver forgets limits while it has no client.
             let (power_mw, compute_mode) = if persistence { (power_mw, if mig { 0 } else { compute_mode }) } else { (700_000, 0) };
             SimGpu { ecc: Staged { current: ecc, pending: ecc_pending }, persistence, power_mw, compute_mode, resettable, ..gpu }
         }).collect()
@@ -51,7 +51,7 @@ fn tasks() -> impl Strategy<Value = Vec<serde_json::Value>> {
     let rest = proptest::sample::subsequence(rest, 0..=4);
     (proptest::option::of(ecc), proptest::option::of(mig), rest, any::<bool>()).prop_map(
         |(ecc, mig, rest, reverse)| {
-            // Why always the daemon: without persistence a run ends with nothing that lasts.
+            // Always with the daemon: without persistence no value lasts beyond the run.
             let mut all: Vec<_> = rest
                 .into_iter()
                 .chain(ecc)

@@ -51,7 +51,7 @@ fn services_run_again_when_a_newer_controller_comes_whatever_was_under_way() {
 fn services_run_again_when_time_is_up_or_the_operation_is_cancelled() {
     for cancel in [true, false] {
         let mut node = Node::new(eventful(true));
-        // Why a long-lived client that reads: the reset waits for it, and meanwhile the end comes.
+        // A reader that does not end: the reset waits for it until the cancellation or the deadline.
         node.machine.get().reader = Some(u32::MAX);
         let time = Duration::from_millis(if cancel { 30_000 } else { 600 });
         let deadline = Deadline::after(time);
@@ -94,7 +94,7 @@ fn nothing_is_stopped_that_cannot_be_recorded() {
 #[test]
 fn a_module_that_is_in_use_is_named_where_the_reset_is_refused() {
     let mut node = Node::new(Sim { drm: 3, ..Sim::new(vec![without_ecc(true)]) });
-    // A client that no list shows, as a container's may be.
+    // A client that no list shows, for example one in a container.
     node.machine.get().mps.running = Some(100);
     node.machine.get().mps.unit.active = false;
     let failed = node.apply(&ecc_on());
@@ -113,7 +113,7 @@ fn a_job_that_holds_a_module_is_drained_away_and_no_failure() {
     let first = node.run(&ecc_on(), Mode::Apply, Disruption::Live);
     assert_eq!(first.status, OpStatus::NeedsPermit { class: Disruption::GpuReset });
     assert_eq!(node.effects(), Vec::<String>::new());
-    // The drain ended the job, and somebody else still uses the module.
+    // The drain ended the job, but something else still uses the module.
     node.machine.get().gpus[0].client = None;
     let stays = node.apply(&ecc_on());
     let OpStatus::Failed { kind: FailureKind::Busy, message } = &stays.status else { panic!("{stays:?}") };

@@ -1,4 +1,4 @@
-//! Removing a directory with all that is below it, while others may rename what is there.
+//! Removes a directory recursively, while others may rename entries in it.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -14,12 +14,12 @@ use rustix::{
 use super::{GoOn, Spot, names, open_name, stopped};
 use crate::os::files::{At, FileError};
 
-/// So many directories are held open at once: a user of the node may nest them deeper than a process may open files.
+/// Largest number of directories held open at once, as a user may nest them deeper than a process may open files.
 const MOST_OPEN: usize = 128;
 
 /// A directory that is being emptied.
 struct Level {
-    /// None while many below it are open.
+    /// `None` while many directories below it are open.
     fd: Option<OwnedFd>,
     inode: (u64, u64),
     name: OsString,
@@ -38,7 +38,7 @@ impl Level {
         Ok(Self { fd: Some(fd), inode, name: name.to_owned(), left: Vec::new() })
     }
 
-    /// Opens it again from one that lies in it.
+    /// Opens it again, through `..` of a directory in it.
     fn reopen(&mut self, child: &Self) -> io::Result<()> {
         if let (None, Some(child)) = (&self.fd, &child.fd) {
             let fd = open_name(child, OsStr::new(".."), OFlags::RDONLY | OFlags::DIRECTORY)?;
@@ -52,10 +52,10 @@ impl Level {
 }
 
 impl Spot {
-    /// Removes what is there, with all that is below it; links are removed, never followed.
+    /// Removes what is there, recursively; links are removed, never followed.
     ///
     /// # Errors
-    /// There is nothing, something cannot be removed, or time is up: the rest is gone.
+    /// If there is nothing, something cannot be removed, or `go_on` stops it. What was removed stays removed.
     pub fn remove_all(&self, go_on: GoOn<'_>) -> Result<(), FileError> {
         let shown = |levels: &[Level], name: &OsStr| {
             let mut path = self.dir.path.clone();
@@ -85,7 +85,7 @@ impl Spot {
                             far.fd = None;
                         }
                     }
-                    // It was swapped for something else in between.
+                    // It was replaced in the meantime.
                     Err(Errno::NOTDIR | Errno::LOOP | Errno::NOENT) if again < 1000 => {
                         again += 1;
                         continue;
@@ -94,7 +94,7 @@ impl Spot {
                 },
                 Err(error) => return Err(FileError::new("remove", shown(&levels, &name), error)),
             }
-            // The next one, and the directories that are empty by now.
+            // Continues with the next entry, or removes directories that are now empty.
             loop {
                 let Some(level) = levels.last_mut() else { return Ok(()) };
                 if let Some(next) = level.left.pop() {
@@ -108,7 +108,7 @@ impl Spot {
                 let parent = levels.last().and_then(|level| level.fd.as_ref()).unwrap_or(&self.dir.fd);
                 match rustix::fs::unlinkat(parent, &level.name, AtFlags::REMOVEDIR) {
                     Ok(()) | Err(Errno::NOENT) => {}
-                    // Somebody made something in it, or put something else there.
+                    // Something was created in it, or put in its place.
                     Err(Errno::NOTEMPTY | Errno::EXIST | Errno::NOTDIR) if again < 1000 => {
                         again += 1;
                         name = level.name;

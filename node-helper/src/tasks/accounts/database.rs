@@ -1,4 +1,4 @@
-//! The files of users and groups as text: read, asked, and edited for predictions. Nothing here writes a file.
+//! The files of users and groups as text: read, queried, and edited for predictions. Nothing here writes a file.
 
 use std::{collections::BTreeSet, path::PathBuf};
 
@@ -32,7 +32,7 @@ impl Team {
     }
 }
 
-/// One line of /etc/shadow. Numbers are days; none where the field is empty.
+/// One line of /etc/shadow. Numbers are days; `None` if the field is empty.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Shadow {
     pub hash: String,
@@ -40,7 +40,7 @@ pub struct Shadow {
     pub max: Option<i64>,
     pub warn: Option<i64>,
     pub inactive: Option<i64>,
-    /// Days since 1970.
+    /// Days since 1970 at which the account expires.
     pub expires: Option<i64>,
 }
 
@@ -74,7 +74,7 @@ impl Shadow {
     }
 }
 
-/// What the files say; the shadow only where it is asked for.
+/// The content of the files; the shadow file only if requested.
 #[derive(Clone, Debug, Default)]
 pub struct Database {
     passwd: String,
@@ -90,7 +90,7 @@ fn text(node: &Node<'_>, name: &str) -> Result<String, Trouble> {
     }
 }
 
-/// The text with the line of `name` replaced, removed or, where there is none, added.
+/// Returns the text with the line of `name` replaced, removed, or added if missing.
 fn with_line(text: &str, name: &str, line: Option<&str>) -> String {
     let ours = |line: &str| line.split(':').next() == Some(name);
     let mut out = String::with_capacity(text.len() + 80);
@@ -116,7 +116,7 @@ fn with_line(text: &str, name: &str, line: Option<&str>) -> String {
 
 impl Database {
     /// # Errors
-    /// A file cannot be read, such as the shadow by anybody but root.
+    /// If a file cannot be read; only root can read the shadow file.
     pub fn read(node: &Node<'_>, shadow: bool) -> Result<Self, Trouble> {
         Ok(Self {
             passwd: text(node, "passwd")?,
@@ -129,7 +129,7 @@ impl Database {
         self.passwd.lines().filter_map(Account::parse)
     }
 
-    /// A user of the files, or of the node's name services.
+    /// Finds a user in the files, or in the node's name services.
     pub fn account(&self, node: &Node<'_>, name: &str) -> Option<Account> {
         let local = self.accounts().find(|account| account.name == name);
         local.or_else(|| Account::parse(&node.users.getent("passwd", name)?))
@@ -139,20 +139,20 @@ impl Database {
         self.group.lines().filter_map(Team::parse)
     }
 
-    /// A group by its name.
+    /// Finds a group by name.
     pub fn team(&self, node: &Node<'_>, name: &str) -> Option<Team> {
         let local = self.teams().find(|team| team.name == name);
         local.or_else(|| Team::parse(&node.users.getent("group", name)?))
     }
 
-    /// A group by number or name, the number first as in Ansible.
+    /// Finds a group by number or name, the number first as in Ansible.
     pub fn team_named(&self, node: &Node<'_>, name: &str) -> Option<Team> {
         let number: Option<u32> = name.parse().ok();
         let numbered = number.and_then(|number| self.teams().find(|team| team.gid == number));
         numbered.or_else(|| self.team(node, name))
     }
 
-    /// The groups that list a user, the primary one not among them unless it lists the user too.
+    /// Returns the groups that list a user; the primary group only if it lists the user too.
     pub fn memberships(&self, user: &str) -> BTreeSet<String> {
         self.teams().filter(|team| team.members.contains(user)).map(|team| team.name).collect()
     }
@@ -177,7 +177,7 @@ impl Database {
         }
     }
 
-    /// Lists a user in exactly these groups.
+    /// Makes exactly these groups list a user.
     pub fn set_memberships(&mut self, user: &str, groups: &BTreeSet<String>) {
         let teams: Vec<Team> = self.teams().collect();
         for mut team in teams {
@@ -193,7 +193,7 @@ impl Database {
         }
     }
 
-    /// The number that a new user or group would probably get.
+    /// Returns the number that a new user or group would probably get.
     pub fn free_number(&self, system: bool) -> u32 {
         let taken: BTreeSet<u32> =
             self.accounts().map(|account| account.uid).chain(self.teams().map(|team| team.gid)).collect();
@@ -202,7 +202,7 @@ impl Database {
         found.unwrap_or(60_000)
     }
 
-    /// The files as the tasks behind a prediction see them.
+    /// Returns the files as later tasks of a prediction see them.
     pub fn effects(self, etc: impl Fn(&str) -> PathBuf) -> Vec<Effect> {
         let file = |name: &str, mode: u32, text: String| Effect::Path {
             path: etc(name),

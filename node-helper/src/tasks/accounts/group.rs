@@ -17,7 +17,7 @@ use crate::{
 #[derive(Debug)]
 pub struct State {
     found: Option<Team>,
-    /// Another group with the number wanted.
+    /// Another group with the declared number.
     taken: Option<String>,
     database: Database,
     etc: std::path::PathBuf,

@@ -1,6 +1,6 @@
-//! `user` and `group`: what /etc/passwd, /etc/group and /etc/shadow say, changed by the distribution's own tools.
+//! `user` and `group`: the entries of /etc/passwd, /etc/group and /etc/shadow, changed by the distribution's own tools.
 //!
-//! The files are read as they are; a prediction leaves its own version of them to the tasks behind it.
+//! The files are read directly; a prediction passes its own version of them to later tasks.
 
 mod database;
 mod group;

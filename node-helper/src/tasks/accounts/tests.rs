@@ -1,4 +1,4 @@
-//! Users and groups of a node in a directory, changed by tools that know as much as these tests ask.
+//! Users and groups of a node in a directory, changed by fake tools that support what these tests need.
 
 use gpufleet_protocol::{
     FailureKind, OpOutcome, OpStatus,
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::tasks::testing::{Bench, Told, told};
 
-/// All the tools in one: they edit the files and log what they were told.
+/// All the tools in one: they edit the files and log their arguments.
 const TOOL: &str = include_str!("stand_in.py");
 
 const HASH: &str = "$6$salt$hashhashhash";
@@ -49,7 +49,8 @@ fn message(outcome: &OpOutcome) -> &str {
     }
 }
 
-/// Predicts, which writes nothing and then predicts nothing more; applies as predicted; applies again for nothing.
+/// Checks that a prediction writes nothing and predicts no further change once assumed, that an apply does what was
+/// predicted, and that a second apply changes nothing.
 macro_rules! converges {
     ($bench:expr, $task:expr) => {{
         let (bench, task) = ($bench, $task);

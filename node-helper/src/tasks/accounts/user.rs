@@ -1,6 +1,6 @@
 //! `user`: a user with groups, home, shell and password.
 //!
-//! The hash of a password goes to `chpasswd` through a pipe: no list of processes and no message shows it.
+//! The hash of a password goes to `chpasswd` through a pipe, so that no process list and no message shows it.
 
 use std::{
     collections::BTreeSet,
@@ -41,15 +41,15 @@ pub struct State {
     memberships: BTreeSet<String>,
     /// The declared primary group.
     primary: Option<Team>,
-    /// The primary group of the user as it is.
+    /// The user's present primary group.
     current: Option<String>,
-    /// The declared groups by name.
+    /// The names of the declared groups.
     groups: Option<BTreeSet<String>>,
-    /// Another user with the number wanted.
+    /// Another user with the declared number.
     taken: Option<String>,
-    /// Whether there is a group with the user's name.
+    /// The group with the user's name, if any.
     namesake: Option<Team>,
-    /// The home directory as it will be, when it is missing.
+    /// The home directory to create, if it is missing.
     homeless: Option<PathBuf>,
     database: Database,
     etc: PathBuf,
@@ -58,11 +58,11 @@ pub struct State {
 #[derive(Debug)]
 pub enum Step {
     Add,
-    /// Options of `usermod`.
+    /// With options of `usermod`.
     Modify(Vec<String>),
-    /// The hash to set, with its lock.
+    /// With the hash to set, including its lock.
     Password(Hidden),
-    /// Options of `chage`.
+    /// With options of `chage`.
     Ageing(Vec<String>),
     MakeHome,
     Delete,
@@ -72,13 +72,13 @@ fn locked(hash: &str) -> bool {
     hash.starts_with('!')
 }
 
-/// A day as `usermod -e` takes it.
+/// Formats a day for `usermod -e`.
 fn date(days: i64) -> String {
     let seconds = u64::try_from(days.max(0) * DAY).unwrap_or_default();
     civil::timestamp(UNIX_EPOCH + Duration::from_secs(seconds)).chars().take(10).collect()
 }
 
-/// The day after which an account ends; none for never.
+/// Returns the day after which an account ends; `None` for never.
 fn end_day(expires: i64) -> Option<i64> {
     (expires >= 0).then(|| expires.div_euclid(DAY))
 }
@@ -263,7 +263,7 @@ impl NodeKind for User {
                     (node.progress)(format!("chpasswd {}", self.name));
                     let done = run.finish(node.deadline)?;
                     if !done.exit.success() {
-                        // Why nothing of what it said: it may repeat its input.
+                        // None of its output is shown, because it may repeat its input.
                         let message = format!("chpasswd {}: {}", self.name, done.exit);
                         return Err(Trouble::failed(FailureKind::Exit, message));
                     }
@@ -276,7 +276,7 @@ impl NodeKind for User {
                     let run = tool::run(node, path).args(words).arg(&self.name);
                     (node.progress)(format!("userdel {}", self.name));
                     let done = run.finish(node.deadline)?;
-                    // Why 12 too: the user is gone, but not the home directory, which may never have been there.
+                    // 12 too: the user is removed, but not the home directory, which may never have existed.
                     if !matches!(done.exit, Exit::Code(0 | 12)) {
                         let message = done.complaint(&format!("userdel {}", self.name));
                         return Err(Trouble::failed(FailureKind::Exit, message));
@@ -314,7 +314,7 @@ impl NodeKind for User {
     }
 }
 
-/// What a task declares; the methods of the contract use these.
+/// The helper methods of a `user` task.
 trait Wanted {
     fn change(&self, property: Property, from: impl Into<Typed>, to: impl Into<Typed>) -> Change;
     fn hash(&self) -> Option<String>;
@@ -336,7 +336,7 @@ impl Wanted for User {
         Change::new(Subject::user(&self.name), property, from, to, Disruption::Live)
     }
 
-    /// The hash as the shadow has it, lock included.
+    /// Returns the hash as in the shadow file, including the lock.
     fn hash(&self) -> Option<String> {
         let Hidden(hash) = self.password.as_ref()?;
         Some(match self.password_lock {
@@ -345,7 +345,7 @@ impl Wanted for User {
         })
     }
 
-    /// The groups that shall list the user; none where they are left alone.
+    /// Returns the groups that shall list the user; `None` if they are not declared.
     fn memberships(&self, state: &State) -> Option<BTreeSet<String>> {
         let mut groups = state.groups.clone()?;
         if self.append {
@@ -442,7 +442,7 @@ impl Wanted for User {
         Ok(())
     }
 
-    /// Password, lock, and the days of the shadow; what `usermod` does is put into its options.
+    /// Plans password, lock, and the days of the shadow file; changes that `usermod` makes are added to its options.
     fn plan_password(&self, state: &State, options: &mut Vec<String>, plan: &mut Plan<Step>) {
         let Some(shadow) = &state.shadow else {
             if self.password.is_some() || self.password_lock.is_some() {
@@ -525,7 +525,7 @@ impl Wanted for User {
         }
         match (&state.primary, &state.namesake) {
             (Some(team), _) => option(&["-g", &team.gid.to_string()]),
-            // Why: useradd would fail to make a group of the user's name.
+            // Otherwise useradd fails when it creates a group with the user's name.
             (None, Some(_)) => option(&["-N"]),
             (None, None) => {}
         }
@@ -561,7 +561,7 @@ impl Wanted for User {
         options
     }
 
-    /// What `useradd` will probably make, its group included.
+    /// Returns what `useradd` will probably create, including the group.
     fn new_account(&self, state: &State, database: &mut Database) -> Account {
         let uid = self.uid.unwrap_or_else(|| database.free_number(self.system));
         let gid = match (&state.primary, &state.namesake) {
@@ -588,7 +588,7 @@ impl Wanted for User {
         tool::act(node, &run, &format!("{program} {}", self.name)).map(drop)
     }
 
-    /// Makes the home directory of a user that exists, with the files of the skeleton.
+    /// Creates the home directory of an existing user, with the files of the skeleton.
     fn make_home(&self, node: &Node<'_>) -> Result<(), Trouble> {
         let database = Database::read(node, false)?;
         let account = database
@@ -610,7 +610,7 @@ impl Wanted for User {
     }
 }
 
-/// Copies files, directories and links into a directory that exists.
+/// Copies files, directories and links into an existing directory.
 fn copy_tree(from: &Dir, to: &Dir, owner: Ownership, node: &Node<'_>) -> Result<(), Trouble> {
     for name in from.names()? {
         node.check_time()?;

@@ -1,6 +1,6 @@
 //! `cron`: a job or a variable of a user's crontab, or of a file in /etc/cron.d.
 //!
-//! Files are written here; a user's crontab goes through `crontab`, which checks it and wakes the daemon.
+//! Files are written here. A user's crontab goes through `crontab`, which checks it and notifies the daemon.
 
 mod table;
 
@@ -26,19 +26,19 @@ use crate::{
     world::{Content, Effect, Entry, Owned},
 };
 
-/// Where crontabs of users lie, the first that exists.
+/// Folders of users' crontabs, of which the first that exists is used.
 const SPOOLS: &[&str] = &["/var/spool/cron/crontabs", "/var/spool/cron"];
 const BRINGS: &str = "the package `cron` or `cronie` brings it";
 
 #[derive(Debug)]
 pub struct State {
     table: Table,
-    /// What the file holds, for messages and to see whether its last line ends.
+    /// The file's content, for messages and to see whether its last line has a line break.
     text: String,
-    /// The file, also where `crontab` writes it.
+    /// The file, even if `crontab` writes it.
     path: PathBuf,
     user: String,
-    /// Whether `crontab` has to be told whose crontab is meant.
+    /// Whether `crontab` needs to be told the user.
     named: bool,
 }
 
@@ -174,7 +174,7 @@ impl NodeKind for Cron {
             let copy = match &self.cron_file {
                 Some(_) => files::back_up(&state.path, &stamp, node.deadline)?,
                 None => {
-                    // Why letters: whoever foresees the name could put a link there.
+                    // Random letters, because a user who can predict the name could put a link there.
                     let letters = tree::random_letters::<8>().at("make a name in", "/var/tmp")?;
                     let name = format!("crontab.{}.{stamp}.{letters}", state.user);
                     let copy = tree::make_dirs(&node.roots.path("/var/tmp"))?.spot(name);
@@ -217,14 +217,14 @@ impl NodeKind for Cron {
     }
 }
 
-/// The text without what `crontab` wrote on top, its missing last line end kept missing.
+/// Returns the text without the header of `crontab`; a missing last line break stays missing.
 fn table_text(table: &Table, text: &str) -> String {
     let ends = text.is_empty() || text.ends_with('\n');
     let lines = table.lines.join("\n");
     if ends && !lines.is_empty() { format!("{lines}\n") } else { lines }
 }
 
-/// The line that a crontab gets.
+/// The line of a task in a crontab.
 trait Line {
     fn line(&self, user: &str) -> String;
 }
@@ -258,7 +258,7 @@ mod tests {
     use super::*;
     use crate::tasks::testing::Bench;
 
-    /// A crontab that keeps the tables in a folder and logs each write.
+    /// A fake crontab that keeps the tables in a folder and logs each write.
     const FAKE: &str = r#"#!/bin/sh
 d=$(dirname "$0")/../..
 user=me

@@ -1,9 +1,9 @@
-//! The text of a crontab: jobs known by the comment that Ansible writes in front of them, and variables.
+//! The text of a crontab: variables, and jobs, which Ansible identifies by the comment before them.
 
-/// What stands in front of a job's name.
+/// The start of the comment before a job.
 const MARK: &str = "#Ansible: ";
 
-/// A crontab, line by line.
+/// The lines of a crontab.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Table {
     pub lines: Vec<String>,
@@ -20,7 +20,7 @@ fn is_variable(line: &str, name: &str) -> bool {
 }
 
 impl Table {
-    /// Reads a crontab; what `crontab` writes on top of it is left out where `of_user` says that it may be there.
+    /// Parses a crontab; the header that `crontab` writes is left out if `of_user`.
     pub fn parse(text: &str, of_user: bool) -> Self {
         let lines = text.lines().enumerate();
         let kept = lines.filter(|(at, line)| !(of_user && *at < 3 && header(line)));
@@ -37,19 +37,19 @@ impl Table {
         self.lines.iter().all(|line| line.trim().is_empty())
     }
 
-    /// The line behind the comment with this name.
+    /// Returns the line after the comment with this name.
     pub fn job(&self, name: &str) -> Option<&str> {
         let mark = format!("{MARK}{name}");
         let at = self.lines.iter().position(|line| *line == mark)?;
         self.lines.get(at + 1).map(String::as_str)
     }
 
-    /// Names of all jobs, in the order of the file.
+    /// Returns the names of all jobs, in the order of the file.
     pub fn jobs(&self) -> Vec<&str> {
         self.lines.iter().filter_map(|line| line.strip_prefix(MARK)).collect()
     }
 
-    /// Names of all variables, in the order of the file.
+    /// Returns the names of all variables, in the order of the file.
     pub fn variables(&self) -> Vec<&str> {
         let name = |line: &'_ str| -> Option<usize> {
             let at = line.find('=')?;
@@ -64,7 +64,7 @@ impl Table {
         self.lines.iter().find(|line| is_variable(line, name)).map(String::as_str)
     }
 
-    /// The same with the job set, or without it. A line that is the job already gets its name in front.
+    /// Returns the table with the job set or removed. An unnamed line that equals the job gets its name.
     pub fn with_job(&self, name: &str, job: Option<&str>) -> Self {
         let mark = format!("{MARK}{name}");
         let mut lines = Vec::with_capacity(self.lines.len() + 2);
@@ -93,10 +93,10 @@ impl Table {
         Self { lines }
     }
 
-    /// The same with a variable set, or without it; a new one goes to the top or beside another one.
+    /// Returns the table with a variable set or removed; a new one goes to the top or beside another one.
     ///
     /// # Errors
-    /// The name of the other one, which is not there.
+    /// The name of the other one, if it is missing.
     pub fn with_variable(
         &self,
         name: &str,

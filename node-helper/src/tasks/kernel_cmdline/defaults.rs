@@ -1,5 +1,5 @@
-//! `/etc/default/grub` and the files behind it: what their assignments amount to, and edits of single words that leave
-//! everything else as it is. Pure.
+//! `/etc/default/grub` and its drop-ins: the words that their assignments result in, and edits of single words that
+//! keep everything else. Pure.
 
 use gpufleet_protocol::tasks::KernelCmdline;
 
@@ -9,16 +9,16 @@ use super::{
     words,
 };
 
-/// The variables that `10_linux` writes into an entry, in the order in which it does; recovery entries lack the second.
+/// The variables that `10_linux` writes into an entry, in its order; recovery entries lack the second.
 pub const VARIABLES: [&str; 2] = ["GRUB_CMDLINE_LINUX", "GRUB_CMDLINE_LINUX_DEFAULT"];
 
-/// Marks a word that has variables in it: it is kept as it is written.
+/// Marks a word with variables, which is kept as written.
 const OPAQUE: char = '\0';
 
-/// The words that the assignments of all GRUB defaults amount to, read in order.
+/// Returns the words that the assignments of all GRUB defaults result in, read in order.
 ///
 /// # Errors
-/// Only a shell knows; the text says what and where.
+/// If only a shell could tell, with reason and place.
 pub fn total(files: &[Source], dash: bool) -> Result<Vec<String>, String> {
     let mut variables = Variables::of(dash);
     for file in files.iter().filter(|file| file.kind == Kind::GrubDefaults) {
@@ -34,7 +34,7 @@ pub fn total(files: &[Source], dash: bool) -> Result<Vec<String>, String> {
     Ok(all)
 }
 
-/// A value taken apart: its quote, and each word as it is meant and as it is written.
+/// Splits a value into its quote, and each word's meaning and spelling.
 fn taken_apart(raw: &str) -> Option<(char, Vec<(String, String)>)> {
     let single = raw.strip_prefix('\'').and_then(|inner| inner.strip_suffix('\''));
     let double = raw.strip_prefix('"').and_then(|inner| inner.strip_suffix('"'));
@@ -43,7 +43,7 @@ fn taken_apart(raw: &str) -> Option<(char, Vec<(String, String)>)> {
     }
     if let Some(inner) = double.filter(|_| shell::is_one_quote(raw)) {
         let found = raw_words(inner).into_iter().map(|word| {
-            // Why without variables: a word that needs one is opaque.
+            // Without variables, because a word that needs one is opaque.
             let meant = Variables::default().expand(&format!("\"{word}\""), "");
             match meant {
                 Value::Known(meant) if !has_variable(&word) => (meant, word),
@@ -58,7 +58,7 @@ fn taken_apart(raw: &str) -> Option<(char, Vec<(String, String)>)> {
     Some(('"', words::split(raw).into_iter().map(|word| (word.clone(), word)).collect()))
 }
 
-/// Whether a shell replaces something in a double-quoted word.
+/// Whether a shell would substitute something in a double-quoted word.
 fn has_variable(word: &str) -> bool {
     let mut escaped = false;
     word.chars().any(|c| {
@@ -68,9 +68,9 @@ fn has_variable(word: &str) -> bool {
     })
 }
 
-/// Splits the inside of double quotes at spaces that are neither in `${…}`, `$(…)` nor in the kernel's own quotes.
+/// Splits the inside of double quotes at spaces outside of `${…}`, `$(…)` and the kernel's own quotes.
 fn raw_words(inner: &str) -> Vec<String> {
-    // Why with quotes: outside of them a `'` would begin a quote of its own.
+    // With quotes, because outside of them a `'` would open a quote.
     let joined = shell::joined(&format!("\"{inner}\""));
     let inner = joined.get(1..joined.len().saturating_sub(1)).unwrap_or_default();
     let (mut found, mut word, mut quoted) = (Vec::new(), String::new(), false);
@@ -108,10 +108,10 @@ fn escaped(word: &str) -> String {
         .collect()
 }
 
-/// A value with other words; `None` where they stay the same.
+/// Returns a value with changed words; `None` if they stay the same.
 ///
 /// # Errors
-/// The value is written in a way that is not taken apart, and the words would have to change.
+/// If the words must change, but the value's spelling cannot be split.
 fn edited_value(raw: &str, edit: &dyn Fn(&[String]) -> Vec<String>) -> Result<Option<String>, ()> {
     let Some((quote, parts)) = taken_apart(raw) else {
         return match Variables::default().expand(raw, "") {
@@ -137,10 +137,10 @@ fn edited_value(raw: &str, edit: &dyn Fn(&[String]) -> Vec<String>) -> Result<Op
     Ok(Some(format!("{quote}{}{quote}", words.join(" "))))
 }
 
-/// The file with the words of each of its assignments changed.
+/// Returns the file with the words of each of its assignments changed.
 ///
 /// # Errors
-/// A value that has to change cannot be taken apart; the text says where.
+/// If a value must change but cannot be split, with its place.
 pub fn edited(file: &Source, edit: &dyn Fn(&[String]) -> Vec<String>) -> Result<String, String> {
     let mut out = String::with_capacity(file.text.len() + 64);
     let mut copied = 0;
@@ -167,7 +167,7 @@ pub fn edited(file: &Source, edit: &dyn Fn(&[String]) -> Vec<String>) -> Result<
     Ok(out)
 }
 
-/// The file with the words of `task.add` in its last assignment of `GRUB_CMDLINE_LINUX`, or in a new one.
+/// Returns the file with the words of `task.add` in its last assignment of `GRUB_CMDLINE_LINUX`, or in a new one.
 pub fn with_words(file: &Source, task: &KernelCmdline) -> String {
     let last = shell::commands(&file.text).into_iter().rev().find_map(|command| match command {
         Command::Assignment(found) if found.name == VARIABLES[0] => Some(found.word),
@@ -186,13 +186,13 @@ pub fn with_words(file: &Source, task: &KernelCmdline) -> String {
     format!("{}{line_break}{name}=\"{earlier}{}\"\n", file.text, task.add.join(" "))
 }
 
-/// The drop-in with the words that the other files lack.
+/// Returns the drop-in with the words that the other files lack.
 pub fn drop_in(words: &[String]) -> String {
     let name = VARIABLES[0];
     format!("# Written by gpufleet.\n{name}=\"${{{name}}} {}\"\n", words.join(" "))
 }
 
-/// The words that a drop-in of ours adds already.
+/// Returns the words that gpufleet's drop-in already adds.
 pub fn drop_in_words(file: &Source) -> Vec<String> {
     let mut found = Vec::new();
     for command in shell::commands(&file.text) {

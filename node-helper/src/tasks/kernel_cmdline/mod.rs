@@ -1,8 +1,8 @@
 //! `kernel_cmdline`: words of the kernel command line of every boot entry.
 //!
-//! Writing the configuration disturbs nobody; what waits for a reboot is told as awaiting, found by comparing with
-//! the command line of the running kernel. `words` knows what a word means, `shell` and `defaults` read
-//! `/etc/default/grub`, `sources` knows the files of the boot loaders.
+//! Writing the configuration disturbs nothing. Words that the running kernel's command line lacks are reported as
+//! awaiting a reboot. `words` knows what a word means, `shell` and `defaults` read `/etc/default/grub`, `sources` knows
+//! the files of the boot loaders.
 
 mod defaults;
 mod shell;
@@ -40,7 +40,7 @@ fn change(word: &str, from: impl Into<Typed>, to: impl Into<Typed>, class: Disru
     Change::new(Subject::KernelCommandLine { parameter }, Property::VALUE, from, to, class)
 }
 
-/// A program that writes what the boot loader reads, and its arguments.
+/// A program that generates the boot loader's files, and its arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Generator {
     path: PathBuf,
@@ -50,19 +50,19 @@ pub struct Generator {
 #[derive(Debug)]
 pub struct State {
     sources: Sources,
-    /// The words that GRUB's defaults give.
+    /// The words of GRUB's defaults.
     grub_words: Option<Vec<String>>,
     running: Vec<String>,
     grub: Option<Generator>,
-    /// For `/etc/kernel/cmdline` without GRUB.
+    /// Generators for `/etc/kernel/cmdline` without GRUB.
     plain: Vec<Generator>,
-    /// Whether `/etc/kernel/cmdline` is what this system's boot loader is fed from, beside GRUB's defaults.
+    /// Whether the boot loader uses `/etc/kernel/cmdline`, beside GRUB's defaults.
     feeds_boot_loader: bool,
-    /// Edits GRUB's environment.
+    /// The program that edits GRUB's environment.
     environment: Option<PathBuf>,
-    /// Whether a missing generator is a fault: a stand-in root needs none.
+    /// Whether a missing generator is an error; below a replaced root it is not.
     needs_generator: bool,
-    /// What a kernel that is installed later would get without `/etc/kernel/cmdline`, and where that file would be.
+    /// The words that a later installed kernel would get without `/etc/kernel/cmdline`, and the path of that file.
     later: Option<(PathBuf, Vec<String>)>,
 }
 
@@ -81,12 +81,12 @@ pub enum Step {
 }
 
 impl State {
-    /// Files that hold a whole command line each.
+    /// Returns files that hold a whole command line each.
     fn lines(&self) -> impl Iterator<Item = &Source> {
         self.sources.files.iter().filter(|file| file.kind != Kind::GrubDefaults)
     }
 
-    /// The command lines that the next boot can have, one list of words each.
+    /// Returns the possible command lines of the next boot, each as a list of words.
     fn configured(&self) -> Vec<Vec<String>> {
         let lines = self.lines().map(|file| self.sources.words_of(file));
         self.grub_words.iter().cloned().chain(lines).collect()
@@ -104,7 +104,7 @@ fn grub_generator(node: &Node<'_>, sources: &Sources) -> Option<Generator> {
         (None, None) => return None,
     };
     let usual = node.roots.path(folder).join("grub.cfg");
-    // Why not always the usual place: on RHEL 8 with EFI the file is on the system partition, and nowhere else.
+    // Not always the usual place: on RHEL 8 with EFI, the file is only on the system partition.
     let there = |wanted: &Path| sources.generated_files.iter().any(|(path, _)| path == wanted);
     let target = match sources.generated_files.first() {
         Some((only, _)) if !there(&usual) => only.clone(),
@@ -134,8 +134,8 @@ fn plain_generators(node: &Node<'_>) -> Vec<Generator> {
         .collect()
 }
 
-/// What kernel-install takes for a kernel where there is no `/etc/kernel/cmdline` (kernel-install(8)): the running
-/// kernel's words, which are still the old ones until the reboot.
+/// Returns the words that kernel-install uses without `/etc/kernel/cmdline` (kernel-install(8)): the running kernel's,
+/// which are outdated until the reboot.
 fn later(
     node: &Node<'_>,
     sources: &Sources,
@@ -331,7 +331,7 @@ fn no_editor() -> Trouble {
     )
 }
 
-/// What a line is wrong about once everything that can be done is done.
+/// Returns what would still be wrong with a line after all possible edits.
 fn stuck(state: &State, judged: &Judged, otherwise: impl Fn(&str) -> String) -> Option<Trouble> {
     let tuned = state.sources.tuned.as_ref();
     let of_tuned = |word: &&String| tuned.is_some_and(|(_, words)| words.contains(word));
@@ -347,7 +347,7 @@ fn stuck(state: &State, judged: &Judged, otherwise: impl Fn(&str) -> String) -> 
     wrong.chain(&judged.gone).next().map(|word| Trouble::invalid(otherwise(word)))
 }
 
-/// Plans the edits of GRUB's defaults; gives whether there are any.
+/// Plans the edits of GRUB's defaults; returns whether there are any.
 fn plan_defaults(task: &KernelCmdline, state: &State, plan: &mut Plan<Step>) -> Result<bool, Trouble> {
     let Some(total) = state.grub_words.as_ref().filter(|total| !words::judged(task, total).is_right()) else {
         return Ok(false);
@@ -398,7 +398,7 @@ fn plan_defaults(task: &KernelCmdline, state: &State, plan: &mut Plan<Step>) -> 
     Ok(any)
 }
 
-/// Puts words into the drop-in, or into the main file where the distribution reads no drop-ins.
+/// Adds words to the drop-in, or to the main file if the distribution reads no drop-ins.
 fn add_to(lacking: &KernelCmdline, drop_in: Option<&PathBuf>, files: &mut Vec<Source>) {
     let Some(path) = drop_in else {
         if let Some(main) = files.first_mut() {
@@ -409,13 +409,13 @@ fn add_to(lacking: &KernelCmdline, drop_in: Option<&PathBuf>, files: &mut Vec<So
     let had = files.iter().find(|file| file.path == *path).map(defaults::drop_in_words).unwrap_or_default();
     let text = defaults::drop_in(&words::completed(lacking, &had));
     files.retain(|file| file.path != *path);
-    // The main file comes first, and the folder's are read by their names.
+    // The main file comes first, then the folder's files by name.
     let at = files.iter().position(|file| file.path.parent() == path.parent() && file.path > *path);
     let ours = Source { path: path.clone(), kind: Kind::GrubDefaults, text };
     files.insert(at.unwrap_or(files.len()), ours);
 }
 
-/// Plans the edits of files that hold a whole line; gives whether `/etc/kernel/cmdline` changes.
+/// Plans the edits of files that hold a whole line; returns whether `/etc/kernel/cmdline` changes.
 fn plan_lines(task: &KernelCmdline, state: &State, plan: &mut Plan<Step>) -> Result<bool, Trouble> {
     let (mut plain_changed, mut entry_changed) = (false, false);
     for file in state.lines() {
@@ -446,7 +446,7 @@ fn plan_lines(task: &KernelCmdline, state: &State, plan: &mut Plan<Step>) -> Res
     Ok(plain_changed)
 }
 
-/// What the running kernel still lacks or has too much.
+/// Returns the words that the running kernel still lacks, or still has.
 fn awaiting(running: &Judged) -> Vec<Awaiting> {
     let wrong = running.wrong.iter().map(|wrong| match (wrong.present, wrong.instead.first()) {
         (false, _) => format!("the running kernel was booted without `{}`", wrong.word),

@@ -1,15 +1,15 @@
 //! The part of the shell language that can be read without a shell: assignments of words, with variables. Pure.
 //!
-//! `/etc/default/grub` is a program. What is no plain assignment, and every value that a shell would have to compute,
-//! is [`Value::Unknown`] with its place: never a guess, and never empty.
+//! `/etc/default/grub` is a program. Anything but a plain assignment, and every value that a shell would have to
+//! compute, is [`Value::Unknown`] with its place: it is never guessed, and never empty.
 
 use std::{collections::HashMap, ops::Range};
 
-/// What a variable holds.
+/// The value of a variable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
     Known(String),
-    /// Only a shell knows; the text says why, with file and line.
+    /// Only a shell could tell; the text says why, with file and line.
     Unknown(String),
 }
 
@@ -17,7 +17,7 @@ pub enum Value {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
     Assignment(Assignment),
-    /// Anything else.
+    /// Any other command.
     Other {
         line: usize,
         text: Range<usize>,
@@ -27,15 +27,15 @@ pub enum Command {
 /// `NAME=word` or `NAME+=word`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Assignment {
-    /// Of the command's first character, from 1.
+    /// The line of the command's first character, from 1.
     pub line: usize,
     pub name: String,
     pub appends: bool,
-    /// The word as it is written, with its quotes.
+    /// The word as written, with its quotes.
     pub word: Range<usize>,
 }
 
-/// Where a word ends that begins at `at`, or `None` where a quote or bracket is not closed.
+/// Returns the end of the word at `at`, or `None` if a quote or bracket is not closed.
 fn word_end(text: &str, at: usize) -> Option<usize> {
     let bytes = text.as_bytes();
     let mut at = at;
@@ -81,12 +81,12 @@ fn double_quoted(bytes: &[u8], from: usize) -> Option<usize> {
     }
 }
 
-/// Whether a word is one pair of double quotes with what is in it.
+/// Whether a word is one pair of double quotes and its content.
 pub fn is_one_quote(raw: &str) -> bool {
     raw.starts_with('"') && double_quoted(raw.as_bytes(), 1) == Some(raw.len())
 }
 
-/// Behind the `$` of `$NAME`, or behind `${…}` or `$(…)`.
+/// Returns the position after the `$` of `$NAME`, or after `${…}` or `$(…)`.
 pub fn dollar(bytes: &[u8], from: usize) -> Option<usize> {
     let (open, close) = match bytes.get(from + 1) {
         Some(b'{') => (b'{', b'}'),
@@ -108,7 +108,7 @@ pub fn dollar(bytes: &[u8], from: usize) -> Option<usize> {
     Some(at)
 }
 
-/// A word without its line breaks behind `\`, which a shell takes away before anything else.
+/// Returns a word without escaped line breaks, which a shell removes first.
 pub fn joined(raw: &str) -> String {
     let mut out = String::with_capacity(raw.len());
     let (mut single, mut double) = (false, false);
@@ -135,7 +135,7 @@ fn is_name(text: &str) -> bool {
         && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
-/// Name, whether it appends, and where the value begins.
+/// Returns the name, whether it appends, and where the value begins.
 fn assigned(word: &str) -> Option<(&str, bool, usize)> {
     let at = word.find('=')?;
     let name = word.get(..at)?;
@@ -143,8 +143,8 @@ fn assigned(word: &str) -> Option<(&str, bool, usize)> {
     is_name(name).then_some((name, appends, at + 1))
 }
 
-/// The commands of a file in order. What stands inside of `if`, loops and functions, hangs on the command in front of it
-/// (`&&`, `||`) or is done by a process of its own (`|`, `&`) is [`Command::Other`].
+/// Returns the commands of a file in order. A command inside of `if`, loops and functions, after `&&` or `||`, or in a
+/// process of its own (`|`, `&`) is [`Command::Other`].
 pub fn commands(text: &str) -> Vec<Command> {
     let bytes = text.as_bytes();
     let mut commands = Vec::new();
@@ -166,7 +166,7 @@ pub fn commands(text: &str) -> Vec<Command> {
                         Some(b' ' | b'\t' | b'\r') => at += 1,
                         Some(b'\\') if bytes.get(at + 1) == Some(&b'\n') => at += 2,
                         Some(b'#') => at = line_end(bytes, at),
-                        // Why no more: the lines of a here-document are no commands.
+                        // Stops, because the lines of a here-document are no commands.
                         Some(b'<') if bytes.get(at + 1) == Some(&b'<') => break false,
                         Some(b'<' | b'>') => {
                             words.push(at..at + 1);
@@ -183,7 +183,7 @@ pub fn commands(text: &str) -> Vec<Command> {
                     }
                 };
                 if !whole {
-                    // Why all of the rest: nobody knows where the quote or the document was meant to end.
+                    // The whole rest, because the intended end of the quote or document is unknown.
                     commands.push(Command::Other { line, text: begin..bytes.len() });
                     return commands;
                 }
@@ -206,12 +206,12 @@ fn word_of<'a>(text: &'a str, range: &Range<usize>) -> &'a str {
     text.get(range.clone()).unwrap_or_default()
 }
 
-/// Words of the shell in front of a command.
+/// Whether it is a shell word that may stand before a command.
 fn is_leading(word: &str) -> bool {
     matches!(word, "then" | "else" | "elif" | "do" | "!" | "time")
 }
 
-/// Adds one command; `sure` where a shell carries it out itself and in any case.
+/// Adds one command; `sure` if the shell itself always executes it.
 fn push(
     text: &str,
     line: usize,
@@ -233,7 +233,7 @@ fn push(
     }
 }
 
-/// What a command may stand in.
+/// A construct that contains commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Nest {
     Brackets,
@@ -241,7 +241,7 @@ enum Nest {
     Other,
 }
 
-/// Follows a command into what it opens and out of what it closes.
+/// Tracks the constructs that a command opens and closes.
 fn nest(words: &[&str], nesting: &mut Vec<Nest>) {
     let mut words = words.iter().copied().skip_while(|word| is_leading(word));
     let first = words.next().unwrap_or_default();
@@ -259,29 +259,29 @@ fn nest(words: &[&str], nesting: &mut Vec<Nest>) {
         "fi" | "done" | "esac" | "}" => _ = nesting.pop(),
         "if" | "for" | "while" | "until" | "case" | "{" => nesting.push(Nest::Other),
         _ if first.starts_with('(') => nesting.push(Nest::Brackets),
-        // Why only then: the body of a function may begin on a line of its own.
+        // Only then, because the body of a function may begin on a later line.
         _ if is_function && rest.iter().any(|word| matches!(*word, "{" | "(")) => nesting.push(Nest::Other),
         _ => {}
     }
-    // Why not every bracket: `a)` of a `case` closes nothing.
+    // Not every bracket, because `a)` of a `case` closes nothing.
     let closes = last.strip_suffix(')').is_some_and(is_plain);
     if closes && nesting.last() == Some(&Nest::Brackets) {
         nesting.pop();
     }
 }
 
-/// What the variables of files amount to, read in order by one shell.
+/// The variables after files were read in order by one shell.
 #[derive(Debug, Default)]
 pub struct Variables {
     values: HashMap<String, Value>,
-    /// A file was read that this cannot follow: nothing is known any more.
+    /// Why nothing is known any more: a file was read that cannot be followed.
     lost: Option<String>,
-    /// `/bin/sh` is dash, where `+=` is the name of a program.
+    /// Whether `/bin/sh` is dash, where `+=` is part of a program's name.
     dash: bool,
 }
 
 impl Variables {
-    /// None are set yet; `dash` says which shell it is.
+    /// Creates an empty set; `dash` is whether the shell is dash.
     pub fn of(dash: bool) -> Self {
         Self { dash, ..Self::default() }
     }
@@ -313,13 +313,13 @@ impl Variables {
         self.values.insert(assignment.name.clone(), value);
     }
 
-    /// A command that is no assignment: what it may set is unknown.
+    /// Handles a command that is no assignment: what it may set becomes unknown.
     fn foreign(&mut self, place: &str, text: &str) {
         let shown: String = text.lines().next().unwrap_or_default().chars().take(60).collect();
         let why = format!("{place}: what `{shown}` does only a shell knows");
         let is_opening = |word: &&str| is_leading(word) || matches!(*word, "{" | "(");
         let first = text.split_whitespace().find(|word| !is_opening(word)).unwrap_or_default();
-        // Why also what ends the file: what stands behind it is read in some cases only.
+        // Commands that end the file too, because what comes after is only read in some cases.
         if matches!(first, "." | "source" | "eval" | "return" | "exit") {
             self.lost = Some(why);
             return;
@@ -330,7 +330,7 @@ impl Variables {
         }
     }
 
-    /// The value of a variable; empty where none is set.
+    /// Returns the value of a variable; empty if it is not set.
     pub fn get(&self, name: &str) -> Value {
         match (&self.lost, self.values.get(name)) {
             (Some(why), _) => Value::Unknown(why.clone()),
@@ -339,7 +339,7 @@ impl Variables {
         }
     }
 
-    /// The value of a word as a shell would make it.
+    /// Returns the value that a shell would give a word.
     pub fn expand(&self, raw: &str, place: &str) -> Value {
         match self.text(&joined(raw), place) {
             Ok(text) => Value::Known(text),
@@ -387,12 +387,12 @@ impl Variables {
         Ok(out)
     }
 
-    /// What stands behind a `$`, and the rest.
+    /// Returns the value of the variable after a `$`, and the remaining text.
     fn variable<'a>(&self, rest: &'a str, raw: &str, place: &str) -> Result<(String, &'a str), String> {
         let unknown = || format!("{place}: what `{raw}` gives only a shell knows");
         if let Some(inner) = rest.strip_prefix('{') {
             let end = dollar(format!("${rest}").as_bytes(), 0).ok_or_else(unknown)?;
-            // The end counts the `$` and the bracket that are not in `inner`.
+            // The end counts the `$` and the bracket, which are not in `inner`.
             let (inner, after) = inner
                 .split_at_checked(end.saturating_sub(3))
                 .and_then(|(inner, after)| Some((inner, after.strip_prefix('}')?)))
@@ -450,7 +450,7 @@ impl Variables {
         }
     }
 
-    /// The value of a variable of this file. One that is not set may come from the environment of whoever calls.
+    /// Returns the value of a variable of this file. An unset one may come from the caller's environment.
     fn known(&self, name: &str, unknown: &impl Fn() -> String) -> Result<String, String> {
         match self.get(name) {
             Value::Unknown(why) => Err(why),
@@ -561,7 +561,7 @@ mod tests {
         }
     }
 
-    /// Every value that is not unknown is the one of the real shell.
+    /// Every known value equals that of the real shell.
     #[test]
     fn values_are_those_of_the_real_shell() {
         let pieces = [

@@ -1,4 +1,4 @@
-//! Where boot loaders keep the kernel command line, and how each of these files is read. Pure but for the reading of
+//! The files in which boot loaders keep the kernel command line, and how each is read. Pure but for the reading of
 //! files.
 
 use std::{
@@ -19,21 +19,21 @@ use crate::{
     world::{Entry, ReadError},
 };
 
-/// Name of the drop-in that adds words where the distribution reads `/etc/default/grub.d`.
+/// Name of the drop-in that adds words if the distribution reads `/etc/default/grub.d`.
 const DROP_IN: &str = "99-gpufleet.cfg";
 const ENTRIES: [&str; 3] = ["/boot/loader/entries", "/boot/efi/loader/entries", "/efi/loader/entries"];
 const ENVIRONMENTS: [&str; 2] = ["/boot/grub2/grubenv", "/boot/grub/grubenv"];
 
-/// A file with words.
+/// The format of a file with words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// `/etc/default/grub` or a file that it is followed by: shell assignments.
+    /// `/etc/default/grub` or a drop-in: shell assignments.
     GrubDefaults,
     /// `/etc/kernel/cmdline`: one line of words.
     Plain,
     /// A Boot Loader Specification entry with an `options` line.
     Entry,
-    /// `kernelopts` of GRUB's environment block, which the entries of RHEL 8 refer to.
+    /// `kernelopts` of GRUB's environment block, used by the entries of RHEL 8.
     Environment,
 }
 
@@ -44,23 +44,23 @@ pub struct Source {
     pub text: String,
 }
 
-/// All that the next boot's command line comes from.
+/// All sources of the next boot's command line.
 #[derive(Debug, Default)]
 pub struct Sources {
     pub files: Vec<Source>,
-    /// The drop-in to be written when words are lacking; `None` where they go into `/etc/default/grub` itself.
+    /// The drop-in for lacking words; `None` if they go into `/etc/default/grub` itself.
     pub drop_in: Option<PathBuf>,
-    /// Lines of the generated `grub.cfg` that follow from the other files, with GRUB's variables replaced.
+    /// Lines of the generated `grub.cfg` that are derived from the other files, with GRUB's variables replaced.
     pub generated: Vec<String>,
-    /// The generated files themselves, with their text.
+    /// The generated files, with their text.
     pub generated_files: Vec<(PathBuf, String)>,
-    /// GRUB reads entries of the Boot Loader Specification: its `grub.cfg` holds no command line.
+    /// Whether GRUB reads entries of the Boot Loader Specification; then its `grub.cfg` holds no command line.
     pub entries_count: bool,
-    /// `/bin/sh` is dash.
+    /// Whether `/bin/sh` is dash.
     pub dash: bool,
-    /// Words that tuned adds at boot, and the file that says so.
+    /// Words that tuned adds at boot, and the file that declares them.
     pub tuned: Option<(PathBuf, Vec<String>)>,
-    /// Variables that GRUB has when it reads an entry.
+    /// GRUB's variables when it reads an entry.
     pub variables: HashMap<String, String>,
 }
 
@@ -72,12 +72,12 @@ fn text(node: &Node<'_>, path: &Path) -> Result<Option<String>, Trouble> {
     }
 }
 
-/// Whether the distribution's `grub-mkconfig` reads `/etc/default/grub.d`; where there is none to look into, the folder
-/// counts.
+/// Whether the distribution's `grub-mkconfig` reads `/etc/default/grub.d`; without such a program, whether the folder
+/// exists.
 fn reads_drop_ins(node: &Node<'_>) -> Result<bool, Trouble> {
     for name in ["grub-mkconfig", "grub2-mkconfig"] {
         let Some(path) = node.roots.tool(name) else { continue };
-        // Why passed over: a program of this size is no script, and what it reads nobody can see in it.
+        // Skipped: a program of this size is no script, so its content does not tell what it reads.
         if let Err(ReadError::File(error)) = node.world.read(&path)
             && error.source.kind() == io::ErrorKind::FileTooLarge
         {
@@ -95,7 +95,7 @@ fn is_dash(node: &Node<'_>) -> Result<bool, Trouble> {
     Ok(path.file_name().is_some_and(|name| name == "dash"))
 }
 
-/// Names of places that gpufleet knows and does not change, and what does.
+/// Returns a place that gpufleet knows but does not change, and what does change it.
 fn refused(node: &Node<'_>) -> Result<Option<&'static str>, Trouble> {
     let there = |path: &str| -> Result<bool, Trouble> {
         Ok(node.world.follow(&node.roots.path(path))?.1 != Entry::Absent)
@@ -127,10 +127,10 @@ fn refused(node: &Node<'_>) -> Result<Option<&'static str>, Trouble> {
     ))
 }
 
-/// Reads every source there is.
+/// Reads all sources.
 ///
 /// # Errors
-/// One of them cannot be read, or there is none that gpufleet changes.
+/// If one cannot be read, or gpufleet can change none.
 pub fn read(node: &Node<'_>) -> Result<Sources, Trouble> {
     if let Some(why) = refused(node)? {
         return Err(Trouble::invalid(why));
@@ -173,7 +173,7 @@ pub fn read(node: &Node<'_>) -> Result<Sources, Trouble> {
     Ok(sources)
 }
 
-/// The environment block of GRUB: lines of names and values, filled up with `#` to 1024 bytes.
+/// Reads GRUB's environment block: lines of names and values, padded with `#` to 1024 bytes.
 fn read_environment(node: &Node<'_>, sources: &mut Sources) -> Result<(), Trouble> {
     for path in ENVIRONMENTS {
         let found = text(node, &node.roots.path(path))?.unwrap_or_default();
@@ -222,7 +222,7 @@ fn read_generated(node: &Node<'_>, sources: &mut Sources) -> Result<(), Trouble>
     Ok(())
 }
 
-/// What tuned adds by `$tuned_params`. Source: tuned, `plugin_bootloader`: /etc/tuned/bootcmdline is sourced by
+/// Reads what tuned adds by `$tuned_params`. Source: tuned, `plugin_bootloader`: /etc/tuned/bootcmdline is sourced by
 /// /etc/grub.d/00_tuned, and its value is kept in GRUB's environment for entries.
 fn read_tuned(node: &Node<'_>, sources: &mut Sources) -> Result<(), Trouble> {
     let path = node.roots.etc("tuned/bootcmdline");
@@ -239,13 +239,13 @@ fn read_tuned(node: &Node<'_>, sources: &mut Sources) -> Result<(), Trouble> {
     Ok(())
 }
 
-/// `set NAME="value"` of a `grub.cfg`, outside of functions and conditions.
+/// Parses `set NAME="value"` of a `grub.cfg`, outside of functions and conditions.
 fn set_line(line: &str) -> Option<(String, String)> {
     let (name, value) = line.strip_prefix("set ")?.split_once('=')?;
     Some((name.to_owned(), value.trim().trim_matches(['"', '\'']).to_owned()))
 }
 
-/// Words with GRUB's variables replaced; one that nobody set stays as it is.
+/// Replaces GRUB's variables; an unset one stays as it is.
 pub fn resolved(words: &[String], variables: &HashMap<String, String>) -> Vec<String> {
     let value = |word: &String| {
         let name = word.strip_prefix('$')?;
@@ -261,10 +261,10 @@ struct KernelLine<'a> {
     text: &'a str,
 }
 
-/// The lines that follow from `/etc/default/grub` as a whole.
+/// Returns the lines that are derived from `/etc/default/grub` as a whole.
 ///
-/// Not those of memory testers, which have no root, of recovery entries, which lack `GRUB_CMDLINE_LINUX_DEFAULT`, and of
-/// sections that other systems or people wrote.
+/// Without memory testers, which have no root, recovery entries, which lack `GRUB_CMDLINE_LINUX_DEFAULT`, and sections
+/// of other systems or people.
 fn kernel_lines(text: &str) -> Vec<KernelLine<'_>> {
     let mut ours = true;
     let mut found = Vec::new();
@@ -286,7 +286,7 @@ fn kernel_lines(text: &str) -> Vec<KernelLine<'_>> {
     found
 }
 
-/// What the generator will make of a `grub.cfg`, for predictions: its kernel lines as declared.
+/// Returns a `grub.cfg` as the generator will write it, for predictions: with the declared kernel lines.
 pub fn regenerated(task: &KernelCmdline, text: &str) -> String {
     let numbers: Vec<usize> = kernel_lines(text).iter().map(|line| line.number).collect();
     let line = |(number, line): (usize, &str)| {
@@ -304,22 +304,22 @@ fn option_line(line: &str) -> Option<&str> {
     line.strip_prefix("options").filter(|rest| rest.starts_with([' ', '\t'])).map(str::trim)
 }
 
-/// Entries whose options are those of GRUB's environment follow from that.
+/// Whether entries have options of their own, and not those of GRUB's environment.
 fn has_own_options(text: &str) -> bool {
     text.lines().filter_map(option_line).any(|options| !options.contains("$kernelopts"))
 }
 
 impl Sources {
-    /// The words of GRUB's defaults with what tuned adds.
+    /// Returns the words of GRUB's defaults and of tuned.
     ///
     /// # Errors
-    /// Only a shell knows them.
+    /// If only a shell could tell.
     pub fn grub_words(&self, files: &[Source]) -> Result<Vec<String>, String> {
         let words = defaults::total(files, self.dash)?;
         Ok(self.with_tuned(&words))
     }
 
-    /// Words with what tuned will add at the next boot, and GRUB's other variables.
+    /// Adds what tuned will add at the next boot, and GRUB's other variables.
     fn with_tuned(&self, words: &[String]) -> Vec<String> {
         let mut variables = self.variables.clone();
         if let Some((_, words)) = &self.tuned {
@@ -328,14 +328,14 @@ impl Sources {
         resolved(words, &variables)
     }
 
-    /// The words that a file which is no shell file gives by itself.
+    /// Returns the words of a file that is no shell file, with variables replaced.
     pub fn words_of(&self, file: &Source) -> Vec<String> {
         self.with_tuned(&file.words())
     }
 }
 
 impl Source {
-    /// The words of a file that is no shell file, as they are written.
+    /// Returns the words of a file that is no shell file, as written.
     fn words(&self) -> Vec<String> {
         match self.kind {
             Kind::GrubDefaults => Vec::new(),
@@ -344,7 +344,7 @@ impl Source {
         }
     }
 
-    /// The file with its words as declared, for a file that is no shell file.
+    /// Returns a file that is no shell file with the declared words.
     pub fn edited(&self, task: &KernelCmdline) -> String {
         match self.kind {
             Kind::GrubDefaults => self.text.clone(),
@@ -402,7 +402,7 @@ mod tests {
         assert!(!has_own_options("options $kernelopts $tuned_params\n"));
     }
 
-    /// Written by grub-mkconfig 2.06-13+deb12u2 of Debian 12 with memtest86+ 6.10-4, tuned 2.20 and a disk that is not there.
+    /// Written by grub-mkconfig 2.06-13+deb12u2 of Debian 12 with memtest86+ 6.10-4, tuned 2.20 and a missing disk.
     const RECORDED: &str = include_str!("recorded/debian-12-tuned.cfg");
 
     #[test]

@@ -146,7 +146,7 @@ fn a_failing_generator_is_a_failure() {
     assert_eq!(message, "update-grub: exit status 1: broken");
 }
 
-/// What Debian's update-grub wrote from [`DEBIAN`], with memtest86+ and recovery entries.
+/// Written by Debian's update-grub from [`DEBIAN`], with memtest86+ and recovery entries.
 const RECORDED: &str = include_str!("recorded/debian-12.cfg");
 const RECORDED_TUNED: &str = include_str!("recorded/debian-12-tuned.cfg");
 const DEBIAN: &str = "GRUB_DISTRIBUTOR=`lsb_release -i -s 2> /dev/null || echo Debian`\n\
@@ -154,7 +154,7 @@ const DEBIAN: &str = "GRUB_DISTRIBUTOR=`lsb_release -i -s 2> /dev/null || echo D
                       GRUB_CMDLINE_LINUX=\"console=tty0 console=ttyS0,115200\"\n";
 const TUNED: &str = "GRUB_CMDLINE_LINUX_DEFAULT=\"${GRUB_CMDLINE_LINUX_DEFAULT:+$GRUB_CMDLINE_LINUX_DEFAULT }\\$tuned_params\"\n";
 
-/// A Debian node whose update-grub must not run.
+/// Returns a Debian node whose update-grub must not run.
 fn debian() -> Bench {
     let bench = Bench::new();
     bench.write("proc/cmdline", "root=/dev/vda1 ro console=tty0 console=ttyS0,115200 quiet iommu=pt\n");

@@ -1,17 +1,17 @@
-//! Words of a kernel command line and what a task declares about them. Pure.
+//! Words of a kernel command line, and what a task declares about them. Pure.
 //!
-//! A key may stand on a line more than once, and what that means depends on the key: see [`Rule`].
+//! A key may appear more than once on a line; its meaning then depends on the key, see [`Rule`].
 
 use gpufleet_protocol::tasks::KernelCmdline;
 
-/// What a key means that stands on the line more than once.
+/// The meaning of a key that appears more than once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rule {
-    /// One value counts, so that a declared value takes the place of any other.
+    /// One value counts, so a declared value replaces any other.
     One,
-    /// Every word counts by itself, and so does their order: a second console is one more console.
+    /// Every word counts, and so does their order: a second console is a further console.
     Each,
-    /// Lists with commas that add up, whether in one word or in several.
+    /// Comma-separated lists that are combined, in one word or in several.
     List,
 }
 
@@ -37,15 +37,15 @@ const EACH: [&str; 17] = [
     "systemd.mount_extra",
 ];
 
-/// Keys whose values are lists that add up.
+/// Keys whose values are lists that are combined.
 const LISTS: [&str; 5] =
     ["modprobe.blacklist", "rd.driver.blacklist", "module_blacklist", "initcall_blacklist", "cgroup_disable"];
 
-/// Lists of which only the last word of a line counts, because the kernel keeps the parameter as one text (kernel,
+/// Lists of which only the last word counts, because the kernel keeps the parameter as one text (kernel,
 /// kernel/module/main.c: `core_param(module_blacklist, …, charp)`).
 const LAST_WORD: [&str; 1] = ["module_blacklist"];
 
-/// Keys of dracut that have one value; every other `rd.` may be given again (dracut.cmdline(7)).
+/// Keys of dracut with one value; every other `rd.` may be repeated (dracut.cmdline(7)).
 const RD_ONE: [&str; 18] = [
     "rd.auto",
     "rd.debug",
@@ -77,7 +77,7 @@ fn rule(key: &str) -> Rule {
     }
 }
 
-/// Splits at whitespace outside of double quotes, which the kernel keeps together too.
+/// Splits at whitespace outside of double quotes, as the kernel does.
 pub fn split(line: &str) -> Vec<String> {
     let (mut words, mut word, mut quoted) = (Vec::new(), String::new(), false);
     for c in line.chars() {
@@ -100,7 +100,7 @@ pub fn split(line: &str) -> Vec<String> {
     words
 }
 
-/// The part before `=`. The kernel takes `-` and `_` in it as equal.
+/// Returns the part before `=`. The kernel treats `-` and `_` in it as equal.
 pub fn key(word: &str) -> String {
     word.split('=').next().unwrap_or(word).replace('-', "_")
 }
@@ -113,7 +113,7 @@ fn same(a: &str, b: &str) -> bool {
     key(a) == key(b) && value(a) == value(b)
 }
 
-/// Words that belong together: a size of huge pages with its number, an item of a list, or one word.
+/// Words that belong together: a size of huge pages and its number, an item of a list, or a single word.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Unit {
     words: Vec<String>,
@@ -140,7 +140,7 @@ impl Unit {
         self.words.len() == other.words.len() && self.words.iter().zip(&other.words).all(|(a, b)| same(a, b))
     }
 
-    /// Whether a declared unit leaves no room for another one.
+    /// Whether a declared unit replaces another one.
     fn excludes(&self, have: &Self) -> bool {
         if self.key() != have.key() || self.words.len() != have.words.len() || self.is(have) {
             return false;
@@ -152,7 +152,7 @@ impl Unit {
         match (key.as_str(), rule(&key)) {
             // A size without a number belongs to no pair.
             ("hugepagesz", _) => false,
-            // `crashkernel=X,high` and `,low` are two halves; one without either is the whole.
+            // `crashkernel=X,high` and `,low` are two halves; a value without either is the whole.
             ("crashkernel", _) => {
                 let part = |unit: &Self| {
                     let value = value(unit.first()).unwrap_or_default();
@@ -165,7 +165,7 @@ impl Unit {
         }
     }
 
-    /// Whether one of these names it, as such or by its key.
+    /// Whether one of these names the unit, as a whole word or by its key.
     fn is_among(&self, gone: &[String]) -> bool {
         let names = |gone: &String, word: &String| match gone.contains('=') {
             true => same(gone, word),
@@ -175,7 +175,7 @@ impl Unit {
     }
 }
 
-/// A word, or one word for each item of a list.
+/// Splits a word into one word for each item of its list.
 fn items(word: &str) -> Vec<String> {
     match value(word) {
         Some(value) if rule(&key(word)) == Rule::List => {
@@ -186,20 +186,20 @@ fn items(word: &str) -> Vec<String> {
     }
 }
 
-/// What `remove` names.
+/// Returns the words of `remove`, lists split.
 fn unwanted(task: &KernelCmdline) -> Vec<String> {
     task.remove.iter().flat_map(|word| items(word)).collect()
 }
 
-/// The units of a line; lists are taken apart.
+/// Returns the units of a line, lists split.
 fn units(words: &[String]) -> Vec<Unit> {
     placed(words).into_iter().map(|(unit, _)| unit).collect()
 }
 
-/// The units of a line with the places of their words.
+/// Returns the units of a line with the positions of their words.
 fn placed(words: &[String]) -> Vec<(Unit, Vec<usize>)> {
     let mut units: Vec<(Unit, Vec<usize>)> = Vec::new();
-    // Where the size stands that the next number of huge pages belongs to.
+    // Position of the size that the next number of huge pages belongs to.
     let mut size: Option<usize> = None;
     for (at, word) in words.iter().enumerate() {
         match (key(word).as_str(), value(word)) {
@@ -223,7 +223,7 @@ fn placed(words: &[String]) -> Vec<(Unit, Vec<usize>)> {
     units
 }
 
-/// The units of a line that have an effect.
+/// Returns the units of a line that have an effect.
 fn counting(words: &[String]) -> Vec<Unit> {
     let last = |name: &str| words.iter().rposition(|word| key(word) == name);
     let counts = |(unit, places): &(Unit, Vec<usize>)| {
@@ -233,28 +233,28 @@ fn counting(words: &[String]) -> Vec<Unit> {
     placed(words).into_iter().filter(counts).map(|(unit, _)| unit).collect()
 }
 
-/// The words that are the kernel's; those behind `--` go to process 1.
+/// Splits a line into the kernel's words, and those from `--` on, which go to process 1.
 fn of_kernel(words: &[String]) -> (&[String], &[String]) {
     let end = words.iter().position(|word| word == "--").unwrap_or(words.len());
     words.split_at_checked(end).unwrap_or((words, &[]))
 }
 
-/// What is wrong about a declared word on a line.
+/// What is wrong with a declared word on a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wrong {
     /// The word, or the words that belong together.
     pub word: String,
-    /// What stands there in its place.
+    /// The words in its place.
     pub instead: Vec<String>,
-    /// The word is there, and wrong for its place among the others or for what is there as well.
+    /// Whether the word is there, but in a wrong order or beside words that exclude it.
     pub present: bool,
 }
 
-/// How a line differs from what is declared.
+/// The differences between a line and the declaration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Judged {
     pub wrong: Vec<Wrong>,
-    /// Words that are there and should not be.
+    /// Words that should not be there.
     pub gone: Vec<String>,
 }
 
@@ -263,24 +263,24 @@ impl Judged {
         self.wrong.is_empty() && self.gone.is_empty()
     }
 
-    /// What is wrong about a declared word.
+    /// Returns what is wrong with a declared word.
     pub fn about(&self, word: &str) -> Option<&Wrong> {
         self.wrong.iter().find(|wrong| wrong.word == word)
     }
 }
 
-/// What `add` declares, words that belong together as one.
+/// Returns the units that `add` declares.
 fn wanted(task: &KernelCmdline) -> Vec<Unit> {
     units(&task.add)
 }
 
-/// What `add` declares, for people and for [`Judged::about`].
+/// Returns the words that `add` declares, for messages and for [`Judged::about`].
 pub fn declared(task: &KernelCmdline) -> Vec<String> {
     wanted(task).iter().map(Unit::text).collect()
 }
 
-/// Keys whose declared units stand on the line in another order than declared. One that is lacking would be added at the
-/// end: `lacking_is_last` counts it as there.
+/// Returns keys whose declared units have another order on the line. A lacking unit would be added at the end;
+/// `lacking_is_last` counts it as there.
 fn misplaced(wanted: &[Unit], have: &[Unit], lacking_is_last: bool) -> Vec<String> {
     let mut keys: Vec<String> = Vec::new();
     for key in wanted.iter().map(Unit::key).filter(|key| rule(key) == Rule::Each) {
@@ -297,7 +297,7 @@ fn misplaced(wanted: &[Unit], have: &[Unit], lacking_is_last: bool) -> Vec<Strin
     keys
 }
 
-/// Compares a line with what is declared.
+/// Compares a line with the declaration.
 pub fn judged(task: &KernelCmdline, words: &[String]) -> Judged {
     let (wanted, unwanted, have) = (wanted(task), unwanted(task), units(of_kernel(words).0));
     let counting = counting(of_kernel(words).0);
@@ -320,8 +320,8 @@ pub fn judged(task: &KernelCmdline, words: &[String]) -> Judged {
     found
 }
 
-/// The words without those that are to go. Declared words whose order is wrong go too, so that they can be added
-/// again in the declared order: `whole` is the line that is judged, of which these words may be a part.
+/// Returns the words without those to remove. Declared words in a wrong order are removed too, so that they can be
+/// added again in the declared order. `whole` is the line that is judged, of which `words` may be a part.
 pub fn pruned(task: &KernelCmdline, words: &[String], whole: &[String]) -> Vec<String> {
     let (wanted, unwanted) = (wanted(task), unwanted(task));
     let misplaced = misplaced(&wanted, &units(of_kernel(whole).0), true);
@@ -356,7 +356,7 @@ pub fn pruned(task: &KernelCmdline, words: &[String], whole: &[String]) -> Vec<S
     out
 }
 
-/// The words with what they lack at the end, but in front of `--`; an item of a list goes into the list that is there.
+/// Returns the words with lacking ones at the end, but before `--`; an item of a list goes into the present list.
 pub fn completed(task: &KernelCmdline, words: &[String]) -> Vec<String> {
     let (kernel, init) = of_kernel(words);
     let mut out = kernel.to_vec();
@@ -369,7 +369,7 @@ pub fn completed(task: &KernelCmdline, words: &[String]) -> Vec<String> {
         match (list, value(unit.first())) {
             (Some(list), Some(item)) => extend(list, item),
             _ => {
-                // Behind a size the number would be that size's, and not the default one's.
+                // After a size, the number would be for that size, and not for the default one.
                 let size = out.iter().position(|word| key(word) == "hugepagesz");
                 let at = size.filter(|_| name == "hugepages").unwrap_or(out.len());
                 out.splice(at..at, unit.words);
@@ -380,7 +380,7 @@ pub fn completed(task: &KernelCmdline, words: &[String]) -> Vec<String> {
     out
 }
 
-/// Puts one more item into a list.
+/// Adds an item to a list.
 fn extend(list: &mut String, item: &str) {
     let separator = match value(list) {
         None => "=",
@@ -391,8 +391,8 @@ fn extend(list: &mut String, item: &str) {
     list.push_str(item);
 }
 
-/// A part of a line with what the line lacks in the lists of which only its last word counts, where that word is in this
-/// part: behind a word of ours it would count no more, and with it all that others put there.
+/// Adds lacking items to lists of which only the last word of a line counts, if that word is in this part. After a
+/// further word it would not count any more, nor would the items that others put there.
 pub fn merged(task: &KernelCmdline, words: &[String], whole: &[String]) -> Vec<String> {
     let whole = of_kernel(whole).0;
     let have = counting(whole);
@@ -407,14 +407,14 @@ pub fn merged(task: &KernelCmdline, words: &[String], whole: &[String]) -> Vec<S
     out
 }
 
-/// The word that one more word of the same key would make useless.
+/// Returns the word that a further word of the same key would overrule.
 pub fn overruled<'a>(word: &str, whole: &'a [String]) -> Option<&'a String> {
     let name = key(word);
     let whole = of_kernel(whole).0;
     whole.iter().rfind(|word| LAST_WORD.contains(&name.as_str()) && key(word) == name)
 }
 
-/// The words as the task declares them.
+/// Returns the words as declared.
 pub fn edited(task: &KernelCmdline, words: &[String]) -> Vec<String> {
     if judged(task, words).is_right() {
         return words.to_vec();
@@ -442,7 +442,7 @@ mod tests {
         proptest::collection::vec(word, 0..9)
     }
 
-    /// What a person could mean: no two values of a key that has one, and nothing behind `--`.
+    /// Whether a person could mean these: no two values of a key with one value, and nothing after `--`.
     fn sensible(add: &[String]) -> bool {
         let task = task(add, &[]);
         let units = wanted(&task);

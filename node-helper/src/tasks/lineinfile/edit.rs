@@ -1,4 +1,4 @@
-//! What one declared line makes of a text. Pure; the rules are those of Ansible's `lineinfile`.
+//! Applies one declared line to a text, by the rules of Ansible's `lineinfile`. Pure.
 
 use gpufleet_protocol::{
     pattern::compile,
@@ -17,7 +17,7 @@ pub struct Rule<'a> {
     regexp: Option<Regex>,
     search: Option<&'a [u8]>,
     place: Place,
-    /// Whether the first match counts, for the place of a new line.
+    /// Whether the first match counts, and not the last.
     first: bool,
     backrefs: bool,
 }
@@ -30,7 +30,7 @@ enum Place {
     Before(Regex),
 }
 
-/// Lines with their line breaks.
+/// Splits text into lines that keep their line breaks.
 fn lines(text: &[u8]) -> Vec<Vec<u8>> {
     text.split_inclusive(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect()
 }
@@ -50,7 +50,7 @@ fn shown(line: &[u8]) -> String {
 
 impl<'a> Rule<'a> {
     /// # Errors
-    /// An expression that cannot be compiled.
+    /// If an expression cannot be compiled.
     pub fn new(task: &'a LineInFile) -> Result<Self, String> {
         let place = match (task.insertafter.as_deref(), task.insertbefore.as_deref()) {
             (Some("BOF"), _) | (_, Some("BOF")) => Place::Beginning,
@@ -100,7 +100,7 @@ impl<'a> Rule<'a> {
 
     fn present(&self, text: &[u8]) -> Edited {
         let mut lines = lines(text);
-        // Why the direction: Ansible replaces the last match, or with `firstmatch` the first.
+        // Ansible replaces the last match, or with `firstmatch` the first.
         let order: Vec<usize> =
             if self.first { (0..lines.len()).collect() } else { (0..lines.len()).rev().collect() };
         let matched = order.iter().find_map(|at| {
@@ -226,7 +226,7 @@ mod tests {
         assert_eq!(error, "`regexp: (a` is not a regular expression that gpufleet reads: unclosed group");
     }
 
-    /// The rules on plain text without expressions, written the slow way.
+    /// A simple model of the rules, for plain text without expressions.
     fn model(text: &str, line: &str, regexp: Option<&str>) -> String {
         let mut lines: Vec<&str> = text.lines().collect();
         let starts = regexp.and_then(|prefix| lines.iter().rposition(|have| have.starts_with(prefix)));
@@ -248,7 +248,7 @@ mod tests {
             let (once, edits) = edit(&text, value.clone());
             prop_assert_eq!(&once, &model(&text, &line, prefix.as_deref()));
             prop_assert_eq!(edits == 0, once == text);
-            // Idempotent where the expression also finds the line that it puts there, as Ansible asks of its users.
+            // Idempotent if the expression also matches the line that it inserts, as Ansible requires.
             if prefix.as_ref().is_none_or(|prefix| line.starts_with(prefix.as_str())) {
                 prop_assert_eq!(edit(&once, value), (once.clone(), 0));
             }

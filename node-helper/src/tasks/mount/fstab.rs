@@ -1,6 +1,6 @@
-//! The text of /etc/fstab and of mountinfo: read and edited, nothing else.
+//! Parses and edits the text of /etc/fstab and of mountinfo.
 
-/// A field with its blanks as octal numbers, as fstab(5) wants them.
+/// Escapes blanks of a field as octal numbers, as in fstab(5).
 pub fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -15,7 +15,7 @@ pub fn escaped(text: &str) -> String {
     out
 }
 
-/// The text of a field, octal numbers read.
+/// Decodes the octal numbers of a field.
 pub fn unescaped(field: &str) -> String {
     let mut out: Vec<u8> = Vec::with_capacity(field.len());
     let mut rest = field;
@@ -37,7 +37,7 @@ pub fn unescaped(field: &str) -> String {
     String::from_utf8_lossy(&out).into_owned()
 }
 
-/// One line of fstab, blanks read.
+/// One line of fstab, decoded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
     pub src: String,
@@ -72,7 +72,7 @@ impl Line {
         format!("{} {} {} {} {dump} {passno}", escaped(src), escaped(path), escaped(fstype), escaped(opts))
     }
 
-    /// Whether two lines are about the same mount: swap has no path, so there its source decides.
+    /// Whether the line is about this mount. Swap has no path, so its source decides.
     pub fn same_mount(&self, path: &str, src: Option<&str>) -> bool {
         let slim =
             |path: &str| if path == "/" { path.to_owned() } else { path.trim_end_matches('/').to_owned() };
@@ -83,7 +83,7 @@ impl Line {
     }
 }
 
-/// The text with one line for a mount, or without any; other lines stay as they are.
+/// Returns the text with one line for a mount, or without any; other lines stay as they are.
 pub fn edited(text: &str, path: &str, src: Option<&str>, wanted: Option<&Line>) -> String {
     let mut out = String::with_capacity(text.len() + 80);
     let mut written = false;
@@ -106,7 +106,7 @@ pub fn edited(text: &str, path: &str, src: Option<&str>, wanted: Option<&Line>) 
     out
 }
 
-/// Something that is mounted.
+/// A mounted file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mounted {
     pub path: String,
@@ -117,7 +117,7 @@ pub struct Mounted {
 }
 
 impl Mounted {
-    /// Reads a line of mountinfo (proc_pid_mountinfo(5)).
+    /// Parses a line of mountinfo (proc_pid_mountinfo(5)).
     pub fn parse(line: &str) -> Option<Self> {
         let (first, last) = line.split_once(" - ")?;
         let fields: Vec<&str> = first.split(' ').collect();
@@ -130,7 +130,7 @@ impl Mounted {
         })
     }
 
-    /// A line that [`Mounted::parse`] reads.
+    /// Formats a line for [`Mounted::parse`].
     pub fn line(&self) -> String {
         let (root, path) = (escaped(&self.root), escaped(&self.path));
         format!("0 0 0:0 {root} {path} rw - {} {} rw\n", self.fstype, escaped(&self.source))

@@ -1,6 +1,6 @@
 //! `mount`: what is mounted now, and what /etc/fstab mounts at boot.
 //!
-//! /proc/self/mountinfo tells what is mounted; `mount` and `umount` change it, with fstab written first.
+//! Reads /proc/self/mountinfo; writes fstab first, and then runs `mount` and `umount`.
 
 mod fstab;
 
@@ -32,10 +32,10 @@ pub struct State {
     fstab: PathBuf,
     text: Option<String>,
     line: Option<Line>,
-    /// What lies uppermost at the path.
+    /// The topmost mount at the path.
     mounted: Option<Mounted>,
     directory: PathBuf,
-    /// What the directory is before anything is mounted there.
+    /// The directory under the mount.
     entry: Entry,
 }
 
@@ -49,7 +49,7 @@ pub enum Step {
     RemoveDirectory,
 }
 
-/// The name under which a prediction keeps what is mounted at a path.
+/// Returns the name of a prediction's assumption for a mounted path.
 fn assumption(path: &str) -> String {
     format!("mounts{}", slim(path))
 }
@@ -58,7 +58,7 @@ fn slim(path: &str) -> &str {
     if path == "/" { path } else { path.trim_end_matches('/') }
 }
 
-/// Whether what is mounted comes from elsewhere than declared. Sources that cannot be compared count as equal.
+/// Whether a mount has another source than declared. Sources that cannot be compared count as equal.
 fn other_source(mounted: &Mounted, src: &str, opts: &str) -> bool {
     let bind = opts.split(',').any(|option| matches!(option, "bind" | "rbind"));
     let virtual_ = !src.contains('/');
@@ -100,7 +100,7 @@ impl NodeKind for Mount {
         let starts = |line: &&Line| !line.opts.split(',').any(|option| option == "noauto");
         let mounted = match node.world.parameter(&assumption(&self.path)) {
             Some(assumed) => Mounted::parse(&assumed),
-            // Why not what lies there now: a boot mounts what fstab says, and nothing else.
+            // Not the present mount: a boot mounts what fstab says, and nothing else.
             None if node.world.rebooted() => line.as_ref().filter(starts).map(|line| Mounted {
                 path: self.path.clone(),
                 root: "/".to_owned(),
@@ -193,7 +193,7 @@ impl NodeKind for Mount {
                     };
                     let done = tool::act(node, &run, &format!("mount {path}"));
                     if let (Err(_), true) = (&done, made) {
-                        // Why the result is dropped: the mount's own failure is what counts.
+                        // Ignored, because the failed mount itself is reported.
                         let _ = tree::spot(&state.directory).map(|spot| spot.remove_dir());
                     }
                     done?;
@@ -264,7 +264,7 @@ fn fstab_step(task: &Mount, state: &State, wanted: Option<&Line>, plan: &mut Pla
     plan.push(Step::Fstab(text), change);
 }
 
-/// `acts` leaves out what is asked for each time: remounting.
+/// Without `acts`, actions that are done every time are left out: remounting.
 fn plan_as(task: &Mount, state: &State, acts: bool) -> Result<Plan<Step>, Trouble> {
     let mut plan = Plan::default();
     let mounts = |from: Typed, to: Typed| {
@@ -356,7 +356,7 @@ mod tests {
     use super::*;
     use crate::tasks::testing::{Bench, told};
 
-    /// A mount that looks its paths up in fstab, and an umount; both log what they are told.
+    /// A fake mount that looks paths up in fstab, and a fake umount; both log their arguments.
     const MOUNT: &str = r#"#!/bin/sh
 d=$(dirname "$0")/../..
 echo "mount $*" >> $d/log

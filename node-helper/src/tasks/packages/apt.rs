@@ -26,7 +26,7 @@ use crate::{
     world::{Content, Effect, Entry},
 };
 
-/// Enough for the database of a node with everything.
+/// Output limit in bytes, enough for a node with every package.
 const DATABASE_LIMIT: usize = 32 * 1024 * 1024;
 const LISTS: &str = "/var/lib/apt/lists";
 const STAMP: &str = "/var/lib/apt/periodic/update-success-stamp";
@@ -36,11 +36,11 @@ const BRINGS: &str = "is it a node of Debian or Ubuntu?";
 #[derive(Debug)]
 pub struct State {
     orders: Vec<Order>,
-    /// When the lists of packages were updated, in seconds since 1970.
+    /// Last update of the package lists, in seconds since 1970.
     updated: u64,
-    /// Whether they are older than the task allows.
+    /// Whether the lists are older than the task allows.
     stale: bool,
-    /// Package files that a cleaning would remove, for each call of `apt-get`.
+    /// Number of package files that each cleaning call of `apt-get` would remove.
     cleanings: Vec<(&'static str, usize)>,
 }
 
@@ -69,7 +69,7 @@ fn installed(node: &Node<'_>) -> Result<Installed, Trouble> {
     Ok(installed)
 }
 
-/// Whether `left OP right` holds for two versions, as dpkg compares them.
+/// Whether `left OP right` holds for two versions, by dpkg's comparison.
 fn compare(node: &Node<'_>, left: &str, op: &str, right: &str) -> Result<bool, Trouble> {
     let program = tool::find(node, "dpkg", BRINGS)?;
     let run = tool::run(node, program).args(["--compare-versions", left, op, right]);
@@ -80,7 +80,7 @@ fn modified(node: &Node<'_>, path: &str) -> Option<SystemTime> {
     fs::metadata(node.roots.path(path)).and_then(|meta| meta.modified()).ok()
 }
 
-/// What `apt-get` would do, told by itself.
+/// Simulates a call of `apt-get`.
 fn simulated(node: &Node<'_>, order: &[String], stale: bool, names: &[String]) -> Result<Order, Trouble> {
     let mut arguments = vec!["-s".to_owned()];
     arguments.extend_from_slice(order);
@@ -219,7 +219,7 @@ impl NodeKind for Apt {
     }
 }
 
-/// What the contract's methods need of the task.
+/// Helper methods of an `apt` task.
 trait Asks {
     fn only_updates(&self) -> bool;
     fn update(&self, node: &Node<'_>) -> Result<(), Trouble>;
@@ -228,7 +228,7 @@ trait Asks {
 }
 
 impl Asks for Apt {
-    /// Whether nothing but fresh lists of packages is asked for.
+    /// Whether only an update of the package lists is declared.
     fn only_updates(&self) -> bool {
         self.name.is_empty()
             && self.deb.is_none()
@@ -239,7 +239,7 @@ impl Asks for Apt {
             && !self.clean
     }
 
-    /// Updates the lists of packages, several times when mirrors do not answer.
+    /// Updates the package lists, and retries if mirrors do not answer.
     fn update(&self, node: &Node<'_>) -> Result<(), Trouble> {
         let arguments = [
             "update".to_owned(),
@@ -253,7 +253,7 @@ impl Asks for Apt {
         for attempt in 0..tries {
             let done = apt_get(node, &arguments)?.finish(node.deadline)?;
             if done.exit.success() {
-                // Why: apt leaves the folder's time alone when nothing was new, and the age of the lists is told by it.
+                // apt leaves the folder's time unchanged if nothing was new, but the age of the lists is read from it.
                 if let Ok(folder) = fs::File::open(node.roots.path(LISTS)) {
                     let _ = folder.set_modified(SystemTime::now());
                 }
@@ -317,7 +317,7 @@ fn words(options: Vec<String>, verb: &str, names: &[String]) -> Vec<String> {
     all
 }
 
-/// What has to be done, as `apt-get` sees it.
+/// Returns the calls that are needed, as `apt-get` simulates them.
 fn orders(task: &Apt, node: &Node<'_>, stale: bool) -> Result<Vec<Order>, Trouble> {
     let mut orders = Vec::new();
     let mut add = |arguments: Vec<String>, names: &[String]| -> Result<(), Trouble> {
@@ -386,7 +386,7 @@ fn orders(task: &Apt, node: &Node<'_>, stale: bool) -> Result<Vec<Order>, Troubl
     Ok(orders)
 }
 
-/// The packages that `apt-get install` has to be asked about.
+/// Returns the packages for `apt-get install`.
 fn wanted(
     task: &Apt,
     node: &Node<'_>,
@@ -427,7 +427,7 @@ fn wanted(
     Ok(wanted)
 }
 
-/// All packages of the lists that a pattern means.
+/// Returns all packages of the lists that match a pattern.
 fn expand(node: &Node<'_>, pattern: &str) -> Result<Vec<String>, Trouble> {
     let program = tool::find(node, "apt-cache", BRINGS)?;
     let prefix = pattern.split(['*', '?', '[']).next().unwrap_or_default();
@@ -446,7 +446,7 @@ fn expand(node: &Node<'_>, pattern: &str) -> Result<Vec<String>, Trouble> {
     Ok(names)
 }
 
-/// Whether a package file brings another version than is installed.
+/// Whether a package file has another version than the installed one.
 fn deb_is_wanted(task: &Apt, node: &Node<'_>, deb: &str) -> Result<bool, Trouble> {
     let path: PathBuf = node.roots.path(deb);
     match node.world.follow(&path)? {
@@ -467,7 +467,7 @@ fn deb_is_wanted(task: &Apt, node: &Node<'_>, deb: &str) -> Result<bool, Trouble
     match installed.version(get("Package")) {
         None => Ok(true),
         Some(now) if now == get("Version") || now.is_empty() => Ok(false),
-        // Why: a later version stays, as in Ansible.
+        // As in Ansible, a later version stays.
         Some(now) => Ok(task.allow_downgrade || compare(node, now, "lt", get("Version"))?),
     }
 }

@@ -33,7 +33,7 @@ fn dnf(node: &Node<'_>) -> Result<Run, Trouble> {
     Ok(tool::run(node, program).env("COLUMNS", "300"))
 }
 
-/// Version of an installed package; none where it, or what provides it, is not installed.
+/// Returns the version of an installed package; `None` if neither it nor a package that provides it is installed.
 fn installed(node: &Node<'_>, spec: &str) -> Result<Option<String>, Trouble> {
     let plain = spec.split(['=', '<', '>', ' ']).next().unwrap_or(spec).trim();
     if let Some(assumed) = node.world.packages().get(plain) {
@@ -69,7 +69,7 @@ fn installed(node: &Node<'_>, spec: &str) -> Result<Option<String>, Trouble> {
     Ok(None)
 }
 
-/// What a transaction table of dnf says; whether any package would become older.
+/// Parses a transaction table of dnf; also returns whether any package would be downgraded.
 fn transaction(text: &str) -> (Vec<Action>, bool) {
     #[derive(Clone, Copy, PartialEq)]
     enum Section {
@@ -87,7 +87,7 @@ fn transaction(text: &str) -> (Vec<Action>, bool) {
         }
         if let Some(title) = line.strip_suffix(':') {
             section = match title.split_whitespace().next() {
-                // Why: their rows tell of modules and groups, and have other columns.
+                // Their rows describe modules and groups, and have other columns.
                 _ if modules::is_title(title) => Section::None,
                 Some("Installing" | "Upgrading" | "Updating" | "Reinstalling") => Section::Come,
                 Some("Downgrading") => Section::Older,
@@ -103,7 +103,7 @@ fn transaction(text: &str) -> (Vec<Action>, bool) {
         {
             continue;
         }
-        // Why six: name, architecture, version, repository, size and its unit; long names break the line.
+        // Six columns: name, architecture, version, repository, size and its unit; long names break the line.
         match rows.last_mut() {
             Some((_, row)) if row.len() < 6 => row.extend(line.split_whitespace()),
             _ => rows.push((section, line.split_whitespace().collect())),
@@ -120,7 +120,7 @@ fn transaction(text: &str) -> (Vec<Action>, bool) {
     (actions.collect(), older)
 }
 
-/// What `dnf` would do, told by itself.
+/// Simulates a call of `dnf`.
 fn simulated(node: &Node<'_>, task: &Dnf, arguments: Vec<String>) -> Result<Order, Trouble> {
     let mut asked = vec!["--assumeno".to_owned()];
     asked.extend(arguments.iter().filter(|word| *word != "-y").cloned());
@@ -193,7 +193,7 @@ impl NodeKind for Dnf {
                     there.iter().filter_map(|name| ModuleStream::of(name)).collect();
                 let mut gone = Vec::new();
                 for name in &there {
-                    // Why: dnf refuses to remove a module of which no profile is installed.
+                    // dnf refuses to remove a module without an installed profile.
                     let bare = ModuleStream::of(name).map(|module| modules::has_profiles(node, &module));
                     if bare.transpose()? != Some(false) {
                         gone.push(name.clone());
@@ -271,7 +271,7 @@ impl NodeKind for Dnf {
             Some(version) => format!("Installed: {}-{version}", action.name),
             None => format!("Removed: {}", action.name),
         };
-        // Why other words: they are those of Ansible's `dnf`.
+        // The words of Ansible's `dnf`.
         let of_module = |module: &Action| match &module.to {
             Some(_) => format!("Module {} installed.", module.name),
             None => format!("Module {} removed.", module.name),

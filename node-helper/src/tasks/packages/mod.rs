@@ -1,7 +1,7 @@
-//! `package`, `apt` and `dnf`: what is installed.
+//! `package`, `apt` and `dnf`: installed packages.
 //!
-//! Package managers are asked what they would do, and the answer is the plan; then they are told to do it. What is
-//! installed already is read from the database of packages alone, so that a settled node costs one short process.
+//! The package manager simulates a call, its answer is the plan, and then it performs the call. Installed packages are
+//! read from the package database alone, so that an unchanged node costs one short process.
 
 mod apt;
 mod dnf;
@@ -19,12 +19,12 @@ use crate::{
     world::Effect,
 };
 
-/// What becomes of one package.
+/// The change of one package.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Action {
     name: String,
     from: Option<String>,
-    /// Version afterwards; none when it goes.
+    /// The version afterwards; `None` if it is removed.
     to: Option<String>,
 }
 
@@ -34,15 +34,15 @@ impl Action {
     }
 }
 
-/// One call of the package manager, and what it would do.
+/// One call of the package manager, and its simulated result.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Order {
-    /// Everything behind the name of the program.
+    /// The arguments after the program's name.
     arguments: Vec<String>,
     actions: Vec<Action>,
-    /// What becomes of modules of dnf, and of their profiles.
+    /// Changes of dnf's modules and their profiles.
     modules: Vec<Action>,
-    /// Names that the package manager does not know yet: its lists are about to be renewed.
+    /// Names that the package manager does not know before its lists are updated.
     unknown: Vec<String>,
 }
 
@@ -52,7 +52,7 @@ impl Order {
     }
 }
 
-/// Packages that the kernel goes on without until a reboot.
+/// Whether a package takes effect only with a reboot.
 fn needs_reboot(name: &str) -> bool {
     let name = name.split(':').next().unwrap_or(name);
     let drivers = [
@@ -72,7 +72,7 @@ fn needs_reboot(name: &str) -> bool {
     drivers.iter().any(|prefix| name.starts_with(prefix)) || name == "kernel"
 }
 
-/// Puts orders into a plan; what does nothing is left out.
+/// Adds calls to a plan; a call without effect is left out.
 fn plan_orders(orders: &[Order], plan: &mut Plan<Vec<String>>) {
     for order in orders.iter().filter(|order| order.does_something()) {
         plan.steps.push(order.arguments.clone());
@@ -104,7 +104,7 @@ fn plan_orders(orders: &[Order], plan: &mut Plan<Vec<String>>) {
     }
 }
 
-/// What is installed once orders are done.
+/// Returns the effects of calls.
 fn effects(orders: &[Order]) -> Vec<Effect> {
     let known = orders
         .iter()
@@ -117,7 +117,7 @@ fn effects(orders: &[Order]) -> Vec<Effect> {
     known.chain(unknown).collect()
 }
 
-/// The node's own package manager with what a `package` task asks of it.
+/// The node's package manager, with the task for it.
 #[derive(Debug)]
 enum Manager {
     Apt(Box<Apt>),

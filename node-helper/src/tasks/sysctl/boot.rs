@@ -1,7 +1,7 @@
-//! What sets kernel parameters at boot: the files that systemd-sysctl reads, their order, and who has the last word.
+//! The files that systemd-sysctl reads at boot, their order, and which of them decides a kernel parameter.
 //!
-//! systemd's order counts, not that of `sysctl --system`: /etc/sysctl.conf is read where a link in one of the folders leads
-//! to it, at the place of that link's name, and nowhere else (sysctl.d(5)).
+//! systemd's order counts, not that of `sysctl --system`: /etc/sysctl.conf is read only if a link in one of the folders
+//! leads to it, at the place of that link's name (sysctl.d(5)).
 
 use std::{
     collections::BTreeMap,
@@ -17,20 +17,20 @@ use crate::{
     world::Entry,
 };
 
-/// Folders with settings for boot, the first wins for files of one name (sysctl.d(5)).
+/// Folders with settings for boot; of files with the same name, the first folder's wins (sysctl.d(5)).
 const FOLDERS: [&str; 5] =
     ["/etc/sysctl.d", "/run/sysctl.d", "/usr/local/lib/sysctl.d", "/usr/lib/sysctl.d", "/lib/sysctl.d"];
 
-/// What a line says about parameters.
+/// The meaning of a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Line {
-    /// Path below `/proc/sys`, which may be a pattern, and the value.
+    /// Sets a path below `/proc/sys`, which may be a pattern, to a value.
     Sets(String, String),
-    /// Patterns leave it alone.
+    /// Excludes a path from patterns.
     Spares(String),
 }
 
-/// Reads one line; `None` where it says nothing.
+/// Parses one line; `None` if it sets nothing.
 pub fn line(text: &str) -> Option<Line> {
     let text = text.trim();
     if text.is_empty() || text.starts_with(['#', ';']) {
@@ -43,7 +43,7 @@ pub fn line(text: &str) -> Option<Line> {
     Some(Line::Sets(key_path(name.strip_prefix('-').unwrap_or(name)), words(value)))
 }
 
-/// Path and value that a line sets.
+/// Returns the path and value that a line sets.
 pub fn setting(text: &str) -> Option<(String, String)> {
     match line(text)? {
         Line::Sets(key, value) => Some((key, value)),
@@ -51,7 +51,7 @@ pub fn setting(text: &str) -> Option<(String, String)> {
     }
 }
 
-/// The value that a file sets: its last one.
+/// Returns the value that a file sets: its last one.
 pub fn value_in(text: &str, key: &str) -> Option<String> {
     text.lines().rev().filter_map(setting).find(|(name, _)| name == key).map(|(_, value)| value)
 }
@@ -59,33 +59,33 @@ pub fn value_in(text: &str, key: &str) -> Option<String> {
 #[derive(Debug)]
 struct File {
     path: PathBuf,
-    /// Where the path leads.
+    /// The file that the path leads to.
     target: PathBuf,
     lines: Vec<Line>,
 }
 
-/// All files in the order in which they are read.
+/// All files in reading order.
 #[derive(Debug)]
 pub struct Boot {
     files: Vec<File>,
-    /// Place of the declared file among them, or why it has none.
+    /// Position of the declared file, or why it is not read.
     ours: Result<usize, String>,
 }
 
-/// What another file does to a declared value at boot.
+/// Another file's setting that concerns a declared value at boot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Later {
     pub path: PathBuf,
-    /// As that file writes it.
+    /// The key as that file writes it.
     pub key: String,
     pub value: String,
 }
 
 impl Boot {
-    /// Reads the files; `declared` counts as if it were there.
+    /// Reads the files; `declared` counts even if it does not exist yet.
     ///
     /// # Errors
-    /// One of them cannot be read.
+    /// If one of them cannot be read.
     pub fn read(node: &Node<'_>, declared: &Path) -> Result<Self, Trouble> {
         let mut by_name: BTreeMap<String, PathBuf> = BTreeMap::new();
         let mut instead = None;
@@ -111,7 +111,7 @@ impl Boot {
         let mut files = Vec::new();
         for path in by_name.into_values() {
             let (target, entry) = node.world.follow(&path)?;
-            // A link to /dev/null is how a file of the distribution is taken out.
+            // A link to /dev/null masks a file of the distribution.
             if matches!(entry, Entry::Other { .. }) || (entry == Entry::Absent && path != declared) {
                 continue;
             }
@@ -130,7 +130,7 @@ impl Boot {
         Ok(Self { files, ours })
     }
 
-    /// Why the declared file is not read at boot.
+    /// Returns why the declared file is not read at boot, if so.
     pub fn unread(&self) -> Option<&str> {
         self.ours.as_ref().err().map(String::as_str)
     }
@@ -144,7 +144,8 @@ impl Boot {
             .flat_map(|(place, file): (usize, &File)| file.lines.iter().map(move |line| (place, file, line)))
     }
 
-    /// The value at boot: what names the parameter itself counts before every pattern, and the last of each kind wins.
+    /// Returns the value at boot: a line with the parameter's own name beats every pattern, and of each kind the last
+    /// wins.
     pub fn value(&self, key: &str) -> Option<String> {
         let named = self.lines().rev().find_map(|(_, _, line)| match line {
             Line::Sets(name, value) if name == key => Some(value.clone()),
@@ -159,12 +160,12 @@ impl Boot {
         })
     }
 
-    /// What other files set that beats the declared file's line for the key: the last of them.
+    /// Returns the last setting of another file that beats the declared file's line.
     pub fn overriding(&self, key: &str) -> Option<Later> {
         let ours = *self.ours.as_ref().ok()?;
         let beats = |place: usize, name: &str| match (name == key, Glob::is_glob(key)) {
             (true, _) => place > ours,
-            // A parameter's own line beats a pattern wherever it stands.
+            // A parameter's own line beats a pattern at any place.
             (false, true) => place != ours && !Glob::is_glob(name) && matches(key, name),
             (false, false) => false,
         };
@@ -176,7 +177,7 @@ impl Boot {
         })
     }
 
-    /// What sets another parameter in the declared file or behind it, and whether it is in that file.
+    /// Returns a setting of another parameter in the declared file or a later one, and whether it is in that file.
     pub fn beside(&self, key: &str) -> Option<(Later, bool)> {
         let ours = *self.ours.as_ref().ok()?;
         let found = |wanted: &dyn Fn(usize) -> bool| {
@@ -192,7 +193,7 @@ impl Boot {
     }
 }
 
-/// Whether a pattern below `/proc/sys` means a parameter.
+/// Whether a pattern below `/proc/sys` matches a parameter.
 fn matches(pattern: &str, key: &str) -> bool {
     Glob::is_glob(pattern) && glob::path_matches(Path::new(pattern), Path::new(key), Glob::of_shell)
 }

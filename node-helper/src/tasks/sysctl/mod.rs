@@ -31,7 +31,7 @@ use crate::{
     world::{Content, Effect, Entry, Owned},
 };
 
-/// A parameter as a path below `/proc/sys`, without a slash in front.
+/// Returns a parameter's path below `/proc/sys`, without a leading slash.
 ///
 /// The first separator decides, as in sysctl(8): in `net.ipv4.conf.eth0/1.forwarding` slashes stand for dots.
 fn key_path(name: &str) -> String {
@@ -48,7 +48,7 @@ fn key_path(name: &str) -> String {
     }
 }
 
-/// The file with the key set once, or not at all; other lines stay as they are.
+/// Returns the file with the key set once, or not at all; other lines stay as they are.
 fn edited(text: &str, name: &str, value: Option<&str>) -> String {
     let key = key_path(name);
     let ours: Vec<usize> = text
@@ -76,17 +76,17 @@ fn edited(text: &str, name: &str, value: Option<&str>) -> String {
 
 #[derive(Debug)]
 pub struct State {
-    /// Path below `/proc/sys`, shown name and value of each parameter meant.
+    /// Path below `/proc/sys`, shown name and value of each parameter that is meant.
     live: Vec<(String, String, String)>,
-    /// Of these, paths of parameters whose value after the boot is the kernel's own, which nobody can read before.
+    /// Those of them whose value after the boot is the kernel's own, which cannot be read before.
     open: Vec<String>,
     file: PathBuf,
     text: Option<String>,
     owned: Option<Owned>,
     boot: Boot,
-    /// The value that counts now, also where it is not to be set now; none where the running kernel has no such parameter.
+    /// The present value, even if it is not to be changed now; `None` if the running kernel has no such parameter.
     now: Option<String>,
-    /// What the partner reads, by which a set value is made 0.
+    /// The present value of the partner; setting the partner makes this parameter 0.
     partner: Option<String>,
 }
 
@@ -282,7 +282,7 @@ impl NodeKind for Sysctl {
     }
 }
 
-/// What other files make of a declared value at boot.
+/// Checks a declared value against other files that are read at boot.
 trait AtBoot {
     fn judge_boot(
         &self,
@@ -473,7 +473,7 @@ mod tests {
             warned(&bench, &theirs("/usr/lib/sysctl.d/50-x.conf"))[0],
             "/usr/lib/sysctl.d/50-x.conf is not read at boot: /etc/sysctl.d/50-x.conf has the same name and takes its place"
         );
-        // What is masked says nothing, and does not make the rest unreadable.
+        // A masked file sets nothing, and does not make the rest unreadable.
         bench.write("usr/lib/sysctl.d/99-zz.conf", "vm.swappiness = 1\n");
         std::os::unix::fs::symlink("/dev/null", bench.path("etc/sysctl.d/99-zz.conf")).unwrap();
         bench.write("etc/sysctl.conf", "");
@@ -563,7 +563,7 @@ mod tests {
     #[test]
     fn a_value_that_does_not_stick_is_unconverged() {
         let bench = bench();
-        // Writing to /dev/null succeeds and changes nothing, as some parameters do.
+        // Writing to /dev/null succeeds without effect, as with some parameters.
         std::fs::remove_file(bench.path("proc/sys/vm/swappiness")).unwrap();
         std::os::unix::fs::symlink("/dev/null", bench.path("proc/sys/vm/swappiness")).unwrap();
         let outcome = bench.run(&declared("vm.swappiness", "10"), Mode::Apply);

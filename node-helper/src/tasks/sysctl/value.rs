@@ -1,18 +1,19 @@
-//! Values of kernel parameters as the kernel takes them. Pure.
+//! Values of kernel parameters, as the kernel parses them. Pure.
 
 use crate::declare::Trouble;
 
-/// Parameters of which setting one makes the other one 0, below `/proc/sys`. Source: kernel, admin-guide/sysctl/vm.
+/// Pairs of parameters below `/proc/sys`, of which setting one makes the other 0. Source: kernel,
+/// admin-guide/sysctl/vm.
 const PAIRS: [(&str, &str); 3] = [
     ("vm/dirty_ratio", "vm/dirty_bytes"),
     ("vm/dirty_background_ratio", "vm/dirty_background_bytes"),
     ("vm/overcommit_ratio", "vm/overcommit_kbytes"),
 ];
 
-/// Parameters that refuse 0, which they read as long as their partner counts.
+/// Parameters that cannot be set to 0, but read as 0 while their partner is set.
 const NEVER_ZERO: [&str; 2] = ["vm/dirty_bytes", "vm/dirty_background_bytes"];
 
-/// The parameter that becomes 0 when this one is set.
+/// Returns the parameter that becomes 0 when this one is set.
 pub fn partner(key: &str) -> Option<&'static str> {
     PAIRS.iter().find_map(|(one, other)| match key {
         _ if key == *one => Some(*other),
@@ -21,13 +22,13 @@ pub fn partner(key: &str) -> Option<&'static str> {
     })
 }
 
-/// A value with single blanks between its words.
+/// Returns a value with single blanks between its words.
 pub fn words(value: &str) -> String {
     value.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// The number that the kernel takes a word for: decimal, or hexadecimal with `0x`. None for one with a leading zero, which
-/// is octal to some parameters, and text or a mask to others.
+/// Returns the number that the kernel reads: decimal, or hexadecimal with `0x`. `None` with a leading zero, which is
+/// octal to some parameters, and text or a mask to others.
 fn number(word: &str) -> Option<i128> {
     let (negative, digits) = word.strip_prefix('-').map_or((false, word), |digits| (true, digits));
     let value = match digits.strip_prefix("0x").or_else(|| digits.strip_prefix("0X")) {
@@ -39,7 +40,7 @@ fn number(word: &str) -> Option<i128> {
     Some(if negative { -value } else { value })
 }
 
-/// Whether two values are the same to the kernel: `0x3c` is 60.
+/// Whether the kernel reads two values as the same: `0x3c` is 60.
 pub fn equal(one: &str, other: &str) -> bool {
     let same = |(one, other): (&str, &str)| {
         one == other || matches!((number(one), number(other)), (Some(one), Some(other)) if one == other)
@@ -53,7 +54,7 @@ pub fn is_zero(value: &str) -> bool {
     number(value) == Some(0) || !value.is_empty() && value.chars().all(|c| c == '0')
 }
 
-/// A word that the kernel reads as octal, where the parameter is a number.
+/// Returns a word that the kernel reads as octal if the parameter is a number.
 fn octal(value: &str) -> Option<&str> {
     value.split_whitespace().find(|word| {
         let digits = word.strip_prefix('-').unwrap_or(word);
@@ -61,7 +62,7 @@ fn octal(value: &str) -> Option<&str> {
     })
 }
 
-/// What is doubtful about a value that nobody can compare with the one that counts now.
+/// Returns a warning for a value that cannot be compared with a present one.
 pub fn doubt(name: &str, wanted: &str, now: Option<&str>) -> Option<String> {
     let word = octal(wanted).filter(|_| now.is_none())?;
     Some(format!(
@@ -70,10 +71,10 @@ pub fn doubt(name: &str, wanted: &str, now: Option<&str>) -> Option<String> {
     ))
 }
 
-/// Refuses values that the kernel would take for something else than is written.
+/// Refuses values that the kernel would not read as written.
 ///
 /// # Errors
-/// It would: the text says what.
+/// If it would not, with the reason.
 pub fn check(name: &str, key: &str, wanted: &str, now: Option<&str>) -> Result<(), Trouble> {
     if NEVER_ZERO.contains(&key) && is_zero(wanted) {
         let ratio = partner(key).unwrap_or_default().replace('/', ".");
@@ -86,7 +87,7 @@ pub fn check(name: &str, key: &str, wanted: &str, now: Option<&str>) -> Result<(
         let digits = word.strip_prefix('-').unwrap_or(word);
         number(word).is_some() && (digits.len() == 1 || !digits.starts_with('0'))
     };
-    // Why only beside numbers: in masks and texts a leading zero means nothing else.
+    // Only beside numbers: in masks and texts a leading zero has no meaning.
     if now.is_empty() || !now.split_whitespace().all(plain) {
         return Ok(());
     }

@@ -1,4 +1,4 @@
-//! Moving what was unpacked aside to its places, so that it looks as if `tar` or `unzip` had unpacked it there.
+//! Moves files that were unpacked aside to their places, with the result of unpacking there.
 
 use std::{
     collections::BTreeSet,
@@ -15,7 +15,7 @@ use crate::{
     },
 };
 
-/// What becomes of what is there already.
+/// What happens to existing paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Existing {
     Replace,
@@ -23,15 +23,15 @@ pub enum Existing {
     KeepDirectories,
     KeepNewer,
     Keep,
-    /// It stays, and that is an error.
+    /// They stay, and that is an error.
     Refuse,
 }
 
-/// What the task tells the program about what is there already.
+/// The task's rules for existing paths.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rules {
     pub existing: Existing,
-    /// An option of which the program has to see what is there.
+    /// An option that requires unpacking in place, because the program must see existing files.
     pub in_place: Option<String>,
 }
 
@@ -41,7 +41,7 @@ enum Means {
     InPlace,
 }
 
-/// Long options of GNU tar, and how many letters of each make it the only one that is meant.
+/// Long options of GNU tar, and how many letters make each unique.
 const LONG: [(&str, usize, Means); 7] = [
     ("skip-old-files", 2, Means::Rule(Existing::Keep)),
     ("keep-old-files", 6, Means::Rule(Existing::Refuse)),
@@ -71,7 +71,7 @@ fn letters(format: Format, word: &str) -> impl Iterator<Item = Means> {
 }
 
 impl Rules {
-    /// Of the options of a task; the last one wins, as in the programs.
+    /// Parses the options of a task; the last one wins, as in the programs.
     pub fn read(format: Format, keep_newer: bool, options: &[String]) -> Self {
         let existing = if keep_newer { Existing::KeepNewer } else { Existing::Replace };
         let mut rules = Self { existing, in_place: None };
@@ -97,14 +97,14 @@ impl Rules {
         rules
     }
 
-    /// Whether something may differ from the archive for good.
+    /// Whether paths may permanently differ from the archive.
     pub fn protects(&self) -> bool {
         self.existing != Existing::Replace
     }
 }
 
-/// The directories that an archive gives an owner, mode and times, below the destination. Other directories are only
-/// made where files need them, and `unzip` leaves alone those that are there.
+/// Returns the directories below the destination whose owner, mode and times the archive sets. Other directories are
+/// only created for their files, and `unzip` does not change existing ones.
 pub fn directories(format: Format, members: &[String]) -> BTreeSet<PathBuf> {
     let named = |member: &&String| format == Format::Tar && member.ends_with('/');
     let path = |member: &String| Path::new(member).components().filter(normal).collect();
@@ -114,12 +114,12 @@ pub fn directories(format: Format, members: &[String]) -> BTreeSet<PathBuf> {
     members.iter().filter(named).map(path).collect()
 }
 
-/// A directory full of files on its way to where they belong.
+/// A directory of unpacked files that is being moved to its place.
 pub struct Merge<'a> {
     pub existing: Existing,
     pub directories: BTreeSet<PathBuf>,
     pub node: &'a Node<'a>,
-    /// What stayed although the archive has it.
+    /// Existing paths that were kept although the archive has them.
     pub kept: Vec<PathBuf>,
 }
 
@@ -127,7 +127,7 @@ impl Merge<'_> {
     /// Moves everything from one directory to another; `below` is the path of both below the destination.
     ///
     /// # Errors
-    /// Something cannot be moved; what was moved before stays.
+    /// If something cannot be moved; what was moved before stays.
     pub fn merge(&mut self, from: &Dir, to: &Dir, below: &Path) -> Result<(), Trouble> {
         for name in from.names()? {
             self.node.check_time()?;
@@ -168,7 +168,7 @@ impl Merge<'_> {
         Ok(())
     }
 
-    /// Gives a directory that was there what the archive says of it.
+    /// Applies the archive's attributes to an existing directory.
     pub fn settle(&self, source: &Spot, place: &Spot, path: &Path) -> Result<(), FileError> {
         if self.existing == Existing::Replace && self.directories.contains(path) {
             like(source, place)?;
@@ -177,7 +177,7 @@ impl Merge<'_> {
     }
 }
 
-/// Gives a directory the owner, mode and times of another.
+/// Copies owner, mode and times to another directory.
 fn like(from: &Spot, to: &Spot) -> Result<(), FileError> {
     let Some(meta) = from.look()? else { return Ok(()) };
     to.own_as(

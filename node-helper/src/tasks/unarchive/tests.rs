@@ -10,7 +10,7 @@ use gpufleet_protocol::{OpOutcome, OpStatus, message::Mode};
 use super::*;
 use crate::tasks::testing::{Bench, changed};
 
-/// A bench with an archive at /srv/a.tgz, of `one` and `sub/two`, and the machine's own tar.
+/// Returns a bench with an archive /srv/a.tgz of `one` and `sub/two`, and the machine's own tar.
 fn bench() -> Bench {
     let bench = Bench::new();
     bench.write("srv/d/one", "1\n");
@@ -119,7 +119,7 @@ fn a_pushed_archive_leaves_nothing_else() {
     assert_eq!(run(&bench, &op, Mode::Apply).status, OpStatus::Ok);
 }
 
-/// As `bench`, with /opt and /opt/sub of a user, so that the archive is unpacked aside.
+/// As `bench`, with /opt and /opt/sub of another user, so that the archive is unpacked aside.
 fn aside() -> Bench {
     let bench = bench();
     bench.write("opt/sub/two", "mine\n");
@@ -157,7 +157,7 @@ fn directories_that_are_there_keep_what_the_archive_says_nothing_of() {
         assert_eq!((bench.read("opt/sub/two"), bench.read("opt/one")), ("2\n".into(), "1\n".into()));
         assert_eq!((owned(&bench, "opt/sub"), owned(&bench, "opt")), ((4711, 0o700), (4711, 0o755)), "{src}");
     }
-    // The archive has the directories themselves.
+    // The archive contains the directories themselves.
     for (options, wanted) in [(json!([]), (0, 0o755)), (json!(["--no-overwrite-dir"]), (4711, 0o700))] {
         let bench = aside();
         fs::set_permissions(bench.path("srv/d/sub"), fs::Permissions::from_mode(0o755)).unwrap();

@@ -1,4 +1,4 @@
-//! What dpkg and apt print, read. Nothing here runs a program.
+//! Parses the output of dpkg and apt. Nothing here runs a program.
 
 use std::collections::{HashMap, HashSet};
 
@@ -6,7 +6,7 @@ use gpufleet_protocol::glob::Glob;
 
 use crate::tasks::packages::Action;
 
-/// What is asked of `dpkg-query -W`.
+/// The format for `dpkg-query -W`.
 pub const FORMAT: &str =
     "-f=${Package}\\t${Architecture}\\t${db:Status-Status}\\t${Version}\\t${Provides}\\n";
 
@@ -34,11 +34,11 @@ impl<'a> Spec<'a> {
     }
 }
 
-/// The packages of the node. A version that is only foreseen is empty.
+/// The installed packages. A predicted version is empty.
 #[derive(Clone, Debug, Default)]
 pub struct Installed {
     versions: HashMap<String, String>,
-    /// Removed, but with configuration files.
+    /// Removed packages with remaining configuration files.
     remains: HashSet<String>,
     provided: HashSet<String>,
 }
@@ -81,12 +81,12 @@ impl Installed {
         self.versions.get(name).map(String::as_str)
     }
 
-    /// Whether an installed package stands for this name.
+    /// Whether an installed package provides this name.
     pub fn provides(&self, name: &str) -> bool {
         self.provided.contains(name)
     }
 
-    /// Installed packages that a name or pattern means, with the remains of removed ones where `purge` is set.
+    /// Returns installed packages that match a name or pattern; with `purge`, also removed ones with remains.
     pub fn matching(&self, pattern: &str, purge: bool) -> Vec<String> {
         let remains = self.remains.iter().filter(|_| purge);
         let names = self.versions.keys().chain(remains);
@@ -100,7 +100,7 @@ impl Installed {
     }
 }
 
-/// What `apt-get -s` says it would do.
+/// Parses the actions of `apt-get -s`.
 pub fn actions(text: &str) -> Vec<Action> {
     let bracket = |word: Option<&&str>| -> Option<String> {
         Some(word?.strip_prefix('[')?.trim_end_matches(']').to_owned())
@@ -120,7 +120,7 @@ pub fn actions(text: &str) -> Vec<Action> {
     };
     let mut actions: Vec<Action> = Vec::new();
     for action in text.lines().filter_map(read) {
-        // Why: a purge tells of a package twice.
+        // A purge lists a package twice.
         if !actions.iter().any(|known| known.name == action.name && known.to == action.to) {
             actions.push(action);
         }
@@ -128,20 +128,20 @@ pub fn actions(text: &str) -> Vec<Action> {
     actions
 }
 
-/// The lines that tell an error, in one.
+/// Joins the error lines.
 pub fn errors(stderr: &str) -> String {
     let lines = stderr.lines().filter_map(|line| line.strip_prefix("E: "));
     lines.map(str::trim).collect::<Vec<_>>().join("; ")
 }
 
-/// Whether an error means that the lists of packages do not have something.
+/// Whether an error means that the package lists lack something.
 pub fn lists_lack(errors: &str) -> bool {
     ["Unable to locate package", "has no installation candidate", "was not found", "find any package"]
         .iter()
         .any(|words| errors.contains(words))
 }
 
-/// An order for people: without its options.
+/// Formats a call for people, without its options.
 pub fn shown(arguments: &[String]) -> String {
     let mut words = Vec::new();
     let mut all = arguments.iter();

@@ -1,4 +1,4 @@
-//! apt on a node in a directory, whose dpkg and apt-get know five packages.
+//! apt on a node in a directory, with a fake dpkg and apt-get that know five packages.
 
 use gpufleet_protocol::{
     Certainty, FailureKind, OpOutcome, OpStatus,
@@ -10,7 +10,8 @@ use serde_json::{Value, json};
 use super::output;
 use crate::tasks::testing::{Bench, Told, told};
 
-/// dpkg-query, dpkg, dpkg-deb, apt-cache and apt-get in one. `pool` has what lists offer, `db` what is installed.
+/// Fake dpkg-query, dpkg, dpkg-deb, apt-cache and apt-get in one. `pool` has the lists' packages, `db` the installed
+/// ones.
 const TOOL: &str = include_str!("stand_in.py");
 
 fn bench() -> Bench {

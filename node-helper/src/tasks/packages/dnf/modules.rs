@@ -1,6 +1,6 @@
-//! Modules of dnf: streams of which one is enabled, and profiles that are installed.
+//! Modules of dnf: streams, of which one can be enabled, and installed profiles.
 //!
-//! What there is stands in `/etc/dnf/modules.d`, one file for each module; what would become of it dnf tells itself.
+//! The present state is in `/etc/dnf/modules.d`, one file for each module; dnf itself simulates changes.
 
 use gpufleet_protocol::tasks::ModuleStream;
 
@@ -10,7 +10,7 @@ use crate::{
     world::Effect,
 };
 
-/// Titles above rows that are no packages.
+/// Titles above rows that are not about packages.
 const TITLES: [&str; 6] = [
     "Installing module profiles",
     "Removing module profiles",
@@ -20,10 +20,10 @@ const TITLES: [&str; 6] = [
     "Resetting modules",
 ];
 
-/// What the node's own file says of a module.
+/// What the node's file says about a module.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Known {
-    /// The one that is enabled.
+    /// The enabled stream.
     stream: Option<String>,
     profiles: Vec<String>,
 }
@@ -47,7 +47,7 @@ fn known(node: &Node<'_>, module: &str) -> Result<Known, Trouble> {
     })
 }
 
-/// What an earlier task of a prediction makes of a stream; none where none does.
+/// Returns whether an earlier task of a prediction installs or removes a stream; `None` if there is no such task.
 fn assumed(node: &Node<'_>, spec: &str) -> Option<bool> {
     node.world.packages().get(spec).map(Option::is_some)
 }
@@ -64,7 +64,7 @@ pub(super) fn is_enabled(node: &Node<'_>, spec: &str, module: &ModuleStream<'_>)
     }
 }
 
-/// Whether the stream is enabled, and its profile installed; any of them where none is named.
+/// Whether the stream is enabled and its profile installed; without a profile's name, any profile.
 pub(super) fn is_installed(node: &Node<'_>, spec: &str, module: &ModuleStream<'_>) -> Result<bool, Trouble> {
     let assumed = assumed(node, spec).or_else(|| assumed(node, stream_of(spec)).filter(|assumed| !assumed));
     if let Some(assumed) = assumed {
@@ -87,7 +87,7 @@ pub(super) fn is_title(title: &str) -> bool {
     TITLES.contains(&title.trim())
 }
 
-/// What a transaction table of dnf says of modules.
+/// Parses the changes of modules in a transaction table of dnf.
 pub(super) fn changed(node: &Node<'_>, text: &str) -> Result<Vec<Action>, Trouble> {
     let mut found = Vec::new();
     let mut section = None;
@@ -101,10 +101,10 @@ pub(super) fn changed(node: &Node<'_>, text: &str) -> Result<Vec<Action>, Troubl
         let before = known(node, name.split('/').next().unwrap_or(name))?.stream;
         let (from, to) = match section {
             "Installing" => (None, Some("installed".to_owned())),
-            // Why the last: a stream that is switched to stands behind the old one and an arrow.
+            // The last word: when streams are switched, the old one and an arrow come before.
             "Enabling" | "Switching" => (before, rest.last().map(|stream| (*stream).to_owned())),
             "Resetting" => (before, None),
-            // Why not told: profiles go with their packages or their module, which are.
+            // Left out: profiles change with their packages or their module, which are listed.
             _ => continue,
         };
         found.push(Action { name: (*name).to_owned(), from, to });
@@ -112,7 +112,7 @@ pub(super) fn changed(node: &Node<'_>, text: &str) -> Result<Vec<Action>, Troubl
     Ok(found)
 }
 
-/// What a name of a module's stream stands for once it is there, or gone.
+/// Returns the effects of installing or removing a module's stream.
 pub(super) fn effects(spec: &str, absent: bool) -> Vec<Effect> {
     let Some(module) = ModuleStream::of(spec) else { return Vec::new() };
     let version = (!absent).then(|| module.stream.to_owned());

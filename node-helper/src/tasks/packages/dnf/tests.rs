@@ -1,4 +1,4 @@
-//! dnf on a node in a directory, whose rpm and dnf know a few packages.
+//! dnf on a node in a directory, with a fake rpm and dnf that know a few packages.
 
 use gpufleet_protocol::{OpOutcome, OpStatus, message::Mode, tasks::Dnf};
 use serde_json::{Value, json};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::transaction;
 use crate::tasks::testing::{Bench, Told, told};
 
-/// rpm and dnf in one. `pool` has what repositories offer, `db` what is installed.
+/// Fake rpm and dnf in one. `pool` has the repositories' packages, `db` the installed ones.
 const TOOL: &str = r#"#!/usr/bin/python3
 import os, sys
 d = os.path.join(os.path.dirname(sys.argv[0]), "..", "..")
@@ -194,7 +194,7 @@ fn streams_of_modules_come_and_go() {
     let done = converges!(&bench, dnf(json!({"name": "@nodejs:18/development"})));
     assert_eq!(shown(&done), ["module nodejs/development: - -> installed"]);
     assert_eq!(bench.run(&dnf(json!({"name": "@nodejs:18/common"})), Mode::Apply).status, OpStatus::Ok);
-    // Why: what earlier tasks of a prediction bring may bring the rest.
+    // Earlier tasks of a prediction may bring what is missing.
     bench.forget();
     assert!(
         message(&bench.run(&dnf(json!({"name": "@nodejs:20"})), Mode::Predict))
