@@ -292,8 +292,8 @@ impl StopReason {
 /// An event that cannot be in the state the node is in: a fault of the caller, never a panic.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RolloutError {
-    #[error("no host {0} in this play")]
-    NoSuchHost(usize),
+    #[error("no host {host} in this play")]
+    NoSuchHost { host: usize },
     #[error("host {host} is {state}, where {input} makes no sense")]
     Impossible { host: usize, state: &'static str, input: &'static str },
     #[error("nobody asked for a survey that failed")]

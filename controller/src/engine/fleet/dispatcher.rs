@@ -381,7 +381,7 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
                     self.ended(host, host_state, result)
                 }
                 Err(error) if error.is_cancelled() => Ok(()),
-                Err(error) => Err(EngineError::Internal(format!("a node's task panicked: {error}"))),
+                Err(cause) => Err(EngineError::NodePanicked { cause }),
             },
         }
     }
@@ -497,10 +497,9 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
             // Why no error where it is closed: a task that ended meanwhile needs no answer.
             Ok(()) | Err(TrySendError::Closed(_)) => Ok(()),
             // Why an error: a node whose answer is lost would wait for it for ever.
-            Err(TrySendError::Full(_)) => Err(EngineError::Internal(format!(
-                "{} has not taken its last {ANSWERS} answers",
-                self.name(host)
-            ))),
+            Err(TrySendError::Full(_)) => {
+                Err(EngineError::AnswersNotTaken { host: self.name(host), answers: ANSWERS })
+            }
         }
     }
 
