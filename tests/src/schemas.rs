@@ -15,8 +15,6 @@ use serde_json::Value;
 enum Printed {
     Report,
     Events,
-    /// Events of a journal, in which internal events have numbers too.
-    Journal,
     Check,
     Sarif,
     Else,
@@ -94,7 +92,6 @@ fn printed_by(words: &[String]) -> Printed {
         (Some("check"), _) | (None, _) => Printed::Else,
         // The answers of a program are no run, and have no schema.
         (Some("exec"), _) if words.iter().any(|word| word == "--") => Printed::Else,
-        (Some("report"), Some("jsonl")) => Printed::Journal,
         (Some(_), Some("jsonl")) => Printed::Events,
         (Some(_), Some("json")) if report_file(words).is_none() => Printed::Report,
         _ => Printed::Else,

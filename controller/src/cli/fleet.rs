@@ -196,17 +196,16 @@ impl Fleet {
 
     async fn open(&self, host: &str, purpose: Purpose) -> Result<SessionLink, ConnectFailure> {
         let failed = |error: SessionError| {
-            let why = without_name(host, &error.to_string());
+            let cause = without_name(host, &error.to_string());
             match error {
-                refused if refused.is_refusal() => ConnectFailure::Refused(why),
-                silent if silent.is_silence() => ConnectFailure::Silent(why),
-                SessionError::Refused { .. } => ConnectFailure::Unfit(why),
-                SessionError::Start { kind, .. } if kind.is_unfit() => ConnectFailure::Unfit(why),
-                _ => ConnectFailure::Unreachable(why),
+                refused if refused.is_refusal() => ConnectFailure::Refused { cause },
+                silent if silent.is_silence() => ConnectFailure::Silent { cause },
+                SessionError::Refused { .. } => ConnectFailure::Unfit { cause },
+                SessionError::Start { kind, .. } if kind.is_unfit() => ConnectFailure::Unfit { cause },
+                _ => ConnectFailure::Unreachable { cause },
             }
         };
-        let target = self.target(host, purpose);
-        let target = target.ok_or_else(|| ConnectFailure::Unreachable("not in the inventory".to_owned()))?;
+        let target = self.target(host, purpose).ok_or(ConnectFailure::Unknown)?;
         let here =
             purpose.local.then(|| Target { connection: transport::Connection::Local, ..target.clone() });
         let target = here.as_ref().unwrap_or(target);
@@ -230,7 +229,7 @@ impl Fleet {
             LockOutcome::Locked(lock) => {
                 let lock = SessionError::Locked { node: host.to_owned(), lock };
                 session.close().await;
-                Err(ConnectFailure::Locked(without_name(host, &lock.to_string())))
+                Err(ConnectFailure::Locked { cause: without_name(host, &lock.to_string()) })
             }
         }
     }
@@ -389,9 +388,10 @@ struct SessionLink {
 
 impl SessionLink {
     fn error(&self, error: &SessionError) -> LinkError {
-        LinkError {
-            why: without_name(self.session.node(), &error.to_string()),
-            helper_ended: matches!(error, SessionError::HelperEnded { .. }),
+        let cause = without_name(self.session.node(), &error.to_string());
+        match error {
+            SessionError::HelperEnded { .. } => LinkError::HelperEnded { cause },
+            _ => LinkError::Lost { cause },
         }
     }
 }

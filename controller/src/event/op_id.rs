@@ -71,7 +71,7 @@ fn number(text: &str) -> Option<u32> {
 }
 
 /// Takes a count behind `mark` off the end; 0 where there is none.
-fn counted<'a>(text: &'a str, mark: char) -> (&'a str, u32) {
+fn counted(text: &str, mark: char) -> (&str, u32) {
     let found = text.rsplit_once(mark).and_then(|(rest, count)| Some((rest, number(count)?)));
     found.filter(|(_, count)| *count > 0).unwrap_or((text, 0))
 }

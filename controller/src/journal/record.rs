@@ -25,6 +25,7 @@ pub struct Record {
 
 /// What a record says.
 #[derive(Clone, Debug, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "most records are events, and a box for each would cost more")]
 pub enum Entry {
     /// For everyone who follows the run.
     Event(What),
@@ -166,5 +167,60 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for KindFirst<A> {
             Some(kind) => seed.deserialize(kind.into_deserializer()),
             None => self.rest.next_value_seed(seed),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::Level;
+
+    fn replayed() -> [Replayed; 5] {
+        let (host, play) = ("gpu001".to_owned(), PlayIndex(1));
+        [
+            Replayed::PlayBeganWith { play, so_far: SoFar::default() },
+            Replayed::NodePredicted { host: host.clone(), play, class: Disruption::Reboot, one_reboot: true },
+            Replayed::NodeBegan { host: host.clone(), play, one_reboot: false },
+            Replayed::Fed { host, play, op_id: String::new(), fed: Some(Box::new(Fed::Done)), secret: false },
+            Replayed::Rollout { play, now: Timestamp::UNIX_EPOCH, input: Input::Begin },
+        ]
+    }
+
+    #[test]
+    fn what_is_written_is_read_as_what_it_was() {
+        let notice = What::Notice { level: Level::Info, text: "fed".to_owned() };
+        let entries = replayed().map(Entry::from).into_iter().chain([notice.into()]);
+        for (seq, what) in (0..).zip(entries) {
+            let record = Record { seq, at: Timestamp::UNIX_EPOCH, what };
+            let line = serde_json::to_string(&record).unwrap();
+            assert_eq!(serde_json::from_str::<Record>(&line).unwrap(), record);
+            let is_event = matches!(record.what, Entry::Event(_));
+            assert_eq!(serde_json::from_str::<Event>(&line).ok(), record.clone().into_event(), "{line}");
+            assert_eq!(record.into_event().is_some(), is_event);
+        }
+    }
+
+    #[test]
+    fn the_kinds_are_those_that_are_written() {
+        let kinds = replayed().map(|replayed| {
+            let written = serde_json::to_value(&replayed).unwrap();
+            written[KIND].as_str().unwrap_or_default().to_owned()
+        });
+        assert_eq!(kinds, Replayed::KINDS);
+    }
+
+    #[test]
+    fn what_is_no_record_says_why() {
+        let read = |what: &str| {
+            let line = format!(r#"{{"seq":0,"at":"1970-01-01T00:00:00Z","what":{what}}}"#);
+            serde_json::from_str::<Record>(&line).unwrap_err().to_string()
+        };
+        let unknown = read(r#"{"event":"of_tomorrow","with":{}}"#);
+        assert!(unknown.starts_with("unknown variant `of_tomorrow`"), "{unknown}");
+        let lacks = read(r#"{"event":"node_began","with":{"host":"a","play":0}}"#);
+        assert!(lacks.starts_with("missing field `one_reboot`"), "{lacks}");
+        assert!(read(r#"{"with":{},"event":"fed"}"#).starts_with("missing field `event`"));
+        assert!(read("{}").starts_with("missing field `event`"));
+        assert!(read("1").contains("a record that names its kind first"));
     }
 }

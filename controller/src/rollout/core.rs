@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 
 use gpufleet_protocol::Disruption;
 use jiff::Timestamp;
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -18,8 +17,7 @@ use super::{
 };
 
 /// Nodes that a run lost so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[schemars(deny_unknown_fields)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lost {
     /// The unreachable ones included.
     pub failed: usize,
@@ -27,8 +25,7 @@ pub struct Lost {
 }
 
 /// What earlier plays of a run left behind.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[schemars(deny_unknown_fields)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SoFar {
     pub lost: Lost,
     /// Nodes that are out of service, and not in the play.
@@ -256,7 +253,7 @@ impl Rollout {
             },
             Input::Surveyed { out, elsewhere, domains } => {
                 if let Some(unknown) = out.iter().find(|host| **host >= self.hosts.len()) {
-                    return Err(RolloutError::NoSuchHost(*unknown));
+                    return Err(RolloutError::NoSuchHost { host: *unknown });
                 }
                 if !self.surveys.goes_on() {
                     self.patience = Patience::default();
@@ -345,7 +342,7 @@ impl Rollout {
             },
             Input::Beside { so_far, out } => {
                 if let Some(unknown) = out.iter().find(|host| **host >= self.hosts.len()) {
-                    return Err(RolloutError::NoSuchHost(*unknown));
+                    return Err(RolloutError::NoSuchHost { host: *unknown });
                 }
                 self.look_beside(so_far, &out.into_iter().collect(), actions);
             }
@@ -420,7 +417,7 @@ impl Rollout {
     }
 
     pub(super) fn state(&self, host: usize) -> Result<Host, RolloutError> {
-        self.hosts.get(host).copied().ok_or(RolloutError::NoSuchHost(host))
+        self.hosts.get(host).copied().ok_or(RolloutError::NoSuchHost { host })
     }
 
     pub(super) fn set(&mut self, host: usize, state: Host) {

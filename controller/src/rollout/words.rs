@@ -291,8 +291,8 @@ impl StopReason {
 /// An input that is impossible in the node's state: a fault of the caller, never a panic.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RolloutError {
-    #[error("no host {0} in this play")]
-    NoSuchHost(usize),
+    #[error("no host {host} in this play")]
+    NoSuchHost { host: usize },
     #[error("host {host} is {state}, where {input} makes no sense")]
     Impossible { host: usize, state: &'static str, input: &'static str },
     #[error("nobody asked for a survey that failed")]

@@ -97,8 +97,8 @@ pub enum StartError {
     SudoNeedsTerminal { login: String },
     #[error("sudo failed: {said}")]
     Sudo { said: String },
-    #[error("`{0}` cannot be a user for `become`")]
-    BadUser(String),
+    #[error("`{user}` cannot be a user for `become`")]
+    BadUser { user: String },
     #[error("the helper did not start within {} s; {said}", after.as_secs())]
     Silent { after: Duration, said: String },
     #[error("the helper did not start: {ended}; {said}")]

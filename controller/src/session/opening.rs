@@ -67,7 +67,7 @@ pub(super) async fn open(
     if let Some(privilege) = &target.privilege
         && !is_plain_user(&privilege.user)
     {
-        let kind = StartError::BadUser(privilege.user.clone());
+        let kind = StartError::BadUser { user: privilege.user.clone() };
         return Err(SessionError::Start { node: target.name.clone(), kind });
     }
     match attempt(connector, target, options, stage, false).await {

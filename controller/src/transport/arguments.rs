@@ -12,12 +12,12 @@ use super::{
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ArgumentError {
-    #[error("the quotes of `{0}` do not match")]
-    Quotes(String),
-    #[error("`{0}` is not supported by the built-in SSH client; remove it or use `--transport ssh`")]
-    Unsupported(String),
-    #[error("`{0}` needs a value")]
-    NoValue(String),
+    #[error("the quotes of `{text}` do not match")]
+    Quotes { text: String },
+    #[error("`{argument}` is not supported by the built-in SSH client; remove it or use `--transport ssh`")]
+    Unsupported { argument: String },
+    #[error("`{argument}` needs a value")]
+    NoValue { argument: String },
     #[error("`{value}` is no value for {name}: {expected}")]
     Value { name: String, value: String, expected: &'static str },
     #[error("{name}: {source}")]
@@ -66,7 +66,7 @@ pub enum AddressFamily {
 /// # Errors
 /// Unbalanced quotes.
 pub(crate) fn split(text: &str) -> Result<Vec<String>, ArgumentError> {
-    shell_words::split(text).map_err(|_| ArgumentError::Quotes(text.to_owned()))
+    shell_words::split(text).map_err(|_| ArgumentError::Quotes { text: text.to_owned() })
 }
 
 impl SshOverrides {
@@ -94,7 +94,7 @@ impl SshOverrides {
         while let Some(argument) = rest.next() {
             let mut letters = match argument.strip_prefix('-') {
                 Some(letters) if !letters.is_empty() && letters != "-" => letters.chars(),
-                _ => return Err(ArgumentError::Unsupported(argument.clone())),
+                _ => return Err(ArgumentError::Unsupported { argument: argument.clone() }),
             };
             while let Some(letter) = letters.next() {
                 if !"oJiplF".contains(letter) {
@@ -103,7 +103,9 @@ impl SshOverrides {
                 }
                 let glued = letters.as_str();
                 let value = if glued.is_empty() {
-                    rest.next().cloned().ok_or_else(|| ArgumentError::NoValue(format!("-{letter}")))?
+                    rest.next()
+                        .cloned()
+                        .ok_or_else(|| ArgumentError::NoValue { argument: format!("-{letter}") })?
                 } else {
                     glued.to_owned()
                 };
@@ -120,7 +122,7 @@ impl SshOverrides {
             '6' => drop(self.address_family.get_or_insert(AddressFamily::V6)),
             // Ignored: these change neither where nor how this client connects.
             'C' | 'q' | 'v' | 'T' | 'x' | 'a' | 'k' | 'n' => {}
-            other => return Err(ArgumentError::Unsupported(format!("-{other}"))),
+            other => return Err(ArgumentError::Unsupported { argument: format!("-{other}") }),
         }
         Ok(())
     }
@@ -138,7 +140,7 @@ impl SshOverrides {
             _ => {
                 let (name, value) = value
                     .split_once(|c: char| c == '=' || c.is_whitespace())
-                    .ok_or_else(|| ArgumentError::NoValue(value.to_owned()))?;
+                    .ok_or_else(|| ArgumentError::NoValue { argument: value.to_owned() })?;
                 self.option(name.trim(), value.trim().trim_start_matches('=').trim())
             }
         }
@@ -149,7 +151,7 @@ impl SshOverrides {
         let bad =
             |expected| ArgumentError::Value { name: name.to_owned(), value: value.to_owned(), expected };
         if value.is_empty() {
-            return Err(ArgumentError::NoValue(name.to_owned()));
+            return Err(ArgumentError::NoValue { argument: name.to_owned() });
         }
         let no_name = |source| ArgumentError::Name { name: name.to_owned(), source };
         match name.to_ascii_lowercase().as_str() {
@@ -247,7 +249,7 @@ impl SshOverrides {
             | "tunnel"
             | "verifyhostkeydns"
                 if boolean(value) == Some(false) => {}
-            _ => return Err(ArgumentError::Unsupported(format!("{name}={value}"))),
+            _ => return Err(ArgumentError::Unsupported { argument: format!("{name}={value}") }),
         }
         Ok(())
     }
@@ -346,7 +348,7 @@ mod tests {
         .unwrap();
         assert_eq!(got.user_known_hosts, Some(vec!["/dev/null".to_owned()]));
         for text in ["-o ForwardAgent=yes", "-o VerifyHostKeyDNS=yes", "-o Tunnel=yes", "-tt", "-L 1:a:2"] {
-            assert!(matches!(parse(text), Err(ArgumentError::Unsupported(_))), "{text}");
+            assert!(matches!(parse(text), Err(ArgumentError::Unsupported { .. })), "{text}");
         }
     }
 

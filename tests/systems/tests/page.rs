@@ -5,9 +5,10 @@ use std::path::PathBuf;
 
 use gpufleet::{
     event::{
-        EVENT_VERSION, Event, NodeOutcome, NodeState, Phase, PlayStarted, Position, RecapCounts, RunFinished,
+        EVENT_VERSION, Event, NodeOutcome, NodeState, OpId, PlayStarted, Position, RecapCounts, RunFinished,
         RunStarted, TaskReport, TaskStatus, Verb, WaveShape, What,
     },
+    index::PlayIndex,
     report::{RunModel, html},
 };
 use gpufleet_protocol::{
@@ -52,7 +53,7 @@ fn page(count: usize) -> Page {
             inputs: Default::default(),
         }),
         What::PlayStarted(PlayStarted {
-            play: 0,
+            play: PlayIndex(0),
             name: "Audit".to_owned(),
             hosts: hosts.clone(),
             waves: vec![WaveShape { label: "all".to_owned(), hosts: hosts.clone(), aside: false }],
@@ -81,24 +82,11 @@ fn page(count: usize) -> Page {
             ],
             _ => Vec::new(),
         };
-        let report = TaskReport {
-            op_id: String::new(),
-            task: "declared".to_owned(),
-            kind: "gpu_power".to_owned(),
-            position: Position { file: "site.yaml".to_owned(), line: 4, column: 7 },
-            phase: Phase::Declared,
-            status: if changes.is_empty() { TaskStatus::Ok } else { TaskStatus::Changed },
-            ignored: false,
-            rescued: false,
-            message: None,
-            item: None,
-            delegated_to: None,
-            changes,
-            awaiting: Vec::new(),
-            blockers: Vec::new(),
-            warnings: Vec::new(),
-            data: serde_json::Map::new(),
-        };
+        let status = if changes.is_empty() { TaskStatus::Ok } else { TaskStatus::Changed };
+        let op_id = OpId::new(PlayIndex(0), "tasks.0", host.as_str());
+        let position = Position { file: "site.yaml".into(), line: 4, column: 7 };
+        let report =
+            TaskReport { changes, ..TaskReport::new(op_id, "declared", "gpu_power", position, status) };
         whats.push(What::TaskFinished { host: host.clone(), report });
         let outcome = NodeOutcome {
             state,

@@ -326,7 +326,7 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
                     self.ended(host, host_state, result)
                 }
                 Err(error) if error.is_cancelled() => Ok(()),
-                Err(error) => Err(EngineError::Internal(format!("a node's task panicked: {error}"))),
+                Err(cause) => Err(EngineError::NodePanicked { cause }),
             },
         }
     }

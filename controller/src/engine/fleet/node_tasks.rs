@@ -191,8 +191,8 @@ impl NodeTasks {
             Err(TrySendError::Full(_)) => {
                 let name =
                     self.index.iter().find(|(_, index)| **index == host).map(|(name, _)| name.as_str());
-                let name = name.unwrap_or_default();
-                Err(EngineError::Internal(format!("{name} has not taken its last {ANSWERS} answers")))
+                let host = name.unwrap_or_default().to_owned();
+                Err(EngineError::AnswersNotTaken { host, answers: ANSWERS })
             }
         }
     }

@@ -88,11 +88,14 @@ impl Conversation {
                 self.host.link = Some((Arc::clone(&link), self.settings.purpose));
                 Ok(link)
             }
-            Err(
-                ConnectFailure::Silent(why) | ConnectFailure::Refused(why) | ConnectFailure::Unreachable(why),
-            ) => Err(EarlyEnd::Unreachable(why)),
-            Err(ConnectFailure::Locked(why)) => Err(EarlyEnd::Held(why)),
-            Err(ConnectFailure::Unfit(why)) => Err(EarlyEnd::Failed(why)),
+            Err(failure) => Err(match failure {
+                ConnectFailure::Silent { .. }
+                | ConnectFailure::Refused { .. }
+                | ConnectFailure::Unreachable { .. }
+                | ConnectFailure::Unknown => EarlyEnd::Unreachable(failure.to_string()),
+                ConnectFailure::Locked { cause } => EarlyEnd::Held(cause),
+                ConnectFailure::Unfit { cause } => EarlyEnd::Failed(cause),
+            }),
         }
     }
 

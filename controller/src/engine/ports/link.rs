@@ -9,33 +9,48 @@ use gpufleet_protocol::{OpOutcome, OpRequest, Reply, Request};
 
 use crate::interpreter::BlobNeed;
 
-/// Why a node stopped answering, in words for people.
+/// Why a node stopped answering. The text names neither the node nor what to do next: whoever shows it knows both.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{why}")]
-pub struct LinkError {
-    pub why: String,
-    /// The helper's process ended, and the connection lived to tell; else the node may be gone as well.
-    pub helper_ended: bool,
+pub enum LinkError {
+    /// The helper's process ended, and the connection lived to tell.
+    #[error("{cause}")]
+    HelperEnded { cause: String },
+    /// The connection ended or does not work any more: the node may be gone as well.
+    #[error("{cause}")]
+    Lost { cause: String },
+    /// Nothing came in time.
+    #[error("no answer")]
+    NoAnswer,
 }
 
-/// Why a node could not be reached or may not be worked on.
+impl LinkError {
+    /// Whether the helper's process ended, and the connection lived to tell.
+    pub const fn is_of_helper(&self) -> bool {
+        matches!(self, Self::HelperEnded { .. })
+    }
+}
+
+/// Why a node could not be reached or may not be worked on. The text does not name the node: whoever shows it does.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectFailure {
     /// Neither the node nor anything on the way there tells that it lives.
-    #[error("{0}")]
-    Silent(String),
+    #[error("{cause}")]
+    Silent { cause: String },
     /// The same, and packets get there and back: its address refuses the connection.
-    #[error("{0}")]
-    Refused(String),
+    #[error("{cause}")]
+    Refused { cause: String },
     /// Anything else, such as a login that is refused or a jump host that is down: says nothing about the node's life.
-    #[error("{0}")]
-    Unreachable(String),
+    #[error("{cause}")]
+    Unreachable { cause: String },
     /// Another run works on the node, or a newer one took over.
-    #[error("{0}")]
-    Locked(String),
+    #[error("{cause}")]
+    Locked { cause: String },
     /// The node answers, and cannot be worked on, such as one whose disk is full.
-    #[error("{0}")]
-    Unfit(String),
+    #[error("{cause}")]
+    Unfit { cause: String },
+    /// Nothing says how it is reached.
+    #[error("not in the inventory")]
+    Unknown,
 }
 
 /// What nodes share on the way to them.

@@ -103,11 +103,11 @@ pub fn work_of(play: &Play) -> String {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DurationHistory {
     work: String,
-    classes: BTreeMap<Disruption, Seen>,
+    classes: BTreeMap<Disruption, ClassDurations>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Seen {
+struct ClassDurations {
     nodes: BTreeSet<String>,
     runs: BTreeSet<String>,
     models: Models,

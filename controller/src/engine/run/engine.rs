@@ -355,7 +355,7 @@ impl Engine {
 
     pub(crate) fn play_at(&self, index: PlayIndex) -> Result<&Play, EngineError> {
         let play = self.program.plays.get(index.place());
-        play.map(Arc::as_ref).ok_or_else(|| EngineError::Internal(format!("no play {index}")))
+        play.map(Arc::as_ref).ok_or_else(|| EngineError::NoSuchPlay { play: index })
     }
 
     async fn close(

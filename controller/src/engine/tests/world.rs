@@ -224,7 +224,7 @@ impl World {
 }
 
 fn lost(why: &str) -> LinkError {
-    LinkError { why: why.to_owned(), helper_ended: false }
+    LinkError::Lost { cause: why.to_owned() }
 }
 
 impl Machine {
@@ -410,23 +410,23 @@ impl Connector for Wires {
                 (network.is_mute(host), network.rejects)
             };
             if mute && rejects {
-                return Err(ConnectFailure::Refused("connection refused".to_owned()));
+                return Err(ConnectFailure::Refused { cause: "connection refused".to_owned() });
             }
             if mute {
                 sleep(Duration::from_secs(30)).await;
-                return Err(ConnectFailure::Silent("connecting took longer than 30 s".to_owned()));
+                return Err(ConnectFailure::Silent { cause: "connecting took longer than 30 s".to_owned() });
             }
             let (boot, down, refuses) =
                 self.0.with(host, |machine| (machine.boot, machine.down, machine.refuses));
             if down && refuses {
-                return Err(ConnectFailure::Refused("connection refused".to_owned()));
+                return Err(ConnectFailure::Refused { cause: "connection refused".to_owned() });
             }
             if down {
                 sleep(Duration::from_secs(30)).await;
-                return Err(ConnectFailure::Silent("connecting took longer than 30 s".to_owned()));
+                return Err(ConnectFailure::Silent { cause: "connecting took longer than 30 s".to_owned() });
             }
             if self.0.with(host, |machine| machine.fault == Fault::NoLogin && machine.boot > 1) {
-                return Err(ConnectFailure::Unreachable("user `root` was not let in".to_owned()));
+                return Err(ConnectFailure::Unreachable { cause: "user `root` was not let in".to_owned() });
             }
             let breaks = lock(&self.0.network).breaks;
             let (world, host) = (Arc::clone(&self.0), host.to_owned());
@@ -493,7 +493,7 @@ impl Wire {
             }
             Fault::HelperDies => {
                 let why = "the helper ended with exit code 137".to_owned();
-                Some(LinkError { why, helper_ended: true })
+                Some(LinkError::HelperEnded { cause: why })
             }
             _ => None,
         })

@@ -339,5 +339,5 @@ fn a_node_that_another_play_has_out_takes_up_the_budget() {
     let why = Denial::BudgetSpent { out: vec![0], budget: 1 };
     assert!(play.wants(1).contains(&Action::Deny { host: 1, why }));
     let unknown = Input::Beside { so_far: SoFar::default(), out: vec![7] };
-    assert_eq!(play.rollout.step(at(0), unknown), Err(RolloutError::NoSuchHost(7)));
+    assert_eq!(play.rollout.step(at(0), unknown), Err(RolloutError::NoSuchHost { host: 7 }));
 }

@@ -124,7 +124,7 @@ impl Dispatcher<'_, '_> {
             Action::StopDraining { host } => self.answer(host, ToNode::StopDraining),
             Action::Survey => {
                 let Some(scheduler) = self.context.settings.scheduler.clone() else {
-                    return Err(EngineError::Internal("a survey without a scheduler".to_owned()));
+                    return Err(EngineError::NoScheduler);
                 };
                 let (sender, names) = (self.nodes.sender(), self.context.names.clone());
                 let neighbours = self.context.neighbours.names.clone();

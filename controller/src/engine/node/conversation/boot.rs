@@ -120,7 +120,7 @@ impl Conversation {
         };
         match timeout(SAYING * 2, link.call(request, Vec::new(), Box::new(|_| {}))).await {
             Ok(outcome) => Ok(outcome?.system),
-            Err(_) => Err(LinkError { why: "no answer".to_owned(), helper_ended: false }),
+            Err(_) => Err(LinkError::NoAnswer),
         }
     }
 
@@ -174,13 +174,19 @@ impl Conversation {
                 let link =
                     match self.settings.run.connector.connect(&self.host.name, self.settings.purpose).await {
                         Ok(link) => link,
-                        Err(ConnectFailure::Silent(why)) => return Err(Standing::silent(why)),
-                        Err(ConnectFailure::Refused(why)) => {
-                            return Err(Standing::Silent { why, refuses: true });
+                        Err(ConnectFailure::Silent { cause }) => return Err(Standing::silent(cause)),
+                        Err(ConnectFailure::Refused { cause }) => {
+                            return Err(Standing::Silent { why: cause, refuses: true });
                         }
-                        Err(ConnectFailure::Unfit(why)) => return Err(Standing::Shut { why, unfit: true }),
-                        Err(ConnectFailure::Unreachable(why) | ConnectFailure::Locked(why)) => {
-                            return Err(Standing::Shut { why, unfit: false });
+                        Err(ConnectFailure::Unfit { cause }) => {
+                            return Err(Standing::Shut { why: cause, unfit: true });
+                        }
+                        Err(
+                            failure @ (ConnectFailure::Unreachable { .. }
+                            | ConnectFailure::Locked { .. }
+                            | ConnectFailure::Unknown),
+                        ) => {
+                            return Err(Standing::Shut { why: failure.to_string(), unfit: false });
                         }
                     };
                 self.settings.run.ways.connected(&self.host.name, &link);
@@ -199,7 +205,7 @@ impl Conversation {
             }
             Err(error) => {
                 self.host.link = None;
-                return Err(Standing::Rising { boot_id: now, why: error.why });
+                return Err(Standing::Rising { boot_id: now, why: error.to_string() });
             }
         };
         if now == before {

@@ -140,7 +140,7 @@ impl Conversation {
             Ok(outcome) => Ok(outcome),
             Err(error) => {
                 self.host.link = None;
-                Err(error.why)
+                Err(error.to_string())
             }
         })
     }

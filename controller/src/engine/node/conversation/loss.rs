@@ -50,24 +50,24 @@ impl Conversation {
         self.host.link = None;
         if self.host.custody.out_of_service {
             self.permit.acted = true;
-            self.permit.unproven = Some(error.why.clone());
+            self.permit.unproven = Some(error.to_string());
         }
         Ok(match self.look_for(&error).await {
             Found::Rebooted { before, now } => return Err(unexpected_reboot(&before, &now)),
-            Found::SameBoot if error.helper_ended => {
-                let why = format!("{}; the node itself goes on, in the same boot", error.why);
+            Found::SameBoot if error.is_of_helper() => {
+                let why = format!("{error}; the node itself goes on, in the same boot");
                 Fed::Outcome(Box::new(OpOutcome::failed(FailureKind::Io, why)))
             }
             Found::Unfit(why) => {
-                let why = format!("{}; the node answers, but {why}", error.why);
+                let why = format!("{error}; the node answers, but {why}");
                 Fed::Outcome(Box::new(OpOutcome::failed(FailureKind::Io, why)))
             }
             Found::SameBoot => {
-                let why = format!("{}; the node answers again, from the same boot", error.why);
+                let why = format!("{error}; the node answers again, from the same boot");
                 Fed::Unreachable { reason: why }
             }
-            Found::Silent => Fed::Unreachable { reason: error.why },
-            Found::OutOfReach(why) => Fed::Unreachable { reason: format!("{}; {why}", error.why) },
+            Found::Silent => Fed::Unreachable { reason: error.to_string() },
+            Found::OutOfReach(why) => Fed::Unreachable { reason: format!("{error}; {why}") },
         })
     }
 
@@ -76,19 +76,19 @@ impl Conversation {
         self.host.link = None;
         match self.look_for(&error).await {
             Found::Rebooted { before, now } => unexpected_reboot(&before, &now),
-            Found::SameBoot if error.helper_ended => {
-                EarlyEnd::Failed(format!("{}; the node itself goes on, in the same boot", error.why))
+            Found::SameBoot if error.is_of_helper() => {
+                EarlyEnd::Failed(format!("{error}; the node itself goes on, in the same boot"))
             }
-            Found::Unfit(why) => EarlyEnd::Failed(format!("{}; the node answers, but {why}", error.why)),
-            Found::OutOfReach(why) => EarlyEnd::Unreachable(format!("{}; {why}", error.why)),
-            Found::SameBoot | Found::Silent => EarlyEnd::Unreachable(error.why),
+            Found::Unfit(why) => EarlyEnd::Failed(format!("{error}; the node answers, but {why}")),
+            Found::OutOfReach(why) => EarlyEnd::Unreachable(format!("{error}; {why}")),
+            Found::SameBoot | Found::Silent => EarlyEnd::Unreachable(error.to_string()),
         }
     }
 
     async fn look_for(&mut self, error: &LinkError) -> Found {
         let Some(before) = self.boot_id.clone() else { return Found::Silent };
         let state = if self.host.custody.out_of_service { NodeState::Acting } else { NodeState::Applying };
-        self.dispatcher.state(state, Some(format!("lost, looking whether it answers: {}", error.why))).await;
+        self.dispatcher.state(state, Some(format!("lost, looking whether it answers: {error}"))).await;
         let purpose = Purpose { writes: false, ..self.settings.purpose };
         let mut deadline = Instant::now() + LOOKED_FOR;
         let mut until = None;
@@ -103,12 +103,13 @@ impl Conversation {
                         _ => Found::SameBoot,
                     };
                 }
-                Ok(Err(ConnectFailure::Unfit(why))) => return Found::Unfit(why),
+                Ok(Err(ConnectFailure::Unfit { cause })) => return Found::Unfit(cause),
                 Ok(Err(
-                    ConnectFailure::Silent(_)
-                    | ConnectFailure::Refused(_)
-                    | ConnectFailure::Unreachable(_)
-                    | ConnectFailure::Locked(_),
+                    ConnectFailure::Silent { .. }
+                    | ConnectFailure::Refused { .. }
+                    | ConnectFailure::Unreachable { .. }
+                    | ConnectFailure::Locked { .. }
+                    | ConnectFailure::Unknown,
                 ))
                 | Err(_) => {}
             }

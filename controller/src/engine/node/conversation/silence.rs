@@ -87,11 +87,11 @@ impl Conversation {
                     Err(failure) => failure,
                 };
             match failure {
-                ConnectFailure::Locked(_) if self.broke.is_some_and(|at| at.elapsed() < LOCKED) => {
+                ConnectFailure::Locked { .. } if self.broke.is_some_and(|at| at.elapsed() < LOCKED) => {
                     sleep(PAUSE / 4).await;
                     continue;
                 }
-                ConnectFailure::Silent(_) | ConnectFailure::Unreachable(_)
+                ConnectFailure::Silent { .. } | ConnectFailure::Unreachable { .. }
                     if self.settings.run.ways.is_missed(&self.host.name) => {}
                 failure => return Err(failure),
             }
@@ -102,7 +102,9 @@ impl Conversation {
             let until = *until.get_or_insert_with(|| Instant::now() + PATIENCE);
             told.get_or_insert_with(|| reading.shared.clone());
             self.dispatcher.state(NodeState::Waiting, Some(reading.why.clone())).await;
-            self.wait_for_way(until, &reading).await.map_err(ConnectFailure::Unreachable)?;
+            self.wait_for_way(until, &reading)
+                .await
+                .map_err(|cause| ConnectFailure::Unreachable { cause })?;
         }
     }
 

@@ -219,10 +219,13 @@ impl Ways {
                 link.close().await;
                 true
             }
-            Ok(Err(ConnectFailure::Locked(_) | ConnectFailure::Unfit(_))) => true,
+            Ok(Err(ConnectFailure::Locked { .. } | ConnectFailure::Unfit { .. })) => true,
             // Why a refusal is no answer: a firewall may refuse for a whole rack.
             Ok(Err(
-                ConnectFailure::Silent(_) | ConnectFailure::Refused(_) | ConnectFailure::Unreachable(_),
+                ConnectFailure::Silent { .. }
+                | ConnectFailure::Refused { .. }
+                | ConnectFailure::Unreachable { .. }
+                | ConnectFailure::Unknown,
             ))
             | Err(_) => false,
         }

@@ -129,7 +129,7 @@ impl Custody {
             if timeout_at(deadline, link.closed()).await.is_err() {
                 let standing = match self.node.system(&*link).await {
                     Ok(system) => Standing::Old(system),
-                    Err(error) => Standing::silent(error.why),
+                    Err(error) => Standing::silent(error.to_string()),
                 };
                 return self.arrive(awaited, Err(standing)).await;
             }
