@@ -12,6 +12,7 @@ use futures::{StreamExt, stream};
 use gpufleet::{
     display::{self, ExecResult, FactsRow},
     engine::{ConnectFailure, Connector, Link, Purpose},
+    hosts::Way,
     interpreter::CachedFiles,
     template::Outside,
 };
@@ -31,7 +32,7 @@ use super::{
     engine,
     environment::Environment,
     error::CommandError,
-    fleet::{Fleet, Login, Way},
+    fleet::{Login, fleet},
     loading::AD_HOC,
     machine::ThisMachine,
     output::Output,
@@ -83,7 +84,7 @@ where
     let outside: Arc<dyn Outside> = Arc::new(CachedFiles::new(sources::Disk).on(machine));
     let login = Login { connection: target.connection, escalation: target.escalation, outside: &outside };
     let way = Way::plain(&inventory, &hosts);
-    let fleet = Fleet::new(&[way], &hosts, &extra_vars, login, holder, environment)?;
+    let fleet = fleet(&[way], &hosts, &extra_vars, login, holder, environment)?;
     let purpose = target.purpose;
     engine::block_on(async {
         let (fleet, act) = (&fleet, &act);

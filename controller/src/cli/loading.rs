@@ -10,7 +10,7 @@ use gpufleet::{
     diagnostic::{Diagnostic, Diagnostics, Span},
     interpreter::{CachedFiles, check_files},
     inventory::Inventory,
-    playbook::{Drain, Known, Order, Play, Program, Reader, TagFilter},
+    playbook::{Known, Order, Play, Program, Reader, TagFilter},
     rollout::Amount,
     template::Dict,
     vault::Keyring,
@@ -128,10 +128,9 @@ pub fn load(
             }
             Some(_) => {}
         }
-        neighbours.push(match play.policy.drain {
-            Drain::None => Vec::new(),
-            _ if limit.is_none() => Vec::new(),
-            _ => {
+        neighbours.push(match limit.is_none() || play.policy.drain.is_none() {
+            true => Vec::new(),
+            false => {
                 let taken: HashSet<&str> = selected.iter().map(String::as_str).collect();
                 select(None)?.into_iter().filter(|host| !taken.contains(host.as_str())).collect()
             }

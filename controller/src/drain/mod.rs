@@ -15,6 +15,7 @@ mod none;
 mod offer;
 mod runner;
 mod scheduler;
+mod setup;
 mod slurm;
 
 use std::{collections::HashMap, time::Duration};
@@ -39,6 +40,7 @@ pub use none::NoDrainer;
 pub use offer::GpuOffer;
 pub use runner::{Call, LocalRunner, Output, RunError, Runner};
 pub use scheduler::{Labelled, NoticePlan, Scheduler};
+pub use setup::{LoginError, Logins, PlayHosts, SetupError, Surroundings, schedulers};
 #[cfg(any(test, feature = "fuzzing"))]
 pub use slurm::read_foreign_text;
 pub use slurm::{Notice, SlurmDrainer, SlurmOptions, is_node_name};

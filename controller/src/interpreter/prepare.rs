@@ -391,7 +391,7 @@ pub(super) fn blob(file: &FileContent) -> (Blob, BlobNeed) {
 
 /// What `assert` and `fail` say has to be text, as in Ansible.
 fn told_in_text(task: &Task, name: &str, value: &Value) -> Result<(), Stop> {
-    if task.kind.name != "assert" || !matches!(name, "msg" | "fail_msg" | "success_msg") {
+    if !task.kind.is::<Assert>() || !matches!(name, "msg" | "fail_msg" | "success_msg") {
         return Ok(());
     }
     let what = match value {

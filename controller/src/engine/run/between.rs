@@ -4,7 +4,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use crate::{
     engine::{host::Slot, run::engine::Engine},
-    event::{NodeState, Verb},
+    event::NodeState,
     interpreter::Given,
     template::Value,
 };
@@ -19,8 +19,7 @@ impl Engine {
         over: bool,
         slots: &HashMap<String, Slot>,
     ) -> Option<String> {
-        // Why not an audit: it changes nothing, and is to tell of everything.
-        let before = play.checked_sub(1).filter(|_| self.options.verb != Verb::Audit)?;
+        let before = play.checked_sub(1).filter(|_| self.options.verb.info().ends_early)?;
         let (before, now) = (self.program.plays.get(before)?, self.program.plays.get(play)?);
         if over {
             return Some(format!(

@@ -205,7 +205,7 @@ impl Engine {
             if stop.is_none() && self.options.verb.writes() {
                 self.tell_who_is_still_drained(index, &stage.slots, recorder).await?;
             }
-            if self.options.verb == Verb::Plan
+            if self.options.verb.info().previews_drains
                 && let Some(scheduler) = self.scheduler(index)
             {
                 let disturbed = forecast(stage.slots.iter(), stage.slots.len()).disturbed;

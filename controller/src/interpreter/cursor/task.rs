@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use gpufleet_protocol::lenient::parse_seconds;
-use gpufleet_protocol::tasks::{Class, RebootWhen};
+use gpufleet_protocol::tasks::{Class, IncludeVars, Meta, RebootWhen};
 use gpufleet_protocol::{Awaiting, Blocker, Change, NodeOp};
 use serde_json::{Map, Value as Json};
 
@@ -304,7 +304,7 @@ impl Cursor {
         }
         let raw = match prepared {
             // Why: as in Ansible, steering the play counts nowhere.
-            Prepared::Skip(_) | Prepared::Unmet(_) if matches!(task.kind.name, "meta") => {
+            Prepared::Skip(_) | Prepared::Unmet(_) if task.kind.is::<Meta>() => {
                 self.frames.pop();
                 return;
             }
@@ -374,7 +374,7 @@ impl Cursor {
             }
             Deed::SetFacts { facts, lasting } => {
                 // Why apart: as in Ansible, what tasks set stands above what files say.
-                let from_files = task.kind.name == "include_vars";
+                let from_files = task.kind.is::<IncludeVars>();
                 let place = if from_files { &mut self.vars.included } else { &mut self.vars.set };
                 let set = Arc::make_mut(place);
                 let sealed = self.sealed.contains(&task.path);

@@ -4,6 +4,7 @@
 
 mod check;
 mod config;
+mod drain;
 mod inventory;
 mod kinds;
 mod playbook;
@@ -35,6 +36,11 @@ fn boolean() -> Json {
 
 fn text() -> Json {
     json!({"type": ["string", "number", "boolean"]})
+}
+
+/// A time to wait: `90`, `90s`, `20m`, `2h`.
+fn duration() -> Json {
+    json!({"anyOf": [{"type": "number"}, {"type": "string", "pattern": "^[0-9]+(\\.[0-9]+)? *[a-zA-Z]*$"}, template()]})
 }
 
 /// One or several.

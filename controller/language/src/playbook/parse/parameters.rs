@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use gpufleet_protocol::tasks::KindInfo;
+use gpufleet_protocol::tasks::{Command, KindInfo, Raw, Reboot, Script, Shell};
 
 use super::task::Inherited;
 use super::values::part;
@@ -63,7 +63,7 @@ impl Parser<'_> {
             }
         }
         let says_how_long = |entry: &Parameter| matches!(&*entry.name, "timeout" | "reboot_timeout");
-        if let Some(seconds) = own.reboot_timeout_s.filter(|_| kind.name == "reboot")
+        if let Some(seconds) = own.reboot_timeout_s.filter(|_| kind.is::<Reboot>())
             && !entries.iter().any(says_how_long)
         {
             entries.push(Parameter {
@@ -108,7 +108,7 @@ impl Parser<'_> {
 
     /// `kind: text`: `key=value` words, free text, or both.
     fn parameter_text(&mut self, kind: &KindInfo, node: &Node, text: &str, entries: &mut Vec<Parameter>) {
-        let runs = matches!(kind.name, "command" | "shell" | "script");
+        let runs = kind.is::<Command>() || kind.is::<Shell>() || kind.is::<Script>();
         let known = |key: &str| {
             if runs {
                 return matches!(
@@ -119,7 +119,7 @@ impl Parser<'_> {
             kind.open_keys || kind.has(key)
         };
         // Why not these: their text is a shell's, with comments and documents in it that quote nothing.
-        if !matches!(kind.name, "shell" | "raw")
+        if !(kind.is::<Shell>() || kind.is::<Raw>())
             && let Some(at) = words::open_quote(text)
         {
             let error = Diagnostic::error("a quote is opened and never closed")
