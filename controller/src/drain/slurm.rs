@@ -22,11 +22,11 @@ use tokio::time::Instant;
 
 use self::parse::{Job, NodeRecord};
 use self::standing::{away, evidence, held_by, is_silent, marks, outage, second_place, shown, standing};
-use super::marker::is_word;
 use super::{
     Activity, Call, Cordon, DrainError, Drainer, Effect, Marker, Outage, Output, Ownership, RebootOrder,
     Runner, Target,
 };
+use crate::engine::is_word;
 
 /// How much of a reason's text follows the marker, in characters.
 const WHY_LENGTH: usize = 300;

@@ -6,7 +6,10 @@ use gpufleet_protocol::{Disruption, Permit};
 use jiff::Timestamp;
 use tokio::sync::oneshot;
 
-use crate::{drain::DrainError, event::What, interpreter::Position, journal::WriteError, rollout::Input};
+use crate::{
+    engine::ports::scheduler::DrainError, event::What, interpreter::Position, journal::WriteError,
+    rollout::Input,
+};
 
 /// From a node's task; `host` is the index in the play.
 pub(crate) enum FromNode {

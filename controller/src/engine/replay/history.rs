@@ -12,7 +12,7 @@ use gpufleet_protocol::facts::Facts;
 use jiff::Timestamp;
 
 use crate::{
-    drain::Marker,
+    engine::ports::scheduler::Marker,
     engine::{
         host::{PendingReboot, Prediction, Resumed, Slot},
         task_report,

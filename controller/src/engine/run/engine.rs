@@ -9,7 +9,8 @@ use gpufleet_protocol::{Disruption, RunEpoch, message::Mode};
 use tokio::sync::mpsc;
 
 use crate::{
-    drain::{Marker, Runner, Scheduler, Target},
+    engine::ports::runner::Runner,
+    engine::ports::scheduler::{Marker, Scheduler, Target},
     engine::{
         error::EngineError,
         fleet::{
