@@ -13,7 +13,7 @@ const ROOMS: [(&str, &[&str]); 9] = [
     ("task_report", &[]),
     ("error", &[]),
     ("host", &["ports", "verdict"]),
-    ("replay", &["host", "verdict", "task_report"]),
+    ("replay", &["host", "ports", "verdict", "task_report"]),
     ("node", &["host", "ports", "verdict", "task_report"]),
     ("fleet", &["node", "host", "ports", "verdict", "error"]),
     ("run", &["fleet", "node", "replay", "host", "ports", "verdict", "error"]),
@@ -194,7 +194,8 @@ fn crate_modules(text: &str) -> BTreeSet<String> {
     let is_part = |letter: char| !(letter.is_alphanumeric() || "_:".contains(letter));
     let elsewhere = code.split(is_part).map(str::to_owned);
     let paths = uses.chain(elsewhere).filter_map(|path| Some(path.strip_prefix("crate::")?.to_owned()));
-    paths.map(|path| path.split("::").next().unwrap_or_default().to_owned()).collect()
+    let first = paths.map(|path| path.split("::").next().unwrap_or_default().to_owned());
+    first.filter(|module| !module.is_empty()).collect()
 }
 
 #[test]

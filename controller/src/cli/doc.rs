@@ -22,7 +22,7 @@ fn pages() -> impl Iterator<Item = (&'static str, &'static str)> {
     kinds.chain([(DRAIN, "How nodes are taken out of service and given back.")])
 }
 
-/// Takes any name, and knows those that shells complete.
+/// Takes any name; lists those that shells complete.
 #[derive(Clone, Debug)]
 pub struct KindName;
 
@@ -115,7 +115,7 @@ pub fn completion(shell: clap_complete::Shell, output: &Output) -> Result<u8, Co
     Ok(0)
 }
 
-/// Names of hosts, groups and runs come from `gpufleet complete`; where it knows none, the words of the command line do.
+/// Names of hosts, groups and runs come from `gpufleet complete`; without any, the words of the command line are offered.
 const BASH_NAMES: &str = r#"
 _gpufleet_names() {
     _gpufleet "$@"

@@ -496,7 +496,7 @@ async fn drive(
         .emit(What::RunFinished(finished(code, summary, &result, request.winds_up)))
         .and_then(|()| recorder.finish())
         .map_err(|error| broke_off(&EngineError::Journal(error), screen))?;
-    // Why: who aborts a run asks for nothing but that no node stays out.
+    // Why: an abort only has to leave no node out of service.
     let was_asked_for = request.winds_up && code == 5 && result.out_of_service.is_empty();
     Ok(if was_asked_for { 0 } else { code })
 }
@@ -542,7 +542,7 @@ fn code_of(result: &RunResult, screen: &Arc<Mutex<Screen>>, request: &Request<'_
     computed_exit_code(&screen.model, ExitRules { ending, fail_on_change: request.fail_on_change })
 }
 
-/// Tells of Ctrl-C and SIGTERM until nobody listens.
+/// Forwards Ctrl-C and SIGTERM until the receiver is gone.
 async fn signals(pressed: mpsc::Sender<()>) {
     use tokio::signal::unix::{SignalKind, signal};
     let (Ok(mut interrupt), Ok(mut terminate), Ok(mut asked)) = (

@@ -1,6 +1,6 @@
 //! The binary's side: arguments, the environment, the terminal, and one file a command.
 //!
-//! Data goes to standard output, everything else to standard error; nobody but [`output`] prints.
+//! Data goes to standard output, everything else to standard error; only [`output`] prints.
 
 mod adhoc;
 mod args;

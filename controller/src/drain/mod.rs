@@ -2,7 +2,7 @@
 //!
 //! Owns a file for each scheduler: Slurm, Kubernetes, command hooks, none; and [`schedulers`], which makes them from what
 //! plays declare. The trait that each implements is the engine's port ([`crate::engine::Drainer`]). Must not know the
-//! engine's states or who asks.
+//! engine's states.
 
 mod command;
 mod kubernetes;
@@ -24,7 +24,7 @@ pub use kubernetes::{ApiClient, Credentials};
 pub use login::LoginRunner;
 pub use none::NoDrainer;
 pub use runner::LocalRunner;
-pub use setup::{LoginError, Logins, PlayHosts, SetupError, Surroundings, schedulers};
+pub use setup::{LoginError, Logins, PlayHosts, Schedulers, SetupError, Surroundings, schedulers};
 #[cfg(any(test, feature = "fuzzing"))]
 pub use slurm::read_foreign_text;
 pub use slurm::{Notice, SlurmDrainer, SlurmOptions, is_node_name};

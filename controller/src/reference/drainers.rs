@@ -23,10 +23,10 @@ pub fn drainers_text() -> String {
 pub fn drainers_markdown() -> String {
     let mut out = String::from(
         "# Drainers\n\n\
-         Made from the registry of drainers; a test keeps this file true (`make reference` rewrites it). The guide to \
-         drains: [Drains](../guide/drains.md).\n\n\
-         `drain` in a play's `rollout` is the word of a drainer, or a mapping of that word to its settings. A duration \
-         is `90s`, `20m` or `2h`; a number alone counts seconds.\n\n\
+         Made from the registry of drainers; a test keeps this file true (`make reference` rewrites it). The guide is\n\
+         [Drains](../guide/drains.md).\n\n\
+         `drain` in a play's `rollout` is the word of a drainer, or a mapping of that word to its settings. A duration is\n\
+         `90s`, `20m` or `2h`; a number alone counts seconds.\n\n\
          | drainer | what it does |\n|---|---|\n",
     );
     for info in DRAINERS {

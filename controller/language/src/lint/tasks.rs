@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use gpufleet_protocol::tasks::{
-    Apt, Class, Command, Dnf, GpuClocks, GpuComputeMode, GpuPersistence, GpuPower, KindInfo, Package, Script,
-    Service, Shell,
+    Apt, Class, Command, Dnf, GpuClocks, GpuComputeMode, GpuPersistence, GpuPower, KindInfo, Meta, Package,
+    Script, Service, Shell,
 };
 
 use super::run::Finding;
@@ -104,8 +104,9 @@ fn check_task(view: &TaskView<'_>, findings: &mut Vec<Finding>) {
     }
     let Some(found) = view.found() else { return };
     let statement = found.name.rsplit('.').next().unwrap_or_default();
-    let names_itself =
-        statement.starts_with("import_") || statement.starts_with("include_") || statement == "meta";
+    let names_itself = statement.starts_with("import_")
+        || statement.starts_with("include_")
+        || found.kind.is_some_and(KindInfo::is::<Meta>);
     if node.get("name").is_none() && !names_itself && found.kind.is_some() {
         findings.push(Finding::new(
             "name-missing",

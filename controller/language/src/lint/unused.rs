@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use gpufleet_protocol::tasks::{KindInfo, Template};
+
 use super::run::Finding;
 use crate::diagnostic::Diagnostic;
 use crate::migration::{Recorder, TaskView};
@@ -26,9 +28,9 @@ pub(super) fn check(
     let mut texts: Vec<String> = trees.values().map(|tree| tree.span.source.text().to_owned()).collect();
     for view in views {
         let Some(found) = view.found() else { continue };
-        let last = found.name.rsplit('.').next().unwrap_or_default();
-        let file = match last {
-            "template" => found.value.get("src"),
+        let is_template_task = found.kind.is_some_and(KindInfo::is::<Template>);
+        let file = match found.name.rsplit('.').next().unwrap_or_default() {
+            _ if is_template_task => found.value.get("src"),
             name if name.starts_with("include_") || name.starts_with("import_") => {
                 Some(found.value.get("file").unwrap_or(found.value))
             }
@@ -36,10 +38,10 @@ pub(super) fn check(
         };
         let Some(file) = file else { continue };
         let Some(name) = file.as_str().filter(|name| !is_template(name)) else {
-            // Why nothing at all: a file that nobody can name may use anything.
+            // Why nothing at all: a file whose name is not known may use anything.
             return;
         };
-        if last != "template" {
+        if !is_template_task {
             continue;
         }
         let directory = view.node.span.file().rsplit_once('/').map_or("", |(directory, _)| directory);

@@ -1,4 +1,4 @@
-//! A drainer for Kubernetes from its declaration, and where a play's cluster is and who we are there.
+//! A drainer for Kubernetes from its declaration, and where a play's cluster is and by which credentials.
 //!
 //! Owns the order in which kubeconfigs are looked for: the one that the play names, `$KUBECONFIG`, `~/.kube/config`, and the
 //! service account of a pod. Must not know how a kubeconfig is read. Invariant: nothing is contacted, and no program is run.
@@ -93,7 +93,7 @@ pub(super) fn made(
 /// The way to the API server of a play.
 ///
 /// # Errors
-/// No kubeconfig, or one that is not there or that nobody can log in by.
+/// No kubeconfig, or one that does not exist or that cannot be used to log in.
 #[cfg(feature = "kubernetes")]
 fn api(
     play: &Play,

@@ -50,6 +50,9 @@ impl Surroundings<'_> {
     }
 }
 
+/// The scheduler of each play; `None` for a play that does not drain.
+pub type Schedulers = Vec<Option<Arc<Scheduler>>>;
+
 /// Why plays have no schedulers.
 #[derive(Debug, thiserror::Error)]
 pub enum SetupError {
@@ -65,7 +68,7 @@ type Prepared<'a> = Box<dyn FnOnce(&mut Logins<'_>) -> Result<Scheduler, LoginEr
 
 /// A drainer as a play declares it.
 trait Declared {
-    /// Renders what has to be rendered; `None` where nobody drains, or where something is wrong, which was reported.
+    /// Renders what has to be rendered; `None` if nothing is drained, or if something is wrong, which was reported.
     fn prepare<'a>(&'a self, rendering: &mut Rendering<'a>, said: &mut Diagnostics) -> Option<Prepared<'a>>;
 }
 
@@ -86,8 +89,7 @@ impl Declared for NoDrain {
     }
 }
 
-/// For each play what drains its nodes; none for a play that drains nobody. Nothing is contacted yet. The diagnostics are
-/// warnings.
+/// Makes the scheduler of each play. Nothing is contacted yet. The diagnostics are warnings.
 ///
 /// # Errors
 /// Templates that fail for a host, two hosts under one name at a scheduler, and login hosts that cannot be used.
@@ -97,7 +99,7 @@ pub fn schedulers(
     contexts: &[Arc<Contexts>],
     surroundings: &Surroundings<'_>,
     logins: &mut Logins<'_>,
-) -> Result<(Vec<Option<Arc<Scheduler>>>, Diagnostics), SetupError> {
+) -> Result<(Schedulers, Diagnostics), SetupError> {
     let mut said = Diagnostics::new();
     let mut prepared = Vec::with_capacity(program.plays.len());
     let plays = program.plays.iter().zip(contexts);

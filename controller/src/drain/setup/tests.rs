@@ -41,7 +41,7 @@ fn home() -> tempfile::TempDir {
     home
 }
 
-type Made = Result<(Vec<Option<Arc<Scheduler>>>, Diagnostics), SetupError>;
+type Made = Result<(Schedulers, Diagnostics), SetupError>;
 
 /// With a way to `login1` alone.
 fn made(program: &Program, hosts: PlayHosts<'_>, contexts: &[Arc<Contexts>]) -> Made {
