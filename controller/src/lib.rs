@@ -9,6 +9,7 @@ pub mod engine;
 pub mod event;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
+pub mod hosts;
 pub mod index;
 pub mod interpreter;
 pub mod journal;

@@ -34,7 +34,7 @@ const ROOMS: Arrows = &[
     ("verdict", &[]),
     ("error", &[]),
     ("host", &["ports", "verdict"]),
-    ("replay", &["host", "verdict"]),
+    ("replay", &["host", "ports", "verdict"]),
     ("node", &["host", "ports", "verdict"]),
     ("fleet", &["node", "host", "ports", "verdict", "error"]),
     ("run", &["fleet", "node", "replay", "host", "ports", "verdict", "error"]),
@@ -294,6 +294,45 @@ fn each_room_of_the_engine_imports_what_lies_below_it() {
     assert!(wrong.is_empty(), "against the arrows of docs/architecture.md:\n{}", wrong.join("\n"));
 }
 
+/// What the engine reaches through its ports alone.
+const BEHIND_PORTS: [&str; 5] = ["cli", "display", "drain", "session", "transport"];
+
+/// Modules of the crate that a file names, its inline tests left out.
+fn crate_modules(text: &str) -> BTreeSet<String> {
+    let text = text.split("\n#[cfg(test)]\nmod tests").next().unwrap();
+    let code: Vec<&str> = text.lines().filter(|line| !line.trim_start().starts_with("//")).collect();
+    let code = format!("\n{}", code.join("\n"));
+    let uses = code.split("\nuse ").skip(1).flat_map(|item| paths_of(item.split_once(';').unwrap().0));
+    let is_part = |letter: char| !(letter.is_alphanumeric() || "_:".contains(letter));
+    let elsewhere = code.split(is_part).map(str::to_owned);
+    let paths = uses.chain(elsewhere).filter_map(|path| Some(path.strip_prefix("crate::")?.to_owned()));
+    let first = paths.map(|path| path.split("::").next().unwrap_or_default().to_owned());
+    first.filter(|module| !module.is_empty()).collect()
+}
+
+#[test]
+fn the_engine_meets_the_world_through_its_ports() {
+    let engine = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/engine");
+    let mut wrong = Vec::new();
+    for file in rust_files(&engine).iter().filter(|file| !file.starts_with(engine.join("tests"))) {
+        let named = crate_modules(&fs::read_to_string(file).unwrap());
+        let behind = BEHIND_PORTS.iter().filter(|module| named.contains(**module));
+        wrong.extend(behind.map(|module| format!("{} imports {module}", file.display())));
+    }
+    assert!(wrong.is_empty(), "go through engine/ports:\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn nothing_but_the_binary_imports_cli() {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let own = |file: &&PathBuf| file.starts_with(source.join("cli")) || **file == source.join("main.rs");
+    for file in rust_files(&source).iter().filter(|file| !own(file)) {
+        let text = fs::read_to_string(file).unwrap();
+        assert!(!crate_modules(&text).contains("cli"), "{} imports cli", file.display());
+        assert!(!text.contains("mod cli;"), "{} has cli as its module", file.display());
+    }
+}
+
 #[test]
 fn each_room_of_the_library_imports_what_lies_below_it() {
     for (place, (room, below)) in HOUSE.iter().enumerate() {
@@ -313,6 +352,9 @@ fn each_room_of_the_library_imports_what_lies_below_it() {
 
 #[test]
 fn a_use_tree_names_its_paths() {
+    let modules = crate_modules("use crate::{a::b, c::{d, e}};\nfn f() { crate::g::h(); }\n");
+    assert_eq!(modules, ["a", "c", "g"].map(str::to_owned).into());
+
     let paths = paths_of("crate::engine::{host::{self, HostState}, node::early_end::EarlyEnd as Why}");
     assert_eq!(
         paths,

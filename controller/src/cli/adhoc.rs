@@ -12,6 +12,7 @@ use futures::{StreamExt, stream};
 use gpufleet::{
     display::{self, ExecResult, FactsRow},
     engine::{ConnectFailure, Connector, Link, Purpose},
+    hosts::Way,
     interpreter::CachedFiles,
     template::Outside,
 };
@@ -31,7 +32,7 @@ use super::{
     engine,
     environment::Environment,
     error::CommandError,
-    fleet::{Fleet, Login, Way},
+    fleet::{Login, fleet},
     loading::AD_HOC,
     machine::ThisMachine,
     output::Output,
@@ -83,7 +84,7 @@ where
     let outside: Arc<dyn Outside> = Arc::new(CachedFiles::new(sources::Disk).on(machine));
     let login = Login { connection: target.connection, escalation: target.escalation, outside: &outside };
     let way = Way::plain(&inventory, &hosts);
-    let fleet = Fleet::new(&[way], &hosts, &extra_vars, login, holder, environment)?;
+    let fleet = fleet(&[way], &hosts, &extra_vars, login, holder, environment)?;
     let purpose = target.purpose;
     engine::block_on(async {
         let (fleet, act) = (&fleet, &act);
@@ -164,7 +165,7 @@ pub fn facts(args: FactsArgs, environment: &Environment, output: &Output) -> Res
         }
     })?;
     let unreachable = read.iter().any(|(_, facts): &(String, Result<Facts, String>)| facts.is_err());
-    // Why a failure: the GPUs are there, and nobody knows how they are.
+    // Why a failure: the GPUs exist, and their state is unknown.
     let unknown = |facts: &Facts| {
         use gpufleet_protocol::facts::GpuSystemState::{Crashed, Failed, Hung, NoWorker, VersionMismatch};
         matches!(
@@ -229,7 +230,7 @@ pub fn exec(args: ExecArgs, environment: &Environment, output: &Output) -> Resul
         inventory: &args.inventory,
         connection: &args.connection,
         escalation: &args.escalation,
-        // Why as a writer: nobody can tell what a program changes, and two controllers never work on one node.
+        // Why as a writer: a program may change anything, and two controllers never work on one node.
         purpose: Purpose { writes: true, r#become: args.escalation.r#become, ..Purpose::default() },
     };
     let run = match args.shell {
@@ -312,7 +313,7 @@ fn for_a_shell(words: &[String], went_wrong: bool) -> Option<&str> {
     })
 }
 
-/// `exec -m KIND -a ARGS`: a run of one task, with everything that runs have: a journal, permits, resume.
+/// `exec -m KIND -a ARGS`: a run of one task, with a journal, permits and resume like any run.
 fn exec_task(args: ExecArgs, environment: &Environment, output: &Output) -> Result<u8, CommandError> {
     let kind = args.module_name.as_deref().unwrap_or("command");
     // Why: nothing that one node does decides whether another one is asked; only what disturbs is bounded.

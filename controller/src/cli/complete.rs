@@ -1,7 +1,7 @@
 //! `complete`, which the scripts of `completion` call: names of hosts, groups and runs for the word that is being typed.
 //!
 //! Owns which of them a word may be, judged by the command line that clap knows, and nothing of shells. It runs no
-//! inventory script, asks for no password, and gives up after a moment: somebody waits with a finger on a key.
+//! inventory script, asks for no password, and gives up after a short time, because a person waits for it.
 
 use std::{collections::BTreeSet, sync::mpsc, thread, time::Duration};
 
@@ -116,7 +116,7 @@ fn known_in_time(sources: Vec<String>, names: Names) -> BTreeSet<String> {
             Names::Group => groups.collect(),
             Names::Pattern | Names::Run => hosts.chain(groups).collect(),
         };
-        // Why no error: nobody waits any more.
+        // Why no error: the caller gave up.
         let _ = sender.send(found);
     });
     receiver.recv_timeout(PATIENCE).unwrap_or_default()

@@ -43,7 +43,7 @@ struct Found {
 }
 
 /// # Errors
-/// A file that cannot be read, or that somebody else could have written.
+/// A file that cannot be read, or that someone else could have written.
 fn read(path: PathBuf, warnings: &mut Vec<String>) -> Result<Found, CommandError> {
     let shown = path.display().to_string();
     let mut trust = Trust::of_this_process();
@@ -60,7 +60,7 @@ impl Configuration {
     /// Reads what holds here. `named` is `--config`.
     ///
     /// # Errors
-    /// A file that is named and not there, and everything in the files that is not understood.
+    /// A file that is named and does not exist, and whatever in the files is not understood.
     pub fn load(named: Option<&Path>, environment: &Environment) -> Result<Self, CommandError> {
         let variables = &environment.settings;
         let variable = |name: &str| {
@@ -74,7 +74,7 @@ impl Configuration {
             if !path.exists() {
                 return None;
             }
-            // Why: anybody could have put it there, and it decides whom we connect to and as whom.
+            // Why: anyone could have put it there, and it decides where we connect to and as which user.
             if let Some(open) = trust.open(&path, Care::Shared) {
                 warnings.push(format!("{name} is not read, because others could have written it: {open}"));
                 return None;
@@ -188,7 +188,7 @@ impl Configuration {
         }
     }
 
-    /// For whom `vault` encrypts, where the command line names nobody.
+    /// For whom `vault` encrypts unless the command line says so.
     fn recipients(&self, recipients: &mut AgeRecipients) {
         if recipients.is_empty() {
             self.paths(&mut recipients.recipients_file, "vault_recipients");
@@ -224,7 +224,7 @@ impl Configuration {
     }
 
     fn connection(&self, connection: &mut Connection) {
-        // Why: on this machine itself nobody logs in.
+        // Why: there is no login on this machine itself.
         if connection.kind == Some(ConnectionKind::Local) {
             return;
         }

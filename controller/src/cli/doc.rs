@@ -13,7 +13,16 @@ use super::{
     output::Output,
 };
 
-/// Takes any name, and knows those that shells complete.
+/// The page about drainers, beside those of kinds.
+const DRAIN: &str = "drain";
+
+/// Every page of `gpufleet doc`, with its summary.
+fn pages() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let kinds = tasks::KINDS.iter().map(|kind| (kind.name, kind.summary));
+    kinds.chain([(DRAIN, "How nodes are taken out of service and given back.")])
+}
+
+/// Takes any name; lists those that shells complete.
 #[derive(Clone, Debug)]
 pub struct KindName;
 
@@ -30,7 +39,7 @@ impl clap::builder::TypedValueParser for KindName {
     }
 
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
-        Some(Box::new(tasks::KINDS.iter().map(|kind| PossibleValue::new(kind.name).help(kind.summary))))
+        Some(Box::new(pages().map(|(name, summary)| PossibleValue::new(name).help(summary))))
     }
 }
 
@@ -39,8 +48,12 @@ pub fn doc(args: &DocArgs, output: &Output) -> Result<u8, CommandError> {
         output.data(&if args.all { reference::kinds_markdown() } else { reference::kinds_list() })?;
         return Ok(0);
     };
+    if name == DRAIN {
+        output.data(&reference::drainers_text())?;
+        return Ok(0);
+    }
     let Some(kind) = tasks::find(name) else {
-        let known = tasks::KINDS.iter().map(|kind| kind.name);
+        let known = tasks::KINDS.iter().map(|kind| kind.name).chain([DRAIN]);
         let error = CommandError::user(format!("no task kind `{name}`"));
         return Err(match diagnostic::suggest(name, known) {
             Some(close) => error.hint(format!("did you mean `{close}`?")),
@@ -102,7 +115,7 @@ pub fn completion(shell: clap_complete::Shell, output: &Output) -> Result<u8, Co
     Ok(0)
 }
 
-/// Names of hosts, groups and runs come from `gpufleet complete`; where it knows none, the words of the command line do.
+/// Names of hosts, groups and runs come from `gpufleet complete`; without any, the words of the command line are offered.
 const BASH_NAMES: &str = r#"
 _gpufleet_names() {
     _gpufleet "$@"
@@ -176,13 +189,12 @@ fn completions(shell: clap_complete::Shell) -> String {
     if shell == clap_complete::Shell::Fish {
         // Why: for fish, clap leaves out the words that stand without an option.
         let schemas = SchemaName::value_variants().iter().filter_map(|name| name.to_possible_value());
-        let words = tasks::KINDS
-            .iter()
-            .map(|kind| ("doc", kind.name.to_owned(), kind.summary.to_owned()))
-            .chain(schemas.map(|name| {
+        let words = pages().map(|(name, summary)| ("doc", name.to_owned(), summary.to_owned())).chain(
+            schemas.map(|name| {
                 let help = name.get_help().map(ToString::to_string).unwrap_or_default();
                 ("schema", name.get_name().to_owned(), help)
-            }));
+            }),
+        );
         for (command, word, help) in words {
             let help = help.replace('\\', "\\\\").replace('\'', "\\'");
             text.push_str(&format!(

@@ -9,30 +9,31 @@ use std::{
 
 use gpufleet::{
     display::{self, AnsibleLines, PlanView},
-    drain::{LocalRunner, Marker, Scheduler},
+    drain::{self, LocalRunner, Logins, Marker, PlayHosts, Scheduler, Surroundings},
     engine::{
         Engine, EngineError, Options, Overrules, PlayInputs, Recorder, Refusal, ResultsBudget,
         RolloutOptions, RunHistory, RunResult, Sink, Stepper, Stop, TaskOptions, finished,
     },
-    event::{EVENT_VERSION, RunStarted, Verb, What},
+    event::{EVENT_VERSION, ResultScreen, RunStarted, Verb, What},
+    hosts::{self, Contexts, KnownToAll, ways},
     interpreter::CachedFiles,
     journal::{self, Journal, Record, RunDir, RunId},
     playbook::Overrides,
     report::{self, Ending, ExitRules, Timing, computed_exit_code},
     rollout::Amount,
+    session::Fleet,
     template::Outside,
 };
 use gpufleet_protocol::RunEpoch;
 use tokio::sync::mpsc;
 
 use super::{
-    args::{AuditArgs, Connection, Documents, Format, PlanArgs, PlaybookSource, RunArgs},
+    args::{AuditArgs, Connection, ConnectionKind, Documents, Format, PlanArgs, PlaybookSource, RunArgs},
     command_line::command_line,
-    contexts::{Contexts, Shared, contexts},
     environment::Environment,
     error::CommandError,
     experience,
-    fleet::{Fleet, Login, Way},
+    fleet::{Login, fleet},
     history,
     inputs::Inputs,
     late_files::LateFiles,
@@ -42,7 +43,6 @@ use super::{
     output::Output,
     prompt::{Question, Steps},
     resume,
-    schedulers::{PlayHosts, logins, schedulers},
     sinks::{AdHocView, AnsibleSink, AnswersSink, LinesSink, Screen, ScreenSink},
     sources, trust,
 };
@@ -256,70 +256,56 @@ impl Reach {
         output: &Output,
     ) -> Result<Self, CommandError> {
         let mut reached = loaded.hosts.clone();
-        reached.extend(logins(&loaded.program).map(str::to_owned));
+        let drains = loaded.program.plays.iter().map(|play| &play.policy.drain);
+        reached.extend(drains.filter_map(|drain| Some(drain.login()?.host.clone())));
         reached.extend(delegates(loaded)?);
         let escalation = &request.source.escalation;
         let login = Login { connection: request.connection, escalation, outside };
-        let (ways, logins) = ways(loaded, &reached);
-        let fleet = Fleet::new(&ways, &reached, &loaded.extra, login, holder, environment)?;
+        let plays = loaded.program.plays.iter().zip(&loaded.of_plays).zip(&loaded.play_hosts);
+        let plays = plays.map(|((play, inventory), hosts)| (&**play, &**inventory, hosts.as_slice()));
+        let (ways, logins) = ways(&loaded.inventory, &reached, plays);
+        let fleet = fleet(&ways, &reached, &loaded.extra, login, holder, environment)?;
         let known: BTreeSet<&String> = loaded.hosts.iter().collect();
         let beside: BTreeSet<&String> =
             loaded.neighbours.iter().flatten().filter(|host| !known.contains(host)).collect();
         let hosts: Vec<String> = loaded.hosts.iter().chain(beside).cloned().collect();
-        let mut of_plays: Vec<Arc<Contexts>> = Vec::with_capacity(loaded.of_plays.len());
+        let mut contexts: Vec<Arc<Contexts>> = Vec::with_capacity(loaded.of_plays.len());
         for inventory in &loaded.of_plays {
-            let same = loaded.of_plays.iter().zip(&of_plays).find(|(other, _)| Arc::ptr_eq(other, inventory));
+            let same = loaded.of_plays.iter().zip(&contexts).find(|(other, _)| Arc::ptr_eq(other, inventory));
             if let Some(known) = same.map(|(_, known)| Arc::clone(known)) {
-                of_plays.push(known);
+                contexts.push(known);
                 continue;
             }
-            let shared = Shared {
+            let to_all = KnownToAll {
                 inventory,
                 program: &loaded.program,
                 extra: &loaded.extra,
                 become_default: escalation.r#become,
                 become_user: escalation.become_user.as_deref(),
                 verbosity: output.verbose,
-                connection: request.connection,
+                forks: request.connection.forks(),
+                local: request.connection.kind == Some(ConnectionKind::Local),
+                user: request.connection.user.as_deref(),
                 limit: request.source.inventory.limit.as_deref(),
-                sources: request.source.inventory.inventory.clone(),
+                sources: &request.source.inventory.inventory,
             };
-            of_plays.push(Arc::new(contexts(&shared, &hosts)));
+            contexts.push(Arc::new(hosts::contexts(&to_all, &hosts)));
         }
-        let contexts = of_plays;
         let hosts = PlayHosts { taking_part: &loaded.play_hosts, beside: &loaded.neighbours };
-        let forced = request.overrules.force;
-        let schedulers = schedulers(&loaded.program, hosts, &contexts, &fleet, environment, output, forced)?;
+        let surroundings = Surroundings {
+            home: environment.home.as_deref(),
+            variables: &environment.settings,
+            forced: request.overrules.force,
+        };
+        let mut by_login = Logins::new(fleet.connector(), |host| fleet.targets().of(host, 0, false));
+        let (schedulers, warnings) =
+            drain::schedulers(&loaded.program, hosts, &contexts, &surroundings, &mut by_login)?;
+        drop(by_login);
+        if !warnings.is_empty() {
+            output.diagnostics(&warnings);
+        }
         Ok(Self { fleet, contexts, logins, schedulers })
     }
-}
-
-/// The ways in which plays log in, the inventory's own first, and which is each play's.
-fn ways<'a>(loaded: &'a Loaded, reached: &'a [String]) -> (Vec<Way<'a>>, Vec<u16>) {
-    let mut ways = vec![Way::plain(&loaded.inventory, reached)];
-    let mut logins = Vec::with_capacity(loaded.program.plays.len());
-    for ((play, inventory), hosts) in
-        loaded.program.plays.iter().zip(&loaded.of_plays).zip(&loaded.play_hosts)
-    {
-        let own = play.says_how_to_connect().then_some(&**play);
-        let same = |way: &Way<'_>| {
-            std::ptr::eq(way.inventory, &**inventory)
-                && match (way.play, own) {
-                    (None, None) => true,
-                    (Some(one), Some(other)) => one.connects_as(other),
-                    _ => false,
-                }
-        };
-        let number = ways.iter().position(same).unwrap_or_else(|| {
-            ways.push(Way { inventory, needed: BTreeSet::new(), play: own });
-            ways.len() - 1
-        });
-        if let Some(way) = ways.get_mut(number) {
-            way.needed.extend(hosts.iter().map(String::as_str));
-        }
-        logins.push(u16::try_from(number).unwrap_or_default());
-    }
-    (ways, logins)
 }
 
 /// Loads what the request names and carries it out.
@@ -373,11 +359,9 @@ pub fn carry_out(
             (started, Vec::new())
         }
     };
-    let durations = match request.verb {
-        Verb::Run | Verb::Plan => {
-            experience::learned(&loaded.program, &request.overrides, &environment.state_dir, &run)
-        }
-        Verb::Audit => Vec::new(),
+    let durations = match request.verb.info().uses_learned_durations {
+        true => experience::learned(&loaded.program, &request.overrides, &environment.state_dir, &run),
+        false => Vec::new(),
     };
     let people = request.format() == Format::Human && request.ad_hoc.is_none();
     // Why no live display with questions: it would draw over them.
@@ -520,7 +504,7 @@ async fn drive(
         .emit(What::RunFinished(finished(code, summary, &result, request.winds_up)))
         .and_then(|()| recorder.finish())
         .map_err(|error| broke_off(&EngineError::Journal(error), screen))?;
-    // Why: who aborts a run asks for nothing but that no node stays out.
+    // Why: an abort only has to leave no node out of service.
     let was_asked_for = request.winds_up && code == 5 && result.out_of_service.is_empty();
     Ok(if was_asked_for { 0 } else { code })
 }
@@ -566,7 +550,7 @@ fn code_of(result: &RunResult, screen: &Arc<Mutex<Screen>>, request: &Request<'_
     computed_exit_code(&screen.model, ExitRules { ending, fail_on_change: request.fail_on_change })
 }
 
-/// Tells of Ctrl-C and SIGTERM until nobody listens.
+/// Forwards Ctrl-C and SIGTERM until the receiver is gone.
 async fn signals(pressed: mpsc::Sender<()>) {
     use tokio::signal::unix::{SignalKind, signal};
     let (Ok(mut interrupt), Ok(mut terminate), Ok(mut asked)) = (
@@ -629,19 +613,16 @@ fn finish(
             output.status(display::ending_lines(model, Some(&path), &output.status_style).trim_end());
         }
         Format::Human => {
-            let text = match (request.node.and_then(|node| model.node(node)), request.verb) {
-                (Some(node), _) => display::node_screen(node, &output.style),
-                (None, Verb::Plan) => {
-                    let view = if request.diff { PlanView::Diff } else { PlanView::Summary };
-                    display::plan_screen(model, view, &output.style)
-                }
-                (None, Verb::Run | Verb::Audit) => history::screen(model, output),
+            let view = if request.diff { PlanView::Diff } else { PlanView::Summary };
+            let text = match request.node.and_then(|node| model.node(node)) {
+                Some(node) => display::node_screen(node, &output.style),
+                None => history::screen(model, view, output),
             };
             output.data(&text)?;
-            if request.verb == Verb::Run && request.diff {
-                output.data(&display::changes_screen(model, &output.style))?;
-            }
-            if request.verb != Verb::Plan {
+            if request.verb.info().screen != ResultScreen::Plan {
+                if request.diff {
+                    output.data(&display::changes_screen(model, &output.style))?;
+                }
                 let path = dir.report_html().display().to_string();
                 output.data(&display::ending_lines(model, Some(&path), &output.style))?;
             }

@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-use gpufleet::diagnostic::Diagnostics;
+use gpufleet::{diagnostic::Diagnostics, drain::SetupError, hosts::ReachError};
 
 /// Why a command ended before it could do its work.
 #[derive(Debug)]
@@ -40,6 +40,13 @@ impl CommandError {
         self
     }
 
+    fn hints(self, hint: Option<&str>) -> Self {
+        match hint {
+            Some(hint) => self.hint(hint),
+            None => self,
+        }
+    }
+
     /// Nothing was touched in any of these cases.
     pub const fn exit_code(&self) -> u8 {
         match self {
@@ -53,6 +60,24 @@ impl CommandError {
 impl From<Diagnostics> for CommandError {
     fn from(diagnostics: Diagnostics) -> Self {
         Self::Input(diagnostics)
+    }
+}
+
+impl From<ReachError> for CommandError {
+    fn from(error: ReachError) -> Self {
+        match error {
+            ReachError::Input(diagnostics) => Self::Input(diagnostics),
+            error => Self::user(&error).hints(error.hint()),
+        }
+    }
+}
+
+impl From<SetupError> for CommandError {
+    fn from(error: SetupError) -> Self {
+        match error {
+            SetupError::Input(diagnostics) => Self::Input(diagnostics),
+            SetupError::Login(error) => Self::user(&error).hints(error.hint()),
+        }
     }
 }
 

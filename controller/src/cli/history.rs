@@ -3,8 +3,8 @@
 use std::fs;
 
 use gpufleet::{
-    display::{self, JsonLines, RunRow},
-    event::Verb,
+    display::{self, JsonLines, PlanView, RunRow},
+    event::ResultScreen,
     journal::{JournalError, RunDir, list_runs, process_of, read_events, resolve_run},
     report::{HTML, JSON, NOT_OVER, Renderer, RunModel, Standing},
 };
@@ -89,7 +89,9 @@ pub fn report(args: &ReportArgs, environment: &Environment, output: &Output) -> 
         return Ok(code);
     }
     let text = match args.format {
-        ReportFormat::Human => display::not_over(&model, &output.style) + &screen(&model, output),
+        ReportFormat::Human => {
+            display::not_over(&model, &output.style) + &screen(&model, PlanView::Summary, output)
+        }
         ReportFormat::Jsonl => {
             let mut lines = JsonLines::new(Vec::new());
             events.iter().try_for_each(|event| lines.event(event))?;
@@ -106,10 +108,10 @@ pub fn report(args: &ReportArgs, environment: &Environment, output: &Output) -> 
     Ok(code)
 }
 
-/// What a finished run shows, by its verb.
-pub fn screen(model: &RunModel, output: &Output) -> String {
-    match model.verb() {
-        Verb::Run => {
+/// What a finished run shows, by its verb; a plan in this view.
+pub fn screen(model: &RunModel, view: PlanView, output: &Output) -> String {
+    match model.verb().info().screen {
+        ResultScreen::Recap => {
             let mut text = display::recap(model, &output.style);
             for node in display::explained(model) {
                 text.push_str(&display::held_screen(model, node, &output.style));
@@ -117,7 +119,7 @@ pub fn screen(model: &RunModel, output: &Output) -> String {
             text.push_str(&display::failures(model, &output.style));
             text
         }
-        Verb::Plan => display::plan_screen(model, display::PlanView::Summary, &output.style),
-        Verb::Audit => display::audit_screen(model, &output.style),
+        ResultScreen::Plan => display::plan_screen(model, view, &output.style),
+        ResultScreen::Audit => display::audit_screen(model, &output.style),
     }
 }

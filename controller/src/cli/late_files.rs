@@ -1,4 +1,4 @@
-//! Files of tasks that nobody could name before the run, read when it first asks for them.
+//! Files of tasks whose names only the run tells, read when it first asks for them.
 //!
 //! Owns the copies that make a resumed run find what the first one found, what was not there included. Invariant: what
 //! is given was kept before.

@@ -1,4 +1,4 @@
-//! From a command line to everything that a run needs to know before it contacts a node.
+//! From a command line to all that a run needs to know before it contacts a node.
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
@@ -10,7 +10,7 @@ use gpufleet::{
     diagnostic::{Diagnostic, Diagnostics, Span},
     interpreter::{CachedFiles, check_files},
     inventory::Inventory,
-    playbook::{Drain, Known, Order, Play, Program, Reader, TagFilter},
+    playbook::{Known, Order, Play, Program, Reader, TagFilter},
     rollout::Amount,
     template::Dict,
     vault::Keyring,
@@ -62,7 +62,7 @@ pub fn load(
     let names: Vec<String> = source.playbooks.iter().map(|path| path.display().to_string()).collect();
     let extra_dict = Arc::new(Dict::trusted(&extra));
     let read = || program(source, &names, &keyring, &extra_dict, environment);
-    // Why not always: mistakes in the inventory are told first.
+    // Why not always: mistakes in the inventory are reported first.
     let (program, only_here) = match sources::has_inventory(&source.inventory) {
         true => (None, false),
         false => {
@@ -103,7 +103,7 @@ pub fn load(
             let hosts = inventory.select_parts(&parts, limit)?;
             Ok(hosts.iter().map(ToString::to_string).collect())
         };
-        // Why: nobody is contacted for a play of which nothing is left.
+        // Why: no node is contacted for a play of which nothing is left.
         let is_over = source.choice.start_at_task.is_some() && play.sections.is_empty();
         let mut selected: Vec<String> = match is_over {
             true => Vec::new(),
@@ -128,10 +128,9 @@ pub fn load(
             }
             Some(_) => {}
         }
-        neighbours.push(match play.policy.drain {
-            Drain::None => Vec::new(),
-            _ if limit.is_none() => Vec::new(),
-            _ => {
+        neighbours.push(match limit.is_none() || play.policy.drain.is_none() {
+            true => Vec::new(),
+            false => {
                 let taken: HashSet<&str> = selected.iter().map(String::as_str).collect();
                 select(None)?.into_iter().filter(|host| !taken.contains(host.as_str())).collect()
             }
@@ -239,7 +238,7 @@ impl Reader for AdHocOrDisk<'_> {
     }
 }
 
-/// Hosts that may do tasks for others; where only a host's variables tell, anybody may.
+/// Hosts that may do tasks for others; if only a host's variables tell, any host may.
 pub fn delegates(loaded: &Loaded) -> Result<Vec<String>, CommandError> {
     let (mut found, mut anybody) = (BTreeSet::new(), false);
     for task in loaded.program.plays.iter().flat_map(|play| play.tasks()) {
@@ -309,8 +308,8 @@ pub fn chosen(program: &Program, choice: &TaskChoice) -> Result<Program, Command
     Ok(chosen)
 }
 
-/// Tags that no task has would leave everything out, and nothing out of order is found where nothing is looked at. A word
-/// beside others, or one to skip, is only told: one command line may serve several playbooks.
+/// Refuses tags that no task has: the run would look at nothing and find nothing wrong. Such a tag beside others, or one to
+/// skip, is only a warning, because one command line may serve several playbooks.
 fn check_tags(program: &Program, choice: &TaskChoice, output: &Output) -> Result<(), CommandError> {
     let tags: BTreeSet<&str> = program
         .plays

@@ -1,15 +1,13 @@
 //! The binary's side: arguments, the environment, the terminal, and one file a command.
 //!
-//! Data goes to standard output, everything else to standard error; nobody but [`output`] prints.
+//! Data goes to standard output, everything else to standard error; only [`output`] prints.
 
 mod adhoc;
 mod args;
 mod check;
-mod clusters;
 mod command_line;
 mod complete;
 mod configuration;
-mod contexts;
 mod doc;
 mod engine;
 mod environment;
@@ -28,7 +26,6 @@ mod memory;
 mod output;
 mod prompt;
 mod resume;
-mod schedulers;
 mod secret_files;
 mod sinks;
 mod sources;

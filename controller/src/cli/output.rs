@@ -135,7 +135,7 @@ fn apart(message: &str) -> String {
 
 /// Shows what clap has to say: help goes to standard output with code 0, a wrong command line is code 1.
 pub fn usage(error: &clap::Error) -> u8 {
-    // Why no error: nobody is left to be told.
+    // Why no error: there is no one left to report it to.
     let _ = error.print();
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => 0,

@@ -81,7 +81,7 @@ async fn asked<T: Send + 'static>(
     let (answers, answer) = mpsc::channel();
     let _withdrawn = Withdraws(answers.clone());
     let wait = move || {
-        // Why a thread of its own: nobody can take a read of a terminal back, and the process ends without it.
+        // Why a thread of its own: a read of a terminal cannot be cancelled, and the process ends without it.
         std::thread::spawn(move || answers.send(Some(question())));
         answer.recv().ok().flatten()
     };

@@ -113,7 +113,7 @@ pub fn resume(args: &ResumeArgs, environment: &Environment, output: &Output) -> 
 /// The newest run that can be gone on with.
 ///
 /// # Errors
-/// There is none, and one is at work, or cannot be read: whether that one is unfinished nobody can tell.
+/// There is none, or one is at work, or one cannot be read and may be unfinished.
 fn unfinished(mut runs: Runs, output: &Output) -> Result<Option<RunSummary>, CommandError> {
     if let Some(place) = runs.readable.iter().position(RunSummary::is_unfinished) {
         name_unreadable(&runs, output);

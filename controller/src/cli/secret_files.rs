@@ -12,7 +12,7 @@ use super::{
 /// What a file holds, or prints where it is a program.
 ///
 /// # Errors
-/// A file that cannot be read or that somebody else could have written, a program that fails; `what` is what is wanted of it, in words.
+/// A file that cannot be read or that someone else could have written, and a program that fails; `what` says what is wanted of it.
 pub fn content(path: &Path, what: &str, arguments: &[&str]) -> Result<Zeroizing<Vec<u8>>, CommandError> {
     let shown = path.display();
     let unreadable =

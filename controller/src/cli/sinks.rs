@@ -20,7 +20,7 @@ use super::environment::stderr_width;
 /// The model of the run and the live display of it.
 pub struct Screen {
     pub model: RunModel,
-    /// How long tasks took, where somebody wants to know.
+    /// How long tasks took, if that was asked for.
     pub timing: Option<Timing>,
     progress: Option<Progress>,
 }
@@ -64,7 +64,7 @@ impl Screen {
     }
 }
 
-/// The screen, once nobody is asked anything on it.
+/// The screen, once no question is open on it.
 fn held(screen: &Mutex<Screen>) -> MutexGuard<'_, Screen> {
     use tokio::runtime::{Handle, RuntimeFlavor};
     let wait = || screen.lock().unwrap_or_else(PoisonError::into_inner);

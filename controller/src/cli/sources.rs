@@ -35,7 +35,7 @@ const DEFAULTS: [&str; 2] = ["inventory", "/etc/gpufleet/inventory"];
 #[derive(Default)]
 pub struct Around {
     pub playbook_dir: Option<PathBuf>,
-    /// Whether nobody named that folder.
+    /// Whether that folder is a default.
     pub implied: bool,
     pub extra_vars: Map<String, Value>,
     pub keyring: Arc<Keyring>,
@@ -200,7 +200,7 @@ impl Reader for Disk {
 
     fn read_regular(&self, path: &str, most: u64) -> std::io::Result<Vec<u8>> {
         use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
-        // Why: a named pipe that nobody writes to would never open.
+        // Why: a named pipe without a writer would never open.
         let flags = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or_default();
         let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(path)?;
         let kind = file.metadata()?.file_type();

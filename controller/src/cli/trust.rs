@@ -25,11 +25,11 @@ const MAX_DEPTH: usize = 16;
 pub enum Care {
     /// It does not: of folders above a file, and of what a team shares where it is told apart.
     Shared,
-    /// It does, unless nobody else is in the group.
+    /// It does, unless no one else is in the group.
     Private,
 }
 
-/// How somebody else can change a file.
+/// How someone else can change a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum How {
     Owner(u32),
@@ -82,7 +82,7 @@ fn fields(line: &str) -> Option<[&str; 4]> {
     Some([fields.next()?, fields.next()?, fields.next()?, fields.next()?])
 }
 
-/// What somebody else can change: a file, or a folder above it in which it can be replaced.
+/// What someone else can change: a file, or a folder above it in which it can be replaced.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Open {
     path: PathBuf,
@@ -137,7 +137,7 @@ impl Trust {
         }
     }
 
-    /// What lets somebody else change the file or folder, or put another one in its place; `None` where nothing does,
+    /// What lets someone else change the file or folder, or put another one in its place; `None` where nothing does,
     /// or where it is not there.
     pub fn open(&mut self, path: &Path, care: Care) -> Option<Open> {
         // Why these alone: a terminal or the pipe of `<(pass show vault)` is nothing that lies anywhere.
@@ -150,7 +150,7 @@ impl Trust {
 
     /// The same for what is yet to be made: the nearest folder above that is there counts.
     fn open_or_above(&mut self, path: &Path, care: Care) -> Option<Open> {
-        // Why an error is one: `None` would say that nobody else can write there.
+        // Why an error is one: `None` would say that no one else can write there.
         let Ok(path) = std::path::absolute(path) else {
             return Some(Open { path: path.to_owned(), how: How::Unknown });
         };
@@ -174,7 +174,7 @@ impl Trust {
         let open = match (link, last) {
             (Some(data), _) => Some(Open { path: path.to_owned(), how: How::Owner(data.uid()) }),
             (None, true) => None,
-            // Why shared: who may write to a folder far above is a matter of the machine, not of this file.
+            // Why shared: write access to a folder far above is a matter of the machine, not of this file.
             (None, false) => {
                 let care = if care == Care::Private { Care::Shared } else { care };
                 fs::metadata(path).ok().and_then(|data| self.judge(path, &data, care, true))
@@ -186,7 +186,7 @@ impl Trust {
 
     fn judge(&self, path: &Path, data: &fs::Metadata, care: Care, folder: bool) -> Option<Open> {
         let mode = data.mode() & 0o7777;
-        // Why: in a folder with the sticky bit nobody replaces another one's files.
+        // Why: in a folder with the sticky bit no one can replace another user's files.
         let sticky = folder && mode & 0o1000 != 0;
         let how = if self.is_other(data.uid()) {
             How::Owner(data.uid())
@@ -205,7 +205,7 @@ impl Trust {
         uid != self.uid && uid != 0 && !is_caller
     }
 
-    /// Whether nobody else is in a group, as far as this machine's files tell.
+    /// Whether no one else is in a group, as far as this machine's files tell.
     fn is_own_group(&self, gid: u32) -> bool {
         let users = self.accounts.users();
         let primary: Vec<u32> = users.iter().filter(|user| user.gid == gid).map(|user| user.uid).collect();
@@ -218,7 +218,7 @@ impl Trust {
         !primary.is_empty() || !members.is_empty() || gid == self.gid || is_us(name)
     }
 
-    /// Refuses a file that somebody else could have written. `what` is what is read from it.
+    /// Refuses a file that someone else could have written. `what` is what is read from it.
     ///
     /// # Errors
     /// Somebody else could have written it.
@@ -251,7 +251,7 @@ fn refusal(path: &Path, what: &str, open: &Open) -> CommandError {
     error.hint(format!("look at what it says, then `{}`", open.remedy()))
 }
 
-/// A warning that names the files among these which somebody else can change; `None` where there are none.
+/// A warning that names the files among these which someone else can change; `None` where there are none.
 pub fn warning<'a>(trust: &mut Trust, paths: impl IntoIterator<Item = &'a Path>) -> Option<String> {
     let mut found: Vec<Open> = Vec::new();
     for path in paths {
@@ -296,7 +296,7 @@ pub fn variable_files(folder: &Path, files: &mut Vec<PathBuf>) {
 }
 
 fn below(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) {
-    // Why the folder too: whoever may write to it adds files.
+    // Why the folder too: write access to it is enough to add files.
     files.push(folder.to_owned());
     let entries: io::Result<Vec<_>> = fs::read_dir(folder).and_then(Iterator::collect);
     for entry in entries.unwrap_or_default() {

@@ -94,7 +94,7 @@ pub fn edit(args: &VaultEditArgs, environment: &Environment, output: &Output) ->
         let bytes = read(file)?;
         let plain = opened(file, &bytes, &keyring)?;
         let text = encrypted_text(&bytes).unwrap_or_default();
-        // Why before the editor: what somebody wrote must not be lost for want of a recipient.
+        // Why before the editor: a person's text must not be lost because a recipient is missing.
         let sealer = age_again(file, &text, args, &keyring)?;
         let written = edited(file, &plain, environment)?;
         if *written == *plain {

@@ -14,12 +14,12 @@ use super::{
 /// The passwords that the options name, in the order in which they are tried.
 ///
 /// # Errors
-/// Files that cannot be read, programs that fail, empty passwords, and nobody to ask.
+/// Files that cannot be read, programs that fail, empty passwords, and no terminal to ask on.
 pub fn keyring(source: &VaultSource, environment: &Environment) -> Result<Arc<Keyring>, CommandError> {
     read(source, &|text| asked(text, environment))
 }
 
-/// The same to encrypt with: who is asked answers twice, because nothing else would find a slip.
+/// The same to encrypt with: a person types it twice, because nothing else would find a typo.
 ///
 /// # Errors
 /// Those of [`keyring`], and two answers that differ.

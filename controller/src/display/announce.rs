@@ -5,6 +5,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use gpufleet_protocol::tasks::{self, Kind as _};
 use jiff::Timestamp;
 
 use super::{Role, Style, Verbosity, clean, clock, count};
@@ -161,7 +162,7 @@ impl Announcer {
         let wanted = match report.status {
             TaskStatus::Changed => Verbosity::Changed,
             // A `debug` message was written to be read.
-            TaskStatus::Ok if report.kind == "debug" => Verbosity::Normal,
+            TaskStatus::Ok if report.kind == tasks::Debug::INFO.name => Verbosity::Normal,
             _ if bad.is_some() => Verbosity::Changed,
             _ => Verbosity::All,
         };

@@ -27,12 +27,7 @@ pub struct RunRow {
 
 impl RunRow {
     const fn verb(&self) -> &'static str {
-        match self.verb {
-            Verb::Run if self.playbooks.is_empty() => "exec",
-            Verb::Run => "run",
-            Verb::Plan => "plan",
-            Verb::Audit => "audit",
-        }
+        if self.verb.writes() && self.playbooks.is_empty() { "exec" } else { self.verb.as_str() }
     }
 
     /// Returns the playbooks without their folders.

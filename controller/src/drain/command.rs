@@ -2,7 +2,7 @@
 //!
 //! Owns how hooks are called and what their exit status means: 0 yes, 1 no, everything else and a timeout unknown. A hook is
 //! one line for `/bin/sh -c` with GPUFLEET_HOST, GPUFLEET_NODE, GPUFLEET_RUN and GPUFLEET_MARKER in its environment. What it
-//! prints is shown as its reason. A `still_ours` that says no and prints `not drained` means that nobody holds the node;
+//! prints is shown as its reason. A `still_ours` that says no and prints `not drained` means that no one holds the node;
 //! without that hook a node that was drained counts as ours until it is given back.
 
 use std::collections::{BTreeMap, HashMap};
@@ -122,7 +122,7 @@ impl CommandDrainer {
         })
     }
 
-    /// Who else holds the node, where `still_ours` names somebody: a mere "no" may as well mean that nobody does.
+    /// Who else holds the node, if `still_ours` prints a name: "no" alone may also mean that no one does.
     async fn somebody_else(&self, target: &Target, marker: &Marker) -> Result<Option<String>, DrainError> {
         let Some(still_ours) = &self.hooks(target)?.still_ours else { return Ok(None) };
         Ok(match self.ask("still_ours", still_ours, Some(target), Some(marker)).await? {

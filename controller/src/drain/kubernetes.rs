@@ -3,7 +3,7 @@
 //! Owns the order in which the API is asked; what an object, a pod or an answer means is judged in the modules below, which
 //! send nothing. Must not know the engine, nor how requests travel ([`Api`]). Invariants:
 //! * the marker stands in an annotation, the cordon and the marker come and go in one patch, and every patch tests the
-//!   object that was judged: nothing is written over somebody else's word;
+//!   object that was judged: nothing that someone else wrote is overwritten;
 //! * before anything is changed the lock is this run's, if this process took one;
 //! * an eviction names the pod's uid, and a pod counts as gone only when it is not listed on the node any more;
 //! * what was stopped for the change is brought back on every way out, and the node says itself what that is.
@@ -96,7 +96,7 @@ pub struct KubernetesOptions {
     pub pods: PodPolicy,
     /// Instead of each pod's own.
     pub grace_period: Option<Duration>,
-    /// How long pods are told before they are evicted; none are where there is none.
+    /// How long pods are told before they are evicted; without it they are not told.
     pub notice: Option<Duration>,
     /// How long `resume` waits for a node to be ready and to offer its GPUs, and for a server that does not answer.
     pub ready_timeout: Duration,
@@ -159,7 +159,7 @@ struct Look {
     evict: Vec<Pod>,
     /// What is left besides them, ready to show.
     left: Vec<String>,
-    /// What nobody may take, ready to show.
+    /// What must not be taken, ready to show.
     refused: Vec<String>,
     stays: Vec<Pod>,
     daemons: Daemons,
@@ -230,7 +230,7 @@ impl KubernetesDrainer {
         self.stranger(target, node).map_or(Ok(()), |why| Err(DrainError::LeftAlone { what: "evicted", why }))
     }
 
-    /// Why the cluster's node is not proven to be the host; `None` where it is, or where nobody knows the host's boot.
+    /// Why the cluster's node is not proven to be the host; `None` if it is, or if the host's boot is not known.
     fn stranger(&self, target: &Target, node: &Node) -> Option<String> {
         standing::stranger(target, node, self.boots().get(&target.node)?)
     }
@@ -369,7 +369,7 @@ impl KubernetesDrainer {
         if !look.refused.is_empty() && !self.options.forced {
             return Ok(Activity::Stuck { why: look.refused });
         }
-        // Why before the first of them: what the server never lets go is better known while nobody has gone.
+        // Why before the first of them: what the server never lets go is better known before any has gone.
         let trial = self.tried_out(&look.evict).await?;
         if !trial.never.is_empty() {
             return Ok(Activity::Stuck { why: trial.never });

@@ -2,7 +2,7 @@
 //!
 //! Owns how a call becomes one line for the login shell and how its channel's end is judged; the connection is the
 //! transport's. Must not know what the programs mean. Invariants: nothing is left on the login node, words reach the
-//! program as they are, and a call of which nobody knows whether it ran is never made again. At a call's timeout its
+//! program as they are, and a call that may have run is never made again. At a call's timeout its
 //! channel is closed; sshd leaves the program alone, so programs that may hang bring a `timeout` of their own.
 
 use std::sync::Arc;

@@ -1,30 +1,18 @@
 //! Taking nodes out of a scheduler and giving them back.
 //!
-//! Owns the one trait behind which every scheduler lives, and a file for each: Slurm, Kubernetes, command hooks, none. Must not know
-//! playbooks, the engine's states or who asks. Invariants:
-//! * Nothing is undone that we did not do: the marker `gpufleet:RUN:NONCE` at the scheduler is read again right before.
-//! * What somebody else holds is refused, never overwritten.
-//! * An error means *unknown*, never *no*: who asks treats the node as busy and not ours.
+//! Owns a file for each scheduler: Slurm, Kubernetes, command hooks, none; and [`schedulers`], which makes them from what
+//! plays declare. The trait that each implements is the engine's port ([`crate::engine::Drainer`]). Must not know the
+//! engine's states.
 
 mod command;
-mod error;
 mod kubernetes;
 mod login;
-mod marker;
 mod none;
-mod offer;
 mod runner;
-mod scheduler;
+mod setup;
 mod slurm;
 
-use std::{collections::HashMap, time::Duration};
-
-use futures::future::{BoxFuture, FutureExt as _, ready};
-use jiff::Timestamp;
-use serde::Serialize;
-
 pub use command::{CommandDrainer, CommandOptions, HostHooks};
-pub use error::{DrainError, Effect};
 #[cfg(any(test, feature = "fuzzing"))]
 pub use kubernetes::read_foreign_object;
 pub use kubernetes::{
@@ -34,260 +22,15 @@ pub use kubernetes::{
 #[cfg(feature = "kubernetes")]
 pub use kubernetes::{ApiClient, Credentials};
 pub use login::LoginRunner;
-pub use marker::Marker;
 pub use none::NoDrainer;
-pub use offer::GpuOffer;
-pub use runner::{Call, LocalRunner, Output, RunError, Runner};
-pub use scheduler::{Labelled, NoticePlan, Scheduler};
+pub use runner::LocalRunner;
+pub use setup::{LoginError, Logins, PlayHosts, Schedulers, SetupError, Surroundings, schedulers};
 #[cfg(any(test, feature = "fuzzing"))]
 pub use slurm::read_foreign_text;
 pub use slurm::{Notice, SlurmDrainer, SlurmOptions, is_node_name};
 
-/// A node under both of its names.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
-pub struct Target {
-    /// Name in the inventory.
-    pub host: String,
-    /// Name at the scheduler.
-    pub node: String,
-}
-
-/// What became of a drain.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Cordon {
-    /// No new work starts there, and the marker says that it was us.
-    Ours {
-        /// What the scheduler shows, for the journal.
-        evidence: String,
-    },
-    /// Somebody else has it out, or was faster; nothing of theirs was changed.
-    HeldByOthers {
-        /// Ready to show: `drained by alice: bad DIMM`.
-        by: String,
-    },
-    /// It is nobody's, and this run must not take it; nothing was changed.
-    Refused {
-        /// Ready to show, with what to do.
-        why: String,
-    },
-}
-
-/// Whether anything runs there, as the scheduler sees it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Activity {
-    Idle,
-    Busy {
-        /// Ready to show: `job 88123 of alice`.
-        work: Vec<String>,
-    },
-    /// Something is there that no waiting ends.
-    Stuck {
-        /// Ready to show, with what to do.
-        why: Vec<String>,
-    },
-}
-
-/// Who holds a node out.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Ownership {
-    Ours,
-    /// Nobody: it takes work.
-    NotDrained,
-    Theirs {
-        /// Ready to show: `drained by alice: bad DIMM`.
-        by: String,
-    },
-}
-
-/// What became of the order to reboot a node.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum RebootOrder {
-    Taken,
-    /// Nothing was changed, and nothing will happen; ready to show.
-    Refused(String),
-    /// This scheduler reboots nothing.
-    Cannot,
-}
-
-/// A node that is out, whoever took it out.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Outage {
-    /// Name at the scheduler.
-    pub node: String,
-    /// Ready to show.
-    pub why: String,
-    /// The run that holds it, if one of ours does.
-    pub marker: Option<Marker>,
-    /// Whether the scheduler has such a node at all.
-    pub known: bool,
-}
-
-/// One scheduler.
-///
-/// Every method may be called again after a crash: what is already as asked for counts as done.
-pub trait Drainer: Send + Sync {
-    /// How people call it: `slurm`, `kubernetes`, `command`, `none`.
-    fn name(&self) -> &str;
-
-    /// Stops new work from starting there and leaves the marker, unless somebody else has the node out.
-    ///
-    /// `why` is shown to the scheduler's users behind the marker.
-    fn cordon<'a>(
-        &'a self,
-        target: &'a Target,
-        marker: &'a Marker,
-        why: &'a str,
-    ) -> BoxFuture<'a, Result<Cordon, DrainError>>;
-
-    /// Tells the work there that it should get ready to end; says what was told to whom.
-    fn notify<'a>(
-        &'a self,
-        target: &'a Target,
-        marker: &'a Marker,
-    ) -> BoxFuture<'a, Result<Vec<String>, DrainError>>;
-
-    /// Whether the scheduler knows of anything that runs there.
-    fn activity<'a>(&'a self, target: &'a Target) -> BoxFuture<'a, Result<Activity, DrainError>>;
-
-    /// The boot that the host itself is in, told before its node is taken, cleared and given back; `None` where it does not
-    /// count. A scheduler that knows boots must know the same one: else it speaks of another machine, or of an earlier boot.
-    fn tell_boot(&self, _target: &Target, _boot_id: Option<String>) {}
-
-    /// One step towards an idle node that is ours: asks what still has to go there to go, where the scheduler wants to be
-    /// asked, and says what is left. Asked again and again while a drain waits.
-    fn clear<'a>(
-        &'a self,
-        target: &'a Target,
-        _marker: &'a Marker,
-    ) -> BoxFuture<'a, Result<Activity, DrainError>> {
-        self.activity(target)
-    }
-
-    /// Pods that stay on a node that is drained, by their uids: they belong to the node, and are no work.
-    fn staying<'a>(&'a self, _target: &'a Target) -> BoxFuture<'a, Result<Vec<String>, DrainError>> {
-        ready(Ok(Vec::new())).boxed()
-    }
-
-    /// What would keep a drain of this node from passing now, ready to show; changes nothing.
-    ///
-    /// `None` where the scheduler cannot be asked that.
-    fn preflight<'a>(
-        &'a self,
-        _target: &'a Target,
-    ) -> BoxFuture<'a, Result<Option<Vec<String>>, DrainError>> {
-        ready(Ok(None)).boxed()
-    }
-
-    /// Reads who holds the node now.
-    fn ownership<'a>(
-        &'a self,
-        target: &'a Target,
-        marker: &'a Marker,
-    ) -> BoxFuture<'a, Result<Ownership, DrainError>>;
-
-    /// Gives the node back if it is still ours; `NotDrained` means done, everything else that it was left alone.
-    ///
-    /// With `rebooted_after` it first waits, up to a bound of the drainer's own, until the scheduler has heard from the
-    /// node's boot after that instant: the moment in which the reboot was issued.
-    fn resume<'a>(
-        &'a self,
-        target: &'a Target,
-        marker: &'a Marker,
-        rebooted_after: Option<Timestamp>,
-    ) -> BoxFuture<'a, Result<Ownership, DrainError>>;
-
-    /// What [`Drainer::resume`] waits for now, ready to show; nothing where it does not say.
-    fn waits_for(&self, _target: &Target) -> Option<String> {
-        None
-    }
-
-    /// How long [`Drainer::resume`] itself asks a scheduler that does not answer; nothing where who calls it asks again.
-    fn patience(&self) -> Option<Duration> {
-        None
-    }
-
-    /// Who else lays out this node's MIG by our order, ready to show; a play must not change what they left.
-    fn lays_out<'a>(&'a self, _target: &'a Target) -> BoxFuture<'a, Result<Option<String>, DrainError>> {
-        ready(Ok(None)).boxed()
-    }
-
-    /// Whether `resume` has to know what the GPUs of a node are that was disturbed.
-    fn wants_offer(&self) -> bool {
-        false
-    }
-
-    /// What the GPUs of a node are now, told before `resume`: it is given back when the scheduler has seen the same.
-    fn expect(&self, _target: &Target, _offer: Option<GpuOffer>) {}
-
-    /// Puts back what a drain changed besides, on a node that is somebody else's now; the node itself is left as it is.
-    fn let_go<'a>(
-        &'a self,
-        _target: &'a Target,
-        _marker: &'a Marker,
-    ) -> BoxFuture<'a, Result<(), DrainError>> {
-        ready(Ok(())).boxed()
-    }
-
-    /// Shows the scheduler's users why a node that is ours stays out, and what to do.
-    fn explain<'a>(
-        &'a self,
-        _target: &'a Target,
-        _marker: &'a Marker,
-        _why: &'a str,
-    ) -> BoxFuture<'a, Result<(), DrainError>> {
-        Box::pin(std::future::ready(Ok(())))
-    }
-
-    /// Which of these are out, for whatever reason, in one bulk read.
-    fn survey<'a>(&'a self, targets: &'a [Target]) -> BoxFuture<'a, Result<Vec<Outage>, DrainError>>;
-
-    /// What all nodes that have it say under a label, by their names at the scheduler; nothing where it knows no labels.
-    fn labels<'a>(&'a self, _label: &'a str) -> BoxFuture<'a, Result<HashMap<String, String>, DrainError>> {
-        ready(Ok(HashMap::new())).boxed()
-    }
-
-    /// Takes the scheduler-wide lock; `None` means that this run holds it, or that there is no such lock, else the run that
-    /// does.
-    ///
-    /// Never taken from another run by the passing of time.
-    fn lock<'a>(&'a self, _run: &'a str) -> BoxFuture<'a, Result<Option<String>, DrainError>> {
-        ready(Ok(None)).boxed()
-    }
-
-    /// Whether this run still holds the lock; for the moment before an act, since it changes nothing.
-    fn locked<'a>(&'a self, _run: &'a str) -> BoxFuture<'a, Result<bool, DrainError>> {
-        ready(Ok(true)).boxed()
-    }
-
-    /// Releases the lock of a run: our own, or with an explicit `--steal` another's. One that is not there is released.
-    fn unlock<'a>(&'a self, _run: &'a str) -> BoxFuture<'a, Result<(), DrainError>> {
-        ready(Ok(())).boxed()
-    }
-
-    /// The runs that hold the scheduler-wide lock now; none where there is no such lock.
-    fn holders(&self) -> BoxFuture<'_, Result<Vec<String>, DrainError>> {
-        ready(Ok(Vec::new())).boxed()
-    }
-
-    /// Has the scheduler reboot a node that we hold, where it can.
-    fn reboot_via<'a>(
-        &'a self,
-        _target: &'a Target,
-        _marker: &'a Marker,
-    ) -> BoxFuture<'a, Result<RebootOrder, DrainError>> {
-        ready(Ok(RebootOrder::Cannot)).boxed()
-    }
-
-    /// Whether a reboot that [`Drainer::reboot_via`] ordered may still come.
-    fn reboot_is_queued<'a>(&'a self, _target: &'a Target) -> BoxFuture<'a, Result<bool, DrainError>> {
-        ready(Ok(false)).boxed()
-    }
-
-    /// Whether a request that is dropped has no effect from then on; else it has to be waited for.
-    fn may_be_cut(&self) -> bool {
-        false
-    }
-}
+/// The port that drainers implement.
+pub use crate::engine::{
+    Activity, Call, Cordon, DrainError, Drainer, Effect, GpuOffer, Labelled, Marker, NoticePlan, Outage,
+    Output, Ownership, RebootOrder, RunError, Runner, Scheduler, Target,
+};

@@ -2,7 +2,7 @@
 //!
 //! Owns what is asked of Slurm and how its answers are judged. Must not know SSH or the engine. Invariants:
 //! * one node a call, its name never a list: a list with one bad name changes the good ones and fails;
-//! * the marker goes to Reason and to Extra (Comment where Extra is somebody's) in one request, and is read back;
+//! * the marker goes to Reason and to Extra (Comment if Extra is in use) in one request, and is read back;
 //! * nothing is written to a node whose last reading, right before, does not allow it. Slurm has no compare-and-swap: who
 //!   drains between that reading and our request is overwritten; the reading after cannot show it;
 //! * every program runs under `timeout`, and a timeout is unknown, never no.
@@ -22,11 +22,11 @@ use tokio::time::Instant;
 
 use self::parse::{Job, NodeRecord};
 use self::standing::{away, evidence, held_by, is_silent, marks, outage, second_place, shown, standing};
-use super::marker::is_word;
 use super::{
     Activity, Call, Cordon, DrainError, Drainer, Effect, Marker, Outage, Output, Ownership, RebootOrder,
     Runner, Target,
 };
+use crate::engine::is_word;
 
 /// How much of a reason's text follows the marker, in characters.
 const WHY_LENGTH: usize = 300;
@@ -357,7 +357,7 @@ impl SlurmDrainer {
         }
     }
 
-    /// Waits for a while until a node that is nobody's answers Slurm: before that it takes no work.
+    /// Waits a bounded time until a node that was given back answers Slurm: before that it takes no work.
     async fn answering(&self, target: &Target, mut record: NodeRecord) {
         let deadline = Instant::now() + ANSWER;
         while is_silent(&record) && Instant::now() < deadline {

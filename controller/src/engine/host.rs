@@ -8,8 +8,8 @@ use gpufleet_protocol::{
 };
 
 use crate::{
-    drain::Marker,
     engine::ports::link::{Link, Purpose},
+    engine::ports::scheduler::Marker,
     event::{Judged, NodeOutcome, NodeState, RecapCounts, TaskReport},
     interpreter::{Copied, Cursor, HostVars, Position},
     rollout::WaveHost,

@@ -25,9 +25,15 @@ pub use fleet::{
     recorder::Recorder,
 };
 pub use node::{conversation::delegates::Delegates, results_budget::ResultsBudget, settings::Overrules};
+pub(crate) use ports::scheduler::is_word;
 pub use ports::{
     confirm::{Confirm, Forecast, Prompt, Refusal, Stepper},
     link::{ConnectFailure, Connector, Link, LinkError, Progress, Purpose, Way},
+    runner::{Call, Output, RunError, Runner},
+    scheduler::{
+        Activity, Cordon, DrainError, Drainer, Effect, GpuOffer, Labelled, Marker, NoticePlan, Outage,
+        Ownership, RebootOrder, Scheduler, Target,
+    },
     sink::Sink,
 };
 pub use replay::{

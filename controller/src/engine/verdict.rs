@@ -2,7 +2,7 @@
 
 use gpufleet_protocol::{
     FailureKind, OpOutcome, OpStatus,
-    tasks::{self, Class},
+    tasks::{self, AsyncStatus, Class},
 };
 
 use crate::event::{NodeState, TaskReport, TaskStatus, Verb};
@@ -52,7 +52,7 @@ pub(crate) fn of_report(verb: Verb, report: &TaskReport) -> (NodeState, Option<S
     match report.status {
         // Why also a command in a check: its failure is no reading that failed. An audit runs no commands.
         TaskStatus::Failed
-            if forgiven && (verb.writes() || verb == Verb::Plan && is_command(&report.kind)) =>
+            if forgiven && (verb.writes() || verb.info().may_run_commands && is_command(&report.kind)) =>
         {
             (NodeState::Compliant, None)
         }
@@ -79,6 +79,6 @@ fn is_command(kind: &str) -> bool {
 }
 
 fn is_declared(kind: &str) -> bool {
-    // Why not this one: it declares nothing, it only looks at a job.
-    kind != "async_status" && tasks::find(kind).is_some_and(|kind| kind.class == Class::Node)
+    // Why not `async_status`: it declares nothing, it asks what became of a job.
+    tasks::find(kind).is_some_and(|kind| kind.class == Class::Node && !kind.is::<AsyncStatus>())
 }

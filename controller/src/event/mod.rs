@@ -10,6 +10,7 @@ mod node;
 mod op_id;
 mod policy;
 mod task;
+mod verb;
 
 pub use drain::DrainStep;
 pub use judged::Judged;
@@ -17,6 +18,7 @@ pub use node::{NodeOutcome, NodeState};
 pub use op_id::{OpId, OpIdError};
 pub use policy::{DomainShape, DurationOrigin, OutagePart, PolicyShape, WorstCase, WorstPart};
 pub use task::{Phase, Position, RecapCounts, TaskReport, TaskStatus};
+pub use verb::{ResultScreen, Verb, VerbInfo};
 
 use std::collections::BTreeMap;
 
@@ -47,32 +49,6 @@ pub struct Event {
     #[schemars(with = "String")]
     pub at: Timestamp,
     pub what: What,
-}
-
-/// Which command a run belongs to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Verb {
-    Run,
-    /// `plan`, and `run --check`.
-    Plan,
-    Audit,
-}
-
-impl Verb {
-    /// As people call the command.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Run => "run",
-            Self::Plan => "plan",
-            Self::Audit => "audit",
-        }
-    }
-
-    /// Whether nodes may be changed.
-    pub const fn writes(self) -> bool {
-        matches!(self, Self::Run)
-    }
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
-use gpufleet_protocol::tasks::Params;
+use gpufleet_protocol::tasks::{Copy, Fetch, Kind as _, Params, Script, Template};
 
 use super::files::{FileKind, Files};
 use crate::diagnostic::{Diagnostic, Diagnostics, Severity, SourceFile, Span};
@@ -12,7 +12,12 @@ use crate::playbook::{Flag, Parameter, Program, Task};
 use crate::template::{Shelves, Syntax, inspect_template, is_template, wanted_templates};
 
 /// Kinds by which a run may make a file that a later task sends.
-const MAKES_FILES: &[&str] = &["fetch"];
+const MAKES_FILES: &[&str] = &[Fetch::INFO.name];
+
+/// Kinds that name a file of the controller.
+const TEMPLATE: &str = Template::INFO.name;
+const COPY: &str = Copy::INFO.name;
+const SCRIPT: &str = Script::INFO.name;
 
 /// Every file that tasks name and that is not there, and templates with mistakes in them.
 ///
@@ -77,8 +82,8 @@ fn named(task: &Task) -> Option<(FileKind, String, &Parameter)> {
         Some((text.to_owned(), entry))
     };
     match task.kind.name {
-        "template" => literal("src").map(|(name, entry)| (FileKind::Template, name, entry)),
-        "copy" => {
+        TEMPLATE => literal("src").map(|(name, entry)| (FileKind::Template, name, entry)),
+        COPY => {
             let remote = match task.params.fixed.as_deref() {
                 Some(Params::Copy(copy)) => copy.remote_src,
                 _ => task.params.get("remote_src").is_some(),
@@ -86,7 +91,7 @@ fn named(task: &Task) -> Option<(FileKind, String, &Parameter)> {
             let (name, entry) = literal("src").filter(|_| !remote)?;
             (!name.ends_with('/')).then_some((FileKind::File, name, entry))
         }
-        "script" => {
+        SCRIPT => {
             let (line, entry) = literal("cmd")?;
             let name = shell_words::split(&line).ok()?.into_iter().next()?;
             Some((FileKind::File, name, entry))

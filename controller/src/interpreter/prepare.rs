@@ -5,7 +5,7 @@ use std::sync::Arc;
 use gpufleet_protocol::NodeOp;
 use gpufleet_protocol::op::{Blob, Exec, FactsRequest, GpuTask, JobStatus, Program as Run, UnpackArchive};
 use gpufleet_protocol::tasks::{
-    Assert, Class, Debug, IncludeRole, JobMode, MetaAction, Params, Pause, RebootWhen,
+    Assert, Class, Debug, IncludeRole, JobMode, MetaAction, Params, Pause, RebootWhen, SetFact,
 };
 use serde_json::{Map, Value as Json};
 
@@ -170,10 +170,8 @@ impl Surroundings<'_> {
         }
         let params = match &task.params.fixed {
             Some(fixed) => Arc::clone(fixed),
-            None => match task.kind.name {
-                "set_fact" => return set_facts(task, scope),
-                _ => Arc::new(render_params(task, scope)?),
-            },
+            None if task.kind.is::<SetFact>() => return set_facts(task, scope),
+            None => Arc::new(render_params(task, scope)?),
         };
         Ok(match &*params {
             Params::Gpu(task) => Deed::Gpu(task.clone()),
@@ -391,7 +389,7 @@ pub(super) fn blob(file: &FileContent) -> (Blob, BlobNeed) {
 
 /// What `assert` and `fail` say has to be text, as in Ansible.
 fn told_in_text(task: &Task, name: &str, value: &Value) -> Result<(), Stop> {
-    if task.kind.name != "assert" || !matches!(name, "msg" | "fail_msg" | "success_msg") {
+    if !task.kind.is::<Assert>() || !matches!(name, "msg" | "fail_msg" | "success_msg") {
         return Ok(());
     }
     let what = match value {

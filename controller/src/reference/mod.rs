@@ -1,9 +1,11 @@
-//! The reference of task kinds and the schemas of input files, generated from the registry: `gpufleet doc`, `gpufleet
-//! schema`, docs/reference/kinds.md and docs/schema.
+//! The reference of task kinds and drainers and the schemas of input files, generated from the registries: `gpufleet doc`,
+//! `gpufleet schema`, docs/reference and docs/schema.
 
+mod drainers;
 mod kinds;
 mod schema;
 
+pub use drainers::{drainers_markdown, drainers_text};
 pub use kinds::{kind_text, kinds_list, kinds_markdown};
 pub use schema::{check_schema, config_schema, inventory_schema, playbook_schema, tasks_schema};
 

@@ -236,11 +236,7 @@ impl Page {
         let plays: Vec<&str> = model.plays.iter().map(|play| play.name.as_str()).collect();
         Self {
             title: if plays.is_empty() { "gpufleet".to_owned() } else { plays.join(", ") },
-            verb: match verb {
-                Verb::Run => "run",
-                Verb::Plan => "plan",
-                Verb::Audit => "audit",
-            },
+            verb: verb.as_str(),
             writes: verb.writes(),
             run_id: model.run_id().to_owned(),
             gpufleet: run.map_or_else(String::new, |run| run.gpufleet.clone()),

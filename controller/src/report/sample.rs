@@ -43,11 +43,7 @@ impl Stream {
     }
 
     pub(crate) fn started(&mut self, verb: Verb, hosts: &[String]) -> &mut Self {
-        let word = match verb {
-            Verb::Run => "run",
-            Verb::Plan => "plan",
-            Verb::Audit => "audit",
-        };
+        let word = verb.as_str();
         self.push(What::RunStarted(RunStarted {
             version: EVENT_VERSION,
             run_id: "01JD8Q4T9X".to_owned(),

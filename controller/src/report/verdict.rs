@@ -186,7 +186,7 @@ pub fn computed_exit_code(model: &RunModel, rules: ExitRules) -> u8 {
     if rules.ending == Ending::Stopped {
         return 5;
     }
-    if verb == Verb::Audit {
+    if verb.info().judges {
         if verdicts(&[Verdict::Drift, Verdict::Unknown, Verdict::Fail]) || any(NodeState::Held) {
             return 3;
         }

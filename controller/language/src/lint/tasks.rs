@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use gpufleet_protocol::tasks::Class;
+use gpufleet_protocol::tasks::{
+    Apt, Class, Command, Dnf, GpuClocks, GpuComputeMode, GpuPersistence, GpuPower, KindInfo, Meta, Package,
+    Script, Service, Shell,
+};
 
 use super::run::Finding;
 use crate::diagnostic::Diagnostic;
@@ -54,19 +57,20 @@ fn forgotten_limits(tree: &Node, views: &[TaskView<'_>], findings: &mut Vec<Find
             return;
         }
         let word = |key: &str| found.value.get(key).and_then(Node::as_str);
-        match statement {
-            "gpu_persistence" if word("mode") != Some("off") => return,
-            "service" | "systemd" | "systemd_service"
-                if word("name").is_some_and(|name| name.starts_with("nvidia-persistenced")) =>
-            {
-                return;
-            }
-            "command" | "shell" if command_text(found.value).is_some_and(|text| text.contains("-pm")) => {
-                return;
-            }
-            "gpu_power" | "gpu_clocks" => limits.push((view, found)),
-            "gpu_compute_mode" if word("mode") != Some("default") => limits.push((view, found)),
-            _ => {}
+        let Some(kind) = found.kind else { continue };
+        let keeps = kind.is::<GpuPersistence>() && word("mode") != Some("off")
+            || kind.is::<Service>()
+                && word("name").is_some_and(|name| name.starts_with("nvidia-persistenced"))
+            || (kind.is::<Command>() || kind.is::<Shell>())
+                && command_text(found.value).is_some_and(|text| text.contains("-pm"));
+        if keeps {
+            return;
+        }
+        let forgets = kind.is::<GpuPower>()
+            || kind.is::<GpuClocks>()
+            || kind.is::<GpuComputeMode>() && word("mode") != Some("default");
+        if forgets {
+            limits.push((view, found));
         }
     }
     for (view, found) in limits {
@@ -100,8 +104,9 @@ fn check_task(view: &TaskView<'_>, findings: &mut Vec<Finding>) {
     }
     let Some(found) = view.found() else { return };
     let statement = found.name.rsplit('.').next().unwrap_or_default();
-    let names_itself =
-        statement.starts_with("import_") || statement.starts_with("include_") || statement == "meta";
+    let names_itself = statement.starts_with("import_")
+        || statement.starts_with("include_")
+        || found.kind.is_some_and(KindInfo::is::<Meta>);
     if node.get("name").is_none() && !names_itself && found.kind.is_some() {
         findings.push(Finding::new(
             "name-missing",
@@ -109,13 +114,13 @@ fn check_task(view: &TaskView<'_>, findings: &mut Vec<Finding>) {
         ));
     }
     let Some(kind) = found.kind else { return };
-    if matches!(kind.name, "command" | "shell" | "raw") {
-        command(view, kind.name, found.key, found.value, findings);
+    if kind.class == Class::Command && !kind.is::<Script>() {
+        command(view, kind, found.key, found.value, findings);
     }
-    if matches!(kind.name, "command" | "shell" | "script" | "raw") {
+    if kind.class == Class::Command {
         changes(view, kind.name, found.key, found.value, findings);
     }
-    if matches!(kind.name, "package" | "apt" | "dnf")
+    if (kind.is::<Package>() || kind.is::<Apt>() || kind.is::<Dnf>())
         && let Some(state) = found.value.get("state").filter(|state| state.as_str() == Some("latest"))
     {
         findings.push(Finding::new(
@@ -152,7 +157,7 @@ fn written(node: &Node) -> String {
     line.chars().skip(node.span.column.saturating_sub(1) as usize).take(node.span.length as usize).collect()
 }
 
-fn command(view: &TaskView<'_>, kind: &str, key: &Node, value: &Node, findings: &mut Vec<Finding>) {
+fn command(view: &TaskView<'_>, kind: &KindInfo, key: &Node, value: &Node, findings: &mut Vec<Finding>) {
     let Some(text) = command_text(value) else { return };
     if let Some(advice) = advise(&text) {
         let tasks: Vec<&str> = advice.tasks().collect();
@@ -180,7 +185,7 @@ fn command(view: &TaskView<'_>, kind: &str, key: &Node, value: &Node, findings: 
             ));
         }
     }
-    let plain = kind == "shell" && !needs_shell(&text) && value.get("executable").is_none();
+    let plain = kind.is::<Shell>() && !needs_shell(&text) && value.get("executable").is_none();
     if plain && view.inherited("environment").is_none() {
         findings.push(Finding::new(
             "command-instead-of-shell",

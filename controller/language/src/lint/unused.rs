@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use gpufleet_protocol::tasks::{KindInfo, Template};
+
 use super::run::Finding;
 use crate::diagnostic::Diagnostic;
 use crate::migration::{Recorder, TaskView};
@@ -26,9 +28,9 @@ pub(super) fn check(
     let mut texts: Vec<String> = trees.values().map(|tree| tree.span.source.text().to_owned()).collect();
     for view in views {
         let Some(found) = view.found() else { continue };
-        let last = found.name.rsplit('.').next().unwrap_or_default();
-        let file = match last {
-            "template" => found.value.get("src"),
+        let is_template_task = found.kind.is_some_and(KindInfo::is::<Template>);
+        let file = match found.name.rsplit('.').next().unwrap_or_default() {
+            _ if is_template_task => found.value.get("src"),
             name if name.starts_with("include_") || name.starts_with("import_") => {
                 Some(found.value.get("file").unwrap_or(found.value))
             }
@@ -39,7 +41,7 @@ pub(super) fn check(
             // The name of the file is a template, so the file is unknown and may use any variable.
             return;
         };
-        if last != "template" {
+        if !is_template_task {
             continue;
         }
         let directory = view.node.span.file().rsplit_once('/').map_or("", |(directory, _)| directory);

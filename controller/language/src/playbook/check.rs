@@ -3,8 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use gpufleet_protocol::tasks::{SetFact, Setup, ValidateArgumentSpec};
+
+use super::drain::Login;
 use super::names::{FACTS, MAGIC, Reference, is_fact};
-use super::policy::Drain;
 use super::program::{Play, Program, Task};
 use crate::diagnostic::{Diagnostic, Diagnostics, Severity, Span, suggest};
 use crate::template::{Value, is_template};
@@ -27,7 +29,7 @@ impl Program {
         let (mut facts, mut open) = (false, false);
         for play in &self.plays {
             let tasks = play.tasks();
-            facts |= play.gather_facts || tasks.iter().any(|task| task.kind.name == "setup");
+            facts |= play.gather_facts || tasks.iter().any(|task| task.kind.is::<Setup>());
             // What a task sets stays set in later plays, and a handler may run before a task that is written after
             // it.
             for task in &tasks {
@@ -37,7 +39,7 @@ impl Program {
                         names.extend(layer.keys());
                     }
                 }
-                open |= task.kind.name == "set_fact"
+                open |= task.kind.is::<SetFact>()
                     && task.params.entries.iter().any(|entry| is_template(&entry.name));
             }
             for role in &play.roles {
@@ -65,19 +67,17 @@ impl Program {
     pub fn check_logins(&self, is_host: impl Fn(&str) -> bool) -> Diagnostics {
         let mut errors = Diagnostics::new();
         for play in &self.plays {
-            let Some((login, span)) = play.policy.drain.login() else { continue };
-            if !is_host(login) {
-                let program =
-                    if matches!(play.policy.drain, Drain::Slurm(_)) { "scontrol" } else { "kubectl" };
-                errors.push(
-                    Diagnostic::error(format!("the inventory has no host `{login}`"))
-                        .at(span.unwrap_or(&play.span))
-                        .label(format!("`{program}` is to run there"))
-                        .help(format!(
-                            "add it to the inventory, or leave `login` out to run `{program}` on this machine"
-                        )),
-                );
+            let Some(Login { host, span }) = play.policy.drain.login() else { continue };
+            if is_host(host) {
+                continue;
             }
+            let error = Diagnostic::error(format!("the inventory has no host `{host}`")).at(span);
+            errors.push(match play.policy.drain.info().program {
+                Some(program) => error.label(format!("`{program}` is to run there")).help(format!(
+                    "add it to the inventory, or leave `login` out to run `{program}` on this machine"
+                )),
+                None => error.help("add it to the inventory"),
+            });
         }
         errors
     }
@@ -85,11 +85,13 @@ impl Program {
 
 /// Returns the names that a task sets when it runs.
 fn set_by(task: &Task) -> impl Iterator<Item = &str> {
-    let set = (task.kind.name == "set_fact")
+    let set = task
+        .kind
+        .is::<SetFact>()
         .then(|| task.params.entries.iter().map(|entry| &*entry.name))
         .into_iter()
         .flatten();
-    let spec = task.params.get("argument_spec").filter(|_| task.kind.name == "validate_argument_spec");
+    let spec = task.params.get("argument_spec").filter(|_| task.kind.is::<ValidateArgumentSpec>());
     let options = match spec.map(|spec| &spec.value) {
         // The task itself reports which of them are missing.
         Some(Value::Map(options)) => Some(options.keys()),

@@ -6,6 +6,7 @@
 //! that was read.
 
 mod check;
+mod drain;
 mod library;
 mod modules;
 mod names;
@@ -19,15 +20,16 @@ mod tags;
 mod vars;
 
 pub use check::Known;
+pub use drain::{
+    CommandDrain, DRAINERS, Drain, DrainerInfo, EvictionRules, HookSpans, KubectlDrain, KubernetesDrain,
+    Login, NoDrain, Notice, NoticeHow, OnMigManager, SettingInfo, Shape, SlurmDrain,
+};
 pub use library::{Included, Library, Site, Wanted};
 pub use modules::{ModuleAdvice, kind_names, module_advice, module_advice_for};
 pub use names::is_fact;
 pub use params::{ParamProblem, read_params};
 pub use parse::{Reader, RoleCall, RoleParts, VOCABULARY, Vocabulary, key_values, too_large, unavailable};
-pub use policy::{
-    CommandDrain, Drain, Gate, HookSpans, Kubectl, KubernetesDrain, Notice, NoticeHow, OnInterrupt,
-    OnMigManager, Overrides, Policy, PowerCycle, RebootPolicy, RebootVia, SlurmDrain, Written,
-};
+pub use policy::{Gate, OnInterrupt, Overrides, Policy, PowerCycle, RebootPolicy, RebootVia, Written};
 pub use program::{
     Amount, Async, Block, Condition, Flag, Item, Items, LateFile, Loop, Order, Parameter, Parameters, Play,
     Privilege, Program, Retry, Section, SectionName, Strategy, Task, Wave,

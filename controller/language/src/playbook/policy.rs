@@ -9,30 +9,18 @@ use std::sync::Arc;
 
 use gpufleet_protocol::health::HealthCheck;
 
+use super::drain::Drain;
 use super::program::Amount;
 use crate::diagnostic::Span;
 use crate::template::Value;
 use crate::window::Window;
 
-/// How long a drain by Slurm may take unless the play says otherwise.
-pub const SLURM_DRAIN_TIMEOUT_S: u64 = 2 * 60 * 60;
-/// How long a drain by Kubernetes may take unless the play says otherwise.
-pub const KUBERNETES_DRAIN_TIMEOUT_S: u64 = 30 * 60;
-/// How long a node may take until it is ready and offers its GPUs again, unless the play says otherwise.
-pub const KUBERNETES_READY_TIMEOUT_S: u64 = 10 * 60;
-/// How long a drain by commands may take unless the play says otherwise.
-pub const COMMAND_DRAIN_TIMEOUT_S: u64 = 30 * 60;
 /// How long a reboot may take unless the play says otherwise.
 pub const REBOOT_TIMEOUT_S: u64 = 20 * 60;
-/// How long jobs have after a notice unless the play says otherwise.
-pub const NOTICE_DEADLINE_S: u64 = 5 * 60;
 /// How long a power hook and what follows it may take unless the play says otherwise.
 pub const POWER_CYCLE_TIMEOUT_S: u64 = 20 * 60;
 /// Why so few: nodes that hang one by one are rare, and a mistake about the way to them hits many.
 pub const POWER_CYCLES_PER_HOUR: u32 = 2;
-/// The node's name at the scheduler unless the play says otherwise.
-pub const SLURM_NODE: &str = "{{ inventory_hostname }}";
-
 /// The policy of one play.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Policy {
@@ -98,221 +86,13 @@ impl Default for Policy {
             max_unreachable: None,
             soak_s: 0,
             window: None,
-            drain: Drain::None,
+            drain: Drain::default(),
             reboot: RebootPolicy::default(),
             health_gate: Gate::usual(),
             gate_is_default: true,
             power_cycle: None,
             written: Written::default(),
         }
-    }
-}
-
-/// Who keeps work off a node while it is disturbed.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub enum Drain {
-    /// Nobody: GPU processes and open device files decide alone whether a node is idle.
-    #[default]
-    None,
-    Slurm(SlurmDrain),
-    Kubernetes(KubernetesDrain),
-    Command(CommandDrain),
-}
-
-impl Drain {
-    /// The host of the inventory that runs the scheduler's programs, and where that is written.
-    pub fn login(&self) -> Option<(&str, Option<&Span>)> {
-        let (login, span) = match self {
-            Self::Slurm(slurm) => (&slurm.login, &slurm.login_span),
-            Self::Kubernetes(KubernetesDrain { kubectl: Some(kubectl), .. }) => {
-                (&kubectl.login, &kubectl.login_span)
-            }
-            Self::None | Self::Kubernetes(_) | Self::Command(_) => return None,
-        };
-        Some((login.as_deref()?, span.as_ref()))
-    }
-
-    /// As it is written in a playbook.
-    pub const fn as_str(&self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::Slurm(_) => "slurm",
-            Self::Kubernetes(kubernetes) if kubernetes.kubectl.is_some() => "kubectl",
-            Self::Kubernetes(_) => "kubernetes",
-            Self::Command(_) => "command",
-        }
-    }
-
-    /// How long a node may take from the cordon to idle, a notice's deadline included.
-    pub fn worst_case_s(&self) -> u64 {
-        match self {
-            Self::None => 0,
-            Self::Slurm(slurm) => {
-                let notice = slurm.notice.as_ref().map_or(0, |notice| notice.deadline_s);
-                slurm.timeout_s.saturating_add(notice)
-            }
-            Self::Kubernetes(kubernetes) => {
-                kubernetes.timeout_s.saturating_add(kubernetes.notice_s.unwrap_or_default())
-            }
-            Self::Command(command) => {
-                let notice = command.notice.as_ref().map_or(0, |_| command.notice_deadline_s);
-                command.timeout_s.saturating_add(notice)
-            }
-        }
-    }
-}
-
-impl fmt::Display for Drain {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.as_str())
-    }
-}
-
-/// `drain: slurm`.
-#[derive(Clone, Debug, PartialEq)]
-pub struct SlurmDrain {
-    /// From the cordon until no job is left.
-    pub timeout_s: u64,
-    /// A template for the node's name at Slurm.
-    pub node: Value,
-    /// The inventory host where `scontrol` runs; none is the machine of gpufleet.
-    pub login: Option<String>,
-    pub(super) login_span: Option<Span>,
-    pub notice: Option<Notice>,
-    pub spans: HookSpans,
-}
-
-impl Default for SlurmDrain {
-    fn default() -> Self {
-        Self {
-            timeout_s: SLURM_DRAIN_TIMEOUT_S,
-            node: Value::text(SLURM_NODE),
-            login: None,
-            login_span: None,
-            notice: None,
-            spans: HookSpans::default(),
-        }
-    }
-}
-
-/// `drain: kubernetes`, and `drain: kubectl`.
-#[derive(Clone, Debug, PartialEq)]
-pub struct KubernetesDrain {
-    /// Through `kubectl` instead of over the network.
-    pub kubectl: Option<Kubectl>,
-    /// The kubeconfig as it is written; none is what kubectl would take, or the service account of gpufleet's own pod.
-    pub kubeconfig: Option<String>,
-    /// Of the kubeconfig; none is its current one.
-    pub context: Option<String>,
-    /// A template for the node's name at Kubernetes.
-    pub node: Value,
-    /// From the cordon until no pod is left that has to go.
-    pub timeout_s: u64,
-    /// Until a node that is given back is ready and offers its GPUs.
-    pub ready_timeout_s: u64,
-    pub delete_emptydir_data: bool,
-    /// Pods that nothing brings back go for good.
-    pub force: bool,
-    /// Instead of each pod's own.
-    pub grace_period_s: Option<u64>,
-    /// How long pods are told before they are evicted.
-    pub notice_s: Option<u64>,
-    pub skip_namespaces: Vec<String>,
-    /// Namespace and name of the Lease that one run at a time holds.
-    pub lock: Option<(String, String)>,
-    /// Whether what the GPU operator runs is stopped once the pods are gone.
-    pub pause_operands: bool,
-    pub mig_manager: OnMigManager,
-    pub spans: HookSpans,
-}
-
-impl Default for KubernetesDrain {
-    fn default() -> Self {
-        Self {
-            kubectl: None,
-            kubeconfig: None,
-            context: None,
-            node: Value::text(SLURM_NODE),
-            timeout_s: KUBERNETES_DRAIN_TIMEOUT_S,
-            ready_timeout_s: KUBERNETES_READY_TIMEOUT_S,
-            delete_emptydir_data: false,
-            force: false,
-            grace_period_s: None,
-            notice_s: None,
-            skip_namespaces: Vec::new(),
-            lock: None,
-            pause_operands: true,
-            mig_manager: OnMigManager::default(),
-            spans: HookSpans::default(),
-        }
-    }
-}
-
-/// Where `kubectl` runs.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Kubectl {
-    /// A host of the inventory; none is this machine.
-    pub login: Option<String>,
-    pub login_span: Option<Span>,
-}
-
-/// What is done where the GPU operator's mig-manager holds a node to its own layout.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum OnMigManager {
-    /// Such a node is not drained for the play's `gpu_mig`.
-    #[default]
-    Refuse,
-    /// mig-manager is taken off such a node for good.
-    Takeover,
-    /// mig-manager lays out this configuration of its own; `gpu_mig` then proves it.
-    Label(String),
-}
-
-/// What jobs are told before their node is drained.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Notice {
-    pub how: NoticeHow,
-    /// How long jobs have after it.
-    pub deadline_s: u64,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NoticeHow {
-    /// The name of a signal without `SIG`, such as `USR1`.
-    Signal(String),
-    Requeue,
-}
-
-/// `drain: command`: hooks that run on the machine of gpufleet, each a template for a line for `sh -c`.
-#[derive(Clone, Debug, PartialEq)]
-pub struct CommandDrain {
-    pub drain: Value,
-    pub is_idle: Value,
-    pub resume: Value,
-    pub still_ours: Option<Value>,
-    /// Prints the nodes that are out, whoever took them out.
-    pub out: Option<Value>,
-    pub notice: Option<Value>,
-    pub timeout_s: u64,
-    pub notice_deadline_s: u64,
-    pub spans: HookSpans,
-}
-
-/// Where the templates of a drainer are written, for whoever renders them.
-#[derive(Clone, Debug, Default)]
-pub struct HookSpans(pub(super) Vec<(&'static str, Span)>);
-
-impl HookSpans {
-    /// The place of a hook or setting; none where it is not written.
-    pub fn of(&self, name: &str) -> Option<&Span> {
-        self.0.iter().find_map(|(key, span)| (*key == name).then_some(span))
-    }
-}
-
-/// Why: two drainers are the same wherever they are written.
-impl PartialEq for HookSpans {
-    fn eq(&self, _: &Self) -> bool {
-        true
     }
 }
 
@@ -333,8 +113,13 @@ impl Default for RebootPolicy {
 pub enum RebootVia {
     #[default]
     Ssh,
-    /// `scontrol reboot nextstate=DOWN`; only with `drain: slurm`.
-    Slurm,
+    /// The scheduler that drained the node; only with a drainer that reboots.
+    Scheduler,
+}
+
+impl RebootVia {
+    /// The word of [`RebootVia::Ssh`]; the other one is the drainer's word.
+    pub(super) const SSH: &str = "ssh";
 }
 
 /// One condition for giving a node back.

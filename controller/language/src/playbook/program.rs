@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use gpufleet_protocol::Disruption;
-use gpufleet_protocol::tasks::{KindInfo, Params};
+use gpufleet_protocol::tasks::{KindInfo, Params, Reboot};
 use serde::{Deserialize, Serialize};
 
 use super::library::{Library, Site};
@@ -625,7 +625,7 @@ impl Play {
 
     /// Whether the play has a reboot task.
     pub fn has_reboot(&self) -> bool {
-        self.tasks().iter().any(|task| task.kind.name == "reboot")
+        self.tasks().iter().any(|task| task.kind.is::<Reboot>())
     }
 
     /// Returns its connection settings: `remote_user` and `port`, then variables; later ones win.

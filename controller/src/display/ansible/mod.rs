@@ -7,6 +7,7 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
+use gpufleet_protocol::tasks::{self, Kind as _};
 use serde_json::{Map, Value, json};
 
 use super::{Role, Style, clean, figures::clean_block};
@@ -397,7 +398,7 @@ fn said(report: &TaskReport) -> Value {
     for name in ["changed", "failed"] {
         said.remove(name);
     }
-    if report.kind == "assert" {
+    if report.kind == tasks::Assert::INFO.name {
         said.insert("changed".to_owned(), json!(false));
     }
     if said.is_empty() {
@@ -519,7 +520,7 @@ pub fn ad_hoc(host: &str, report: &TaskReport, one_line: bool, diff: bool, style
         return out;
     }
     let word = if report.status == TaskStatus::Failed { "FAILED!" } else { word };
-    let mut shown = if report.kind == "debug" { said(report) } else { result(report) };
+    let mut shown = if report.kind == tasks::Debug::INFO.name { said(report) } else { result(report) };
     if let Value::Object(map) = &mut shown {
         map.remove("failed");
     }

@@ -1,4 +1,4 @@
-//! One request to an API server and its reply, whoever carries it.
+//! One request to an API server and its reply, however they travel.
 //!
 //! Owns the seam between what is decided and how it travels. Must not know drains. Invariants: a request has a timeout of
 //! its own; a reply is whatever the server answered, also a refusal; nothing is asked twice in silence.

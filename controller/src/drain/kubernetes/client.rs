@@ -47,7 +47,7 @@ pub enum Credentials {
 }
 
 impl Credentials {
-    /// Why nobody can log in by them whatever the cluster says, ready to show; runs nothing. What cannot be read is told when
+    /// Why a login by them cannot work, whatever the cluster says, ready to show; runs nothing. What cannot be read is told when
     /// the cluster is first asked.
     pub fn refused(&self) -> Option<String> {
         let Self::Files { paths, context } = self else { return None };

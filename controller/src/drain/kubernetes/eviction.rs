@@ -38,7 +38,7 @@ pub(super) enum Evicted {
     NamespaceEnds,
     /// Something in the cluster says no for now.
     NotNow(String),
-    /// The server could not answer: nobody knows whether the pod may go.
+    /// The server could not answer: it is not known whether the pod may go.
     Unanswered(String),
     /// Asking again cannot help.
     Never(String),

@@ -18,7 +18,7 @@ use super::{
     standing::{self, silence, standing},
 };
 
-/// How long what a node offers must stay the same where nobody can tell what that should be.
+/// How long what a node offers must stay the same if it is not known what that should be.
 ///
 /// Why: the device plugin registers one kind of instance after the other.
 const SETTLE: Duration = Duration::from_secs(5);
@@ -88,7 +88,7 @@ impl KubernetesDrainer {
         };
         match &verdict {
             None => self.proof().await?,
-            // Why left as it is: whoever has the lock acts on the nodes now, and takes such marks over.
+            // Why left as it is: the run that has the lock acts on the nodes now, and takes such marks over.
             Some(verdict) if self.has_lost_lock().await?.is_some() => return Ok(Back::Done(verdict.clone())),
             Some(_) => {}
         }
@@ -117,7 +117,7 @@ impl KubernetesDrainer {
     }
 
     /// Brings back what this drain stopped on a node that is not ours, and takes our marks off; the cordon is left as it is.
-    /// Whether nobody came in between.
+    /// Whether no one else wrote in between.
     async fn abandon(&self, target: &Target, node: &Node, marker: &Marker) -> Result<bool, DrainError> {
         let patch = standing::abandon(node, marker);
         if patch.is_empty() {
@@ -186,7 +186,7 @@ impl KubernetesDrainer {
                 }
                 if let Some(set) = self.cluster.daemon(namespace, set).await? {
                     let wanted = &set.spec.template.spec.node_selector;
-                    // Why: somebody may have taken its label off since.
+                    // Why: someone may have removed its label since.
                     if wanted.iter().all(|(key, value)| node.metadata.labels.get(key) == Some(value)) {
                         return Ok(Some(format!("the pod of {name} is not ready there")));
                     }

@@ -39,7 +39,7 @@ impl KubernetesDrainer {
     pub(super) async fn tell(&self, target: &Target, marker: &Marker) -> Result<Vec<String>, DrainError> {
         let look = self.look(target).await?;
         let ours = matches!(standing(&look.node, marker), Ownership::Ours);
-        // Why nobody where one may not go: nobody is evicted either.
+        // Why none if one may not go: then none is evicted either.
         if !ours || (!look.refused.is_empty() && !self.options.forced) {
             return Ok(Vec::new());
         }
@@ -47,7 +47,7 @@ impl KubernetesDrainer {
         if !trial.never.is_empty() {
             return Ok(Vec::new());
         }
-        // Why an error: whoever is told to go may have to stay, so it is asked again first.
+        // Why an error: a pod that is told to go may have to stay, so this is asked again first.
         if !trial.unknown.is_empty() {
             return Err(DrainError::LeftAlone { what: "told to go yet", why: trial.unknown.join(", ") });
         }

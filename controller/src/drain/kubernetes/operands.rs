@@ -2,7 +2,7 @@
 //!
 //! Owns the labels by which that is done, and what a node advertises. Nothing here asks a server. Invariants:
 //! * what a label said before is on the node, in an annotation, before and as long as the label says "paused";
-//! * a label that somebody changed since is left as it is.
+//! * a label that someone changed since is left as it is.
 //!
 //! Source: `nvidia.com/gpu.deploy.*` and the value `paused-for-mig-change`: mig-parted's reconfigure-mig.sh.
 
@@ -121,7 +121,7 @@ pub(super) fn how_to_restore(node: &str, record: &Paused) -> Option<String> {
     })
 }
 
-/// The same for a node that nobody has read.
+/// The same for a node that was not read.
 pub(super) fn how_to_look(node: &str) -> String {
     format!(
         "labels of node {node} may still be {STOPPED} (`kubectl get node {node} --show-labels`): `kubectl label node {node} --overwrite \
@@ -129,7 +129,7 @@ pub(super) fn how_to_look(node: &str) -> String {
     )
 }
 
-/// The labels alone, as they were; those that somebody changed since are left.
+/// The labels alone, as they were; those that someone changed since are left.
 pub(super) fn labels_back(node: &Node, by: &str) -> Vec<Value> {
     let Some(record) = paused(node).filter(|record| record.by == by) else { return Vec::new() };
     let stopped = record.labels.iter().filter(|(label, _)| node.label(label) == Some(STOPPED));

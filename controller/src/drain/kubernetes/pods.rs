@@ -1,4 +1,4 @@
-//! Which pods of a node stay, which have to go, and which nobody may take without being told to.
+//! Which pods of a node stay, which have to go, and which are only taken if the play says so.
 //!
 //! Owns the policy alone, as `kubectl drain` has it; nothing here asks a server. Invariants: a pod is evicted only if
 //! something brings it back elsewhere or a person said that it may be lost; what this file does not know is work.

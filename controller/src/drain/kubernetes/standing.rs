@@ -88,7 +88,7 @@ fn shown(node: &Node) -> String {
     }
 }
 
-/// Why a node takes no work, whoever caused it; `None` when it does.
+/// Why a node takes no work, whatever caused it; `None` when it does.
 pub(super) fn outage(node: &Node) -> Option<String> {
     let cordoned = node.spec.unschedulable.then(|| shown(node));
     match (cordoned, silence(node)) {
@@ -143,7 +143,7 @@ pub(super) fn before(node: &Node) -> Before {
     node.annotation(BEFORE).and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
 }
 
-/// Cordons a node that is nobody's.
+/// Cordons a node that no one holds.
 pub(super) fn cordon(node: &Node, marker: &Marker, why: &str) -> Vec<Value> {
     let before = Before {
         boot_id: node.status.node_info.boot_id.clone(),

@@ -1,4 +1,4 @@
-//! Evictions that are tried out: what the server would say, with nothing asked of anybody.
+//! Dry runs of evictions: what the server would say, without any effect.
 //!
 //! Owns what a dry run and a forecast say; nothing here changes anything.
 

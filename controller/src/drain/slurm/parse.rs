@@ -57,7 +57,7 @@ impl State {
         self.flags.contains(flag)
     }
 
-    /// No new work starts there because somebody said so.
+    /// No new work starts there, by someone's request.
     pub fn is_draining(&self) -> bool {
         self.has("DRAIN")
     }

@@ -1,13 +1,13 @@
 //! What a node's record says: whose drain it is under, whether it is out, and what is shown of that.
 //!
-//! Owns the judgement alone; nothing here asks Slurm. Invariant: what is not surely ours is somebody else's.
+//! Owns the judgement alone; nothing here asks Slurm. Invariant: what is not certainly ours belongs to someone else.
 
 use jiff::Timestamp;
 
 use super::parse::NodeRecord;
 use super::{Marker, Ownership};
 
-/// States and flags that keep work away, whoever caused them.
+/// States and flags that keep work away, whatever caused them.
 const OUT: [&str; 18] = [
     "DRAIN",
     "DOWN",

@@ -5,7 +5,7 @@
 use std::{collections::HashMap, sync::Arc};
 
 use crate::{
-    drain::{Labelled, Scheduler},
+    engine::ports::scheduler::{Labelled, Scheduler},
     engine::{error::EngineError, fleet::recorder::Recorder},
     event::{Level, PlayStarted, What},
     interpreter::HostContext,

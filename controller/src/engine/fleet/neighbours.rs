@@ -83,7 +83,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        drain::Labelled,
+        engine::ports::scheduler::Labelled,
         event::{DomainShape, PolicyShape},
         index::PlayIndex,
         interpreter::HostContext,

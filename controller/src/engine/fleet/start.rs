@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use gpufleet_protocol::Disruption;
 
 use crate::{
-    drain::Scheduler,
     engine::error::EngineError,
+    engine::ports::scheduler::Scheduler,
     event::PlayStarted,
     playbook::{Overrides, Play},
     rollout::{Domains, Needs, Policy, Rollout, SoFar, Thresholds, Wave, Window},

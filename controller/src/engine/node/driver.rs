@@ -5,7 +5,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use gpufleet_protocol::{
     Change, Disruption, NodeOp, OpOutcome, OpStatus, Request,
     message::Mode,
-    tasks::{self, Class, RebootWhen},
+    tasks::{self, Class, GpuMig, Kind as _, RebootWhen},
 };
 
 use crate::{
@@ -23,7 +23,7 @@ use crate::{
         ports::confirm::Stepper,
         verdict,
     },
-    event::{NodeState, Phase, TaskReport, Verb, What},
+    event::{NodeState, Phase, TaskReport, What},
     interpreter::{Action, BlobNeed, Cursor, End, EndState, Fed, Step, Work},
     journal::Replayed,
 };
@@ -179,7 +179,7 @@ impl NodeDriver {
         for report in reports {
             let (state, message) = verdict::of_report(self.custody.node.settings.run.verb, &report);
             self.custody.node.host.worsen(state, message);
-            if self.custody.node.settings.run.verb == Verb::Audit {
+            if self.custody.node.settings.run.verb.info().judges {
                 self.custody.node.host.tally.judged.take(&report);
             }
             if self.left.reported > 0 {
@@ -524,7 +524,7 @@ impl NodeDriver {
             if let Err(held) = self.custody.permitted(class, &why).await? {
                 return Ok(held);
             }
-            if action.kind == "gpu_mig" {
+            if action.kind == GpuMig::INFO.name {
                 match self.custody.layout_of_others().await {
                     Ok(None) => {}
                     Ok(Some(by)) => return self.custody.only_looked_at(action, op, timeout_s, &by).await,

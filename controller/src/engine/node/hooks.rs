@@ -7,7 +7,7 @@
 use std::{collections::HashMap, sync::Arc};
 
 use crate::{
-    drain::Runner,
+    engine::ports::runner::Runner,
     engine::{host::HostState, ports::confirm::Confirm},
     interpreter::HostContext,
     playbook::{Play, Policy, PowerCycle},

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use tokio::sync::oneshot;
 
 use crate::{
-    drain::DrainError,
+    engine::ports::scheduler::DrainError,
     event::What,
     interpreter::Position,
     journal::{Entry, WriteError},

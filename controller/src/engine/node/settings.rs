@@ -5,7 +5,7 @@ use std::sync::Arc;
 use gpufleet_protocol::{RunEpoch, health::HealthCheck};
 
 use crate::{
-    drain::Scheduler,
+    engine::ports::scheduler::Scheduler,
     engine::{
         node::{
             conversation::{delegates::Delegates, ways::Ways},

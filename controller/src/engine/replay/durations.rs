@@ -19,8 +19,7 @@ use sha2::{Digest, Sha256};
 
 use crate::{
     event::{DrainStep, DurationOrigin, Event, NodeState, OutagePart, What},
-    playbook::{Drain, Gate, Play},
-    template::Value,
+    playbook::{Gate, Play, RebootVia},
 };
 
 /// Different nodes that must have been measured.
@@ -70,26 +69,13 @@ pub fn work_of(play: &Play) -> String {
     }
     let policy = &play.policy;
     add(policy.drain.as_str());
-    let hook = |hook: &Option<Value>| hook.as_ref().map(Value::to_text).unwrap_or_default();
-    match &policy.drain {
-        Drain::None => {}
-        Drain::Slurm(slurm) => add(&format!("{:?} {:?}", slurm.login, slurm.notice)),
-        Drain::Kubernetes(kubernetes) => {
-            add(&format!("{:?} {:?}", kubernetes.kubeconfig, kubernetes.context));
-            add(&format!("{:?} {}", kubernetes.grace_period_s, kubernetes.pause_operands));
-            if let Some(notice) = kubernetes.notice_s {
-                add(&format!("notice {notice}"));
-            }
-        }
-        Drain::Command(command) => {
-            for value in [&command.drain, &command.is_idle, &command.resume] {
-                add(&value.to_text());
-            }
-            add(&hook(&command.notice));
-            add(&command.notice_deadline_s.to_string());
-        }
+    for text in policy.drain.fingerprint() {
+        add(&text);
     }
-    add(&format!("{:?}", policy.reboot.via));
+    add(match policy.reboot.via {
+        RebootVia::Ssh => "Ssh",
+        RebootVia::Scheduler => policy.drain.info().scheduler.unwrap_or_default(),
+    });
     for gate in &policy.health_gate {
         add(gate.as_str());
         if let Gate::Command(line) = gate {

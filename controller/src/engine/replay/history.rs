@@ -12,7 +12,7 @@ use gpufleet_protocol::facts::Facts;
 use jiff::Timestamp;
 
 use crate::{
-    drain::Marker,
+    engine::ports::scheduler::Marker,
     engine::{
         host::{HostState, PendingReboot, Prediction, Resumed},
         verdict::{self, UnderPermit},

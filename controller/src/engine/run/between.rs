@@ -4,7 +4,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use crate::{
     engine::{host::HostState, run::engine::Engine},
-    event::{NodeState, Verb},
+    event::NodeState,
     index::PlayIndex,
     interpreter::DelegatedFacts,
     template::Value,
@@ -22,7 +22,7 @@ impl Engine {
     ) -> Option<String> {
         // Why not in an audit: it changes nothing, and should report everything.
         let play = play.place();
-        let before = play.checked_sub(1).filter(|_| self.options.verb != Verb::Audit)?;
+        let before = play.checked_sub(1).filter(|_| self.options.verb.info().ends_early)?;
         let (before, now) = (self.program.plays.get(before)?, self.program.plays.get(play)?);
         if over {
             return Some(format!(

@@ -6,7 +6,7 @@ use futures::{StreamExt as _, stream};
 use tokio::time::{Instant, timeout_at};
 
 use crate::{
-    drain::Scheduler,
+    engine::ports::scheduler::Scheduler,
     engine::{error::EngineError, fleet::recorder::Recorder},
     event::{Level, What},
     report::fold_names,

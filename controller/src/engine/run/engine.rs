@@ -9,7 +9,8 @@ use gpufleet_protocol::{Disruption, message::Mode};
 use tokio::sync::mpsc;
 
 use crate::{
-    drain::{Runner, Target},
+    engine::ports::runner::Runner,
+    engine::ports::scheduler::Target,
     engine::{
         error::EngineError,
         fleet::{
@@ -45,7 +46,7 @@ use crate::{
             peers, policy,
         },
     },
-    event::{DrainStep, Level, NodeState, PlayStarted, RunStarted, Verb, WaveShape, What},
+    event::{DrainStep, Level, NodeState, PlayStarted, RunStarted, WaveShape, What},
     index::PlayIndex,
     interpreter::{Cursor, Files, HostSnapshots, for_all},
     journal::Replayed,
@@ -183,7 +184,7 @@ impl Engine {
             if stop.is_none() && self.options.verb.writes() {
                 self.tell_who_is_still_drained(index, &outcome.host_states, recorder).await?;
             }
-            if self.options.verb == Verb::Plan
+            if self.options.verb.info().previews_drains
                 && let Some(scheduler) = self.plays.scheduler_of(index)
             {
                 let disturbed = forecast(outcome.host_states.iter(), outcome.host_states.len()).disturbed;

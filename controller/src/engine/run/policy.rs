@@ -2,7 +2,10 @@
 
 use std::collections::HashMap;
 
-use gpufleet_protocol::{Disruption, tasks::Params};
+use gpufleet_protocol::{
+    Disruption,
+    tasks::{Params, Reboot},
+};
 
 use crate::{
     engine::{
@@ -10,7 +13,7 @@ use crate::{
         replay::durations::{DurationHistory, Figures, Models},
     },
     event::{DomainShape, DurationOrigin, OutagePart, PolicyShape, WorstCase, WorstPart},
-    playbook::{self, Drain, Overrides, Play},
+    playbook::{self, Overrides, Play},
     rollout::{Amount, Batch},
 };
 
@@ -53,7 +56,7 @@ fn worst_case(
         WorstPart { what, seconds, from }
     };
     let mut parts = Vec::new();
-    if policy.drain != Drain::None {
+    if !policy.drain.is_none() {
         parts.push(part(OutagePart::Drain, policy.written.drain, policy.drain.worst_case_s()));
     }
     if class == Disruption::Reboot {
@@ -69,7 +72,7 @@ fn worst_case(
 
 /// How long a reboot may take, and whether the playbook says so.
 fn reboot(play: &Play, policy: &playbook::Policy) -> (bool, u64) {
-    let tasks: Vec<_> = play.tasks().into_iter().filter(|task| task.kind.name == "reboot").collect();
+    let tasks: Vec<_> = play.tasks().into_iter().filter(|task| task.kind.is::<Reboot>()).collect();
     let timeouts = tasks.iter().filter_map(|task| match task.params.fixed.as_deref()? {
         Params::Reboot(reboot) => Some(reboot.timeout),
         _ => None,

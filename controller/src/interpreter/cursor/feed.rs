@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use gpufleet_protocol::glob::Glob;
-use gpufleet_protocol::tasks::{self, Class};
+use gpufleet_protocol::tasks::{self, Class, Kind as _, WaitFor};
 use gpufleet_protocol::{Change, Disruption, FailureKind, NodeOp, OpOutcome, OpStatus, Property, Subject};
 use serde_json::{Map, Value as Json, json};
 
@@ -500,7 +500,7 @@ fn chosen_facts(facts: &Dict, filter: &[String]) -> Map<String, Json> {
 /// What Ansible says of a task that its `timeout` ended, in seconds.
 fn ran_into(period: u64, kind: &str, outcome: &mut OpOutcome) {
     // Why not `wait_for`: it has a `timeout` parameter of its own, with a message of its own.
-    if kind == "wait_for" {
+    if kind == WaitFor::INFO.name {
         return;
     }
     let OpStatus::Failed { kind: FailureKind::TimedOut, message } = &mut outcome.status else { return };

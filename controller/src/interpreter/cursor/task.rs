@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use gpufleet_protocol::lenient::parse_seconds;
-use gpufleet_protocol::tasks::{Class, RebootWhen};
+use gpufleet_protocol::tasks::{Class, IncludeVars, Meta, RebootWhen};
 use gpufleet_protocol::{Awaiting, Blocker, Change, NodeOp};
 use serde_json::{Map, Value as Json};
 
@@ -211,7 +211,7 @@ impl Cursor {
         }
         let raw = match prepared {
             // Why: as in Ansible, `meta` is not counted.
-            Prepared::Skip(_) | Prepared::Unmet(_) if matches!(task.kind.name, "meta") => {
+            Prepared::Skip(_) | Prepared::Unmet(_) if task.kind.is::<Meta>() => {
                 self.frames.pop();
                 return;
             }
@@ -285,9 +285,9 @@ impl Cursor {
                         kept.push((Arc::clone(&name), value.clone()));
                     }
                     // Why apart: as in Ansible, variables that tasks set win over those of files.
-                    match task.kind.name {
-                        "include_vars" => self.variables.set_included(name, value),
-                        _ => self.variables.set(name, value),
+                    match task.kind.is::<IncludeVars>() {
+                        true => self.variables.set_included(name, value),
+                        false => self.variables.set(name, value),
                     }
                 }
                 self.variables.add_facts(kept);

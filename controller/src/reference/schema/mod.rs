@@ -4,6 +4,7 @@
 
 mod check;
 mod config;
+mod drain;
 mod inventory;
 mod kinds;
 mod playbook;
@@ -36,6 +37,11 @@ fn boolean() -> Json {
 
 fn text() -> Json {
     json!({"type": ["string", "number", "boolean"]})
+}
+
+/// Returns the schema of a duration: `90`, `90s`, `20m`, `2h`.
+fn duration() -> Json {
+    json!({"anyOf": [{"type": "number"}, {"type": "string", "pattern": "^[0-9]+(\\.[0-9]+)? *[a-zA-Z]*$"}, template()]})
 }
 
 /// Returns the schema of one item or a list of them.

@@ -61,7 +61,6 @@ fn both(name: &str) -> [String; 2] {
 
 fn play() -> Json {
     let mut rollout = properties(VOCABULARY.rollout);
-    // Open below: `gpufleet check` checks the content of `drain` and similar keys.
     let mut keys = properties(VOCABULARY.play);
     if let Some(entry) = keys.get_mut("rollout").and_then(Json::as_object_mut) {
         entry.insert("type".to_owned(), json!(["object", "null"]));

@@ -7,7 +7,7 @@ use jsonschema::Validator;
 
 use super::words::word;
 use super::*;
-use crate::playbook::VOCABULARY;
+use crate::playbook::{DRAINERS, Shape, VOCABULARY};
 
 fn validator(schema: &Json) -> Validator {
     jsonschema::validator_for(schema).unwrap()
@@ -83,6 +83,28 @@ fn examples_of_all_kinds_are_valid() {
 }
 
 #[test]
+fn examples_of_all_drainers_are_valid() {
+    let validator = validator(&playbook_schema());
+    let play = |drain: &str| document(&format!("- hosts: all\n  rollout:\n    {drain}\n"));
+    for info in DRAINERS {
+        assert_eq!(complaints(&validator, &play(info.example)), [""; 0], "{}", info.example);
+        let bare = play(&format!("drain: {}", info.word));
+        assert_eq!(validator.is_valid(&bare), info.stands_alone(), "{}", info.word);
+        let unknown = play(&format!("drain: {{{}: {{no_such_setting: 1}}}}", info.word));
+        assert!(!validator.is_valid(&unknown), "{}", info.word);
+        for setting in info.settings() {
+            let nothing = play(&format!("drain: {{{}: {{{}: []}}}}", info.word, setting.name));
+            assert!(
+                matches!(setting.shape, Shape::Names) || !validator.is_valid(&nothing),
+                "{}: {}",
+                info.word,
+                setting.name
+            );
+        }
+    }
+}
+
+#[test]
 fn what_ansible_users_write_is_valid() {
     let validator = validator(&playbook_schema());
     for right in [
@@ -121,6 +143,11 @@ fn wrong_playbooks_are_refused() {
         "- hosts: all\n  handlers:\n    - name: a\n      service: [x]\n",
         "- hosts: all\n  rollout: {wavs: [1]}\n",
         "- hosts: all\n  order: sideways\n",
+        "- hosts: all\n  rollout: {drain: slrum}\n",
+        "- hosts: all\n  rollout: {drain: {slurm: {timeout: soon}}}\n",
+        "- hosts: all\n  rollout: {drain: {slurm: {}, none: }}\n",
+        "- hosts: all\n  rollout: {drain: {command: {drain: a}}}\n",
+        "- hosts: all\n  rollout: {reboot: {via: kubectl}}\n",
     ] {
         assert!(!validator.is_valid(&document(wrong)), "{wrong}");
     }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value as Json, json};
 
-use super::{boolean, one_or_many, template, text};
+use super::{boolean, drain, duration, one_or_many, template, text};
 
 /// Returns the schema of a key, with its description; `None` for a key that is not in this list.
 pub(super) fn word(name: &str) -> Option<Json> {
@@ -28,10 +28,6 @@ fn number() -> Json {
 /// Returns the schema of a number or share of the hosts.
 fn amount() -> Json {
     json!({"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": "^ *[0-9.]+ *%? *$"}, template()]})
-}
-
-fn duration() -> Json {
-    json!({"anyOf": [{"type": "number"}, {"type": "string", "pattern": "^[0-9]+(\\.[0-9]+)? *[a-zA-Z]*$"}, template()]})
 }
 
 fn vars() -> Json {
@@ -179,8 +175,8 @@ fn described(name: &str) -> Option<(Json, &'static str)> {
         "max_unreachable" => (amount(), "The run stops when more nodes than this cannot be reached."),
         "soak" => (duration(), "How long a wave is watched before the next begins."),
         "window" => (any(), "When nodes may be disturbed, such as `Sat 02:00-06:00 Europe/Berlin`."),
-        "drain" => (any(), "How nodes are taken out of service and given back."),
-        "reboot" => (any(), "How nodes are rebooted, and how long that may take."),
+        "drain" => (drain::drain(), "How nodes are taken out of service and given back."),
+        "reboot" => (drain::reboot(), "How nodes are rebooted, and how long that may take."),
         "health_gate" => (any(), "Checks that must hold before a node is given back."),
         "power_cycle" => (any(), "How a node that does not come back is power-cycled."),
         _ => return None,

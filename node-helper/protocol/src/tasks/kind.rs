@@ -87,6 +87,11 @@ pub struct KindInfo {
 }
 
 impl KindInfo {
+    /// Whether it is this kind.
+    pub fn is<K: Kind>(&self) -> bool {
+        self.name == K::INFO.name
+    }
+
     /// Reads rendered parameters.
     ///
     /// # Errors

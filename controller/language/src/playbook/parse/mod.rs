@@ -193,7 +193,7 @@ struct Base {
     when: Vec<Condition>,
 }
 
-struct Parser<'a> {
+pub(super) struct Parser<'a> {
     reader: &'a dyn Reader,
     library: Arc<Library>,
     keyring: Arc<Keyring>,
@@ -261,7 +261,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn error(&mut self, diagnostic: Diagnostic) {
+    pub(super) fn error(&mut self, diagnostic: Diagnostic) {
         self.errors.push(diagnostic);
     }
 

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use gpufleet_protocol::tasks::KindInfo;
+use gpufleet_protocol::tasks::{
+    Assert, Command, Debug, IncludeRole, IncludeTasks, KindInfo, Raw, Reboot, Script, Shell,
+};
 
 use super::task::Inherited;
 use super::values::part;
@@ -12,6 +14,29 @@ use crate::playbook::params::{ParamProblem, check_one, whole};
 use crate::playbook::program::{Parameter, Parameters};
 use crate::template::Value;
 use crate::yaml::{Node, Value as Yaml};
+
+/// How a parameter is read.
+enum Meaning {
+    /// A value, which may be a template.
+    Plain,
+    /// Expressions that are evaluated, not rendered.
+    Conditions,
+    /// One such expression.
+    Expression,
+    /// Keys of tasks, which are read with the task.
+    Keys,
+}
+
+impl Meaning {
+    fn of(kind: &KindInfo, parameter: &str) -> Self {
+        match parameter {
+            "that" if kind.is::<Assert>() => Self::Conditions,
+            "var" if kind.is::<Debug>() => Self::Expression,
+            "apply" if kind.is::<IncludeTasks>() || kind.is::<IncludeRole>() => Self::Keys,
+            _ => Self::Plain,
+        }
+    }
+}
 
 impl Parser<'_> {
     pub(super) fn parameters(
@@ -63,7 +88,7 @@ impl Parser<'_> {
             }
         }
         let says_how_long = |entry: &Parameter| matches!(&*entry.name, "timeout" | "reboot_timeout");
-        if let Some(seconds) = own.reboot_timeout_s.filter(|_| kind.name == "reboot")
+        if let Some(seconds) = own.reboot_timeout_s.filter(|_| kind.is::<Reboot>())
             && !entries.iter().any(says_how_long)
         {
             entries.push(Parameter {
@@ -80,16 +105,16 @@ impl Parser<'_> {
     fn parameter_map(&mut self, kind: &KindInfo, node: &Node, entries: &mut Vec<Parameter>) {
         for (key, value) in node.as_map().unwrap_or_default() {
             let name = key.key_text();
-            let parsed = match (kind.name, name.as_str()) {
-                ("assert", "that") => self.assertions(value),
-                ("include_tasks" | "include_role", "apply") => continue,
-                ("debug", "var") => {
+            let parsed = match Meaning::of(kind, &name) {
+                Meaning::Keys => continue,
+                Meaning::Conditions => self.assertions(value),
+                Meaning::Expression => {
                     if let Some(text) = value.as_str() {
                         self.expression(value, text);
                     }
                     Value::literal(&value.to_json())
                 }
-                _ => self.value(value),
+                Meaning::Plain => self.value(value),
             };
             entries.push(Parameter {
                 name: Arc::from(name),
@@ -108,7 +133,7 @@ impl Parser<'_> {
 
     /// Parses `kind: text`: `key=value` words, free text, or both.
     fn parameter_text(&mut self, kind: &KindInfo, node: &Node, text: &str, entries: &mut Vec<Parameter>) {
-        let runs = matches!(kind.name, "command" | "shell" | "script");
+        let runs = kind.is::<Command>() || kind.is::<Shell>() || kind.is::<Script>();
         let known = |key: &str| {
             if runs {
                 return matches!(
@@ -119,7 +144,7 @@ impl Parser<'_> {
             kind.open_keys || kind.has(key)
         };
         // Shell text may have comments and here-documents with single quotes.
-        if !matches!(kind.name, "shell" | "raw")
+        if !(kind.is::<Shell>() || kind.is::<Raw>())
             && let Some(at) = words::open_quote(text)
         {
             let error = Diagnostic::error("a quote is opened and never closed")
@@ -141,13 +166,13 @@ impl Parser<'_> {
             let span = part(node, at + key.len() + 1..at + word.len());
             let inner =
                 Node { value: Yaml::Str(crate::yaml::Str { text: value.clone(), plain: true }), span };
-            let value = match (kind.name, *key) {
-                ("assert", "that") => self.assertions(&inner),
-                ("debug", "var") => {
+            let value = match Meaning::of(kind, key) {
+                Meaning::Conditions => self.assertions(&inner),
+                Meaning::Expression => {
                     self.expression(&inner, value);
                     Value::str(value)
                 }
-                _ => self.value(&inner),
+                Meaning::Keys | Meaning::Plain => self.value(&inner),
             };
             entries.push(Parameter {
                 name: Arc::from(*key),

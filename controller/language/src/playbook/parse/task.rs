@@ -3,7 +3,9 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use gpufleet_protocol::tasks::{Class, KindInfo, find};
+use gpufleet_protocol::tasks::{
+    Class, IncludeRole, IncludeTasks, IncludeVars, KindInfo, Pause, Template, find,
+};
 
 use super::include::Around;
 use super::kind::mistyped_task;
@@ -389,7 +391,8 @@ impl Parser<'_> {
         let (kind, key, value) = self.kind_of(node, outer)?;
         self.take_references();
         let mut own = self.inherit(node, outer);
-        if matches!(kind.name, "include_tasks" | "include_role") && node.get("vars").is_some() {
+        let includes = kind.is::<IncludeTasks>() || kind.is::<IncludeRole>();
+        if includes && node.get("vars").is_some() {
             own.given.extend(own.vars.last().cloned());
         }
         let name = node.get("name").filter(|name| !name.is_null()).map(|name| self.value(name));
@@ -426,21 +429,21 @@ impl Parser<'_> {
         let found = self.take_references();
         let mut references = settle(found, &own, &local);
         references.iter_mut().for_each(|reference| reference.guarded |= self.doubtful);
-        if matches!(kind.name, "include_tasks" | "include_role") {
+        if includes {
             self.include_keys(node, kind);
         }
-        let site = matches!(kind.name, "include_tasks" | "include_role").then(|| {
+        let site = includes.then(|| {
             self.site(value, &params, outer, &own, Around { locals: &local, task: Some(node) }, path)
         });
         let mut asks_for_others =
             references.iter().any(|reference| OF_OTHERS.contains(&reference.name.as_str()));
-        if kind.name == "template" {
+        if kind.is::<Template>() {
             let text = self.template_text(&params, &own);
             let mentions = |word: &str| text.as_ref().is_none_or(|text| text.contains(word));
             asks_for_others |= OF_OTHERS.iter().any(|word| mentions(word));
             self.templates_ask |= text.as_deref().is_some_and(mentions_fact);
         }
-        if kind.name == "include_vars" {
+        if kind.is::<IncludeVars>() {
             self.names_of_file(&params, &own);
         }
         let on_interrupt = match node.entry("on_interrupt") {
@@ -525,8 +528,8 @@ impl Parser<'_> {
             timeout_s: own.timeout_s,
             late_timeout: own.late_timeout.clone(),
             // As in Ansible, one pause serves all hosts.
-            run_once: own.run_once || kind.name == "pause",
-            once_when: own.once_when.clone().filter(|_| kind.name != "pause"),
+            run_once: own.run_once || kind.is::<Pause>(),
+            once_when: own.once_when.clone().filter(|_| !kind.is::<Pause>()),
             any_errors_fatal: own.any_errors_fatal,
             on_interrupt: OnInterrupt::default(),
             role: own.role.clone(),

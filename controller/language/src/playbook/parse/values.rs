@@ -215,7 +215,7 @@ impl Parser<'_> {
     }
 
     /// Parses yes or no; a template may use only what is known before any host.
-    pub(super) fn fixed_flag(&mut self, key: &str, node: &Node) -> bool {
+    pub(in crate::playbook) fn fixed_flag(&mut self, key: &str, node: &Node) -> bool {
         let layers = self.layers_of(&Inherited::default());
         self.fixed_flag_in(key, node, &layers)
     }

@@ -1,4 +1,5 @@
 mod doubts;
+mod drainers;
 mod errors;
 mod errors_in_plays;
 mod errors_in_templates;

@@ -7,8 +7,8 @@ use proptest::prelude::*;
 
 use super::{errors_of, load, play};
 use crate::playbook::{
-    Amount, CommandDrain, Drain, Gate, HookSpans, Known, Notice, NoticeHow, OnInterrupt, Overrides, Policy,
-    PowerCycle, RebootPolicy, RebootVia, SlurmDrain, Wave,
+    Amount, CommandDrain, Drain, Gate, HookSpans, Known, NoDrain, Notice, NoticeHow, OnInterrupt, Overrides,
+    Policy, PowerCycle, RebootPolicy, RebootVia, SlurmDrain, Wave,
 };
 use crate::template::Value;
 use crate::window::Window;
@@ -34,7 +34,7 @@ fn nothing_written_is_careful() {
     let play = play("- hosts: all\n  tasks:\n    - debug: {msg: a}\n");
     let policy = &play.policy;
     assert_eq!(**policy, Policy::default());
-    assert_eq!(policy.drain, Drain::None);
+    assert_eq!(policy.drain, Drain::None(NoDrain));
     assert_eq!(
         policy.health_gate,
         [
@@ -82,7 +82,7 @@ fn the_whole_block() {
     assert_eq!((policy.max_unreachable, policy.soak_s), (Some(3), 600));
     assert_eq!(policy.window, Window::parse("Sat 02:00-06:00 Europe/Berlin").ok());
     assert_eq!(policy.drain, Drain::Slurm(SlurmDrain { timeout_s: 7200, ..SlurmDrain::default() }));
-    assert_eq!(policy.reboot, RebootPolicy { timeout_s: 1500, via: RebootVia::Slurm });
+    assert_eq!(policy.reboot, RebootPolicy { timeout_s: 1500, via: RebootVia::Scheduler });
     assert_eq!(
         policy.health_gate,
         [
@@ -157,14 +157,14 @@ fn slurm_in_all_forms() {
         "    drain:\n      slurm: {timeout: 90m, node: \"{{ slurm_name }}\", login: login1, notice: {signal: sigusr1, deadline: 10m}}\n",
     );
     assert_eq!((full.timeout_s, full.node), (5400, Value::text("{{ slurm_name }}")));
-    assert_eq!(full.login.as_deref(), Some("login1"));
+    assert_eq!(full.login.map(|login| login.host).as_deref(), Some("login1"));
     assert_eq!(full.notice, Some(Notice { how: NoticeHow::Signal("USR1".to_owned()), deadline_s: 600 }));
     for block in ["notice: requeue", "notice: {requeue: true, deadline: 300}"] {
         let notice = slurm(&format!("    drain: {{slurm: {{{block}}}}}\n")).notice;
         assert_eq!(notice, Some(Notice { how: NoticeHow::Requeue, deadline_s: 300 }), "{block}");
     }
-    assert_eq!(policy("    drain: none\n").drain, Drain::None);
-    assert_eq!(policy("    drain: {none: }\n").drain, Drain::None);
+    assert_eq!(policy("    drain: none\n").drain, Drain::None(NoDrain));
+    assert_eq!(policy("    drain: {none: }\n").drain, Drain::None(NoDrain));
 }
 
 #[test]

@@ -6,8 +6,8 @@ use futures::future::BoxFuture;
 use tokio::time::{Instant, sleep};
 
 use crate::{
-    drain::{DrainError, Scheduler},
     engine::node::{custody::Custody, message::ToNode},
+    engine::ports::scheduler::{DrainError, Scheduler},
     event::{DrainStep, NodeState, What},
 };
 

@@ -9,7 +9,6 @@ use jiff::Timestamp;
 use tokio::time::Instant;
 
 use crate::{
-    drain::{Activity, Cordon, Marker, Ownership, Scheduler, Target},
     engine::node::{
         custody::{
             Custody,
@@ -18,6 +17,7 @@ use crate::{
         },
         early_end::EarlyEnd,
     },
+    engine::ports::scheduler::{Activity, Cordon, Marker, Ownership, Scheduler, Target},
     event::{DrainStep, NodeState, What},
     rollout::Input,
 };

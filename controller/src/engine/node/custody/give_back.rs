@@ -9,7 +9,6 @@ use jiff::Timestamp;
 use tokio::time::{Instant, sleep};
 
 use crate::{
-    drain::{DrainError, GpuOffer, Marker, Ownership, Scheduler, Target},
     engine::node::{
         conversation::READING,
         custody::{
@@ -18,6 +17,7 @@ use crate::{
         },
         early_end::EarlyEnd,
     },
+    engine::ports::scheduler::{DrainError, GpuOffer, Marker, Ownership, Scheduler, Target},
     event::{DrainStep, Level, NodeState, What},
     rollout::Input,
 };

@@ -9,7 +9,6 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout};
 
 use crate::{
-    drain::{Call, RunError},
     engine::node::{
         conversation::boot::{Awaited, Standing},
         custody::{
@@ -20,6 +19,7 @@ use crate::{
         early_end::EarlyEnd,
         hooks::last_words,
     },
+    engine::ports::runner::{Call, RunError},
     event::{NodeState, What},
     rollout::Silence,
 };

@@ -8,7 +8,6 @@ use gpufleet_protocol::{Disruption, NodeOp, message::IdleVerdict, op::Staying};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::{
-    drain::{Activity, Cordon, DrainError, Ownership, Scheduler},
     engine::node::{
         conversation::READING,
         custody::{
@@ -18,6 +17,7 @@ use crate::{
         },
         early_end::EarlyEnd,
     },
+    engine::ports::scheduler::{Activity, Cordon, DrainError, Ownership, Scheduler},
     event::{Level, NodeState, What},
     interpreter::Fed,
 };

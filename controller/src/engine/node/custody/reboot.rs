@@ -8,7 +8,7 @@ use gpufleet_protocol::{
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::{
-    drain::RebootOrder,
+    engine::ports::scheduler::RebootOrder,
     engine::{
         host::PendingReboot,
         node::{

@@ -2,20 +2,18 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use gpufleet::{
+use crate::{
     interpreter::HostContext,
     inventory::Inventory,
     playbook::Program,
     template::{Dict, Value},
 };
 
-use super::args::{Connection, ConnectionKind};
-
 /// What is known of hosts, by name.
 pub type Contexts = HashMap<String, Arc<HostContext>>;
 
 /// What holds for every host of a run.
-pub struct Shared<'a> {
+pub struct KnownToAll<'a> {
     pub inventory: &'a Inventory,
     pub program: &'a Program,
     pub extra: &'a serde_json::Map<String, serde_json::Value>,
@@ -23,18 +21,23 @@ pub struct Shared<'a> {
     /// Whom `become` means where nobody says.
     pub become_user: Option<&'a str>,
     pub verbosity: u32,
-    pub connection: &'a Connection,
+    /// How many hosts are worked on at once (`--forks`).
+    pub forks: usize,
+    /// Whether hosts are this machine unless their variables or a play say otherwise.
+    pub local: bool,
+    /// Whom gpufleet logs in as where neither variables nor a play say.
+    pub user: Option<&'a str>,
     /// `--limit`, as it was given.
     pub limit: Option<&'a str>,
     /// Where the inventory comes from.
-    pub sources: Vec<String>,
+    pub sources: &'a [String],
 }
 
 /// The version of Ansible whose language is spoken, for playbooks that ask for it.
 const ANSIBLE_VERSION: (i64, i64, i64) = (2, 19, 0);
 
 /// What is the same for all hosts.
-fn common(shared: &Shared<'_>) -> Dict {
+fn common(shared: &KnownToAll<'_>) -> Dict {
     let (major, minor, revision) = ANSIBLE_VERSION;
     let full = format!("{major}.{minor}.{revision}");
     let version = Value::map([
@@ -46,7 +49,7 @@ fn common(shared: &Shared<'_>) -> Dict {
     ]);
     let mut common = Dict::default();
     common.insert("ansible_version", version);
-    common.insert("ansible_forks", Value::Int(i64::try_from(shared.connection.forks()).unwrap_or(i64::MAX)));
+    common.insert("ansible_forks", Value::Int(i64::try_from(shared.forks).unwrap_or(i64::MAX)));
     common.insert("ansible_inventory_sources", Value::list(shared.sources.iter().map(Value::str).collect()));
     common.insert("ansible_playbook_python", Value::str("/usr/bin/python3"));
     if let Some(limit) = shared.limit {
@@ -56,14 +59,11 @@ fn common(shared: &Shared<'_>) -> Dict {
 }
 
 /// How a host is reached where neither its variables nor a play say.
-fn reached(shared: &Shared<'_>, host: &str) -> Dict {
-    let kind = match shared.connection.kind {
-        Some(ConnectionKind::Local) => "local",
-        Some(ConnectionKind::Ssh) | None => "ssh",
-    };
+fn reached(shared: &KnownToAll<'_>, host: &str) -> Dict {
+    let kind = if shared.local { "local" } else { "ssh" };
     let mut reached = Dict::default();
     reached.insert("ansible_connection", Value::str(kind));
-    if let Some(user) = &shared.connection.user {
+    if let Some(user) = shared.user {
         reached.insert("ansible_user", Value::str(user));
     }
     if Inventory::is_this_machine(host) && !shared.inventory.hosts().iter().any(|name| **name == *host) {
@@ -73,7 +73,7 @@ fn reached(shared: &Shared<'_>, host: &str) -> Dict {
 }
 
 /// The contexts of these hosts. Group variables and `groups` are held once, however many hosts there are.
-pub fn contexts(shared: &Shared<'_>, hosts: &[String]) -> Contexts {
+pub fn contexts(shared: &KnownToAll<'_>, hosts: &[String]) -> Contexts {
     let extra = Arc::new(Dict::trusted(shared.extra));
     let groups = Value::literal(shared.inventory.groups_json());
     let mentions = |word: &str| shared.program.sources.iter().any(|source| source.text().contains(word));
@@ -118,8 +118,8 @@ pub fn contexts(shared: &Shared<'_>, hosts: &[String]) -> Contexts {
     hosts.iter().map(context).collect()
 }
 
-fn host_variables(shared: &Shared<'_>, common: &Dict, groups: &Value) -> Value {
-    let Shared { inventory, extra, .. } = shared;
+fn host_variables(shared: &KnownToAll<'_>, common: &Dict, groups: &Value) -> Value {
+    let KnownToAll { inventory, extra, .. } = shared;
     let of_host = |host: &str| {
         let mut vars = serde_json::Map::new();
         vars.insert("ansible_facts".to_owned(), serde_json::Map::new().into());

@@ -40,7 +40,7 @@ impl fmt::Display for Marker {
 }
 
 /// Letters, digits, `.`, `_` and `-` only: nothing that a shell or a scheduler reads as its own.
-pub(super) fn is_word(text: &str) -> bool {
+pub(crate) fn is_word(text: &str) -> bool {
     !text.is_empty()
         && text.len() <= 128
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-'))
