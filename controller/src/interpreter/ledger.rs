@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use gpufleet_protocol::operation::{Newer, Part, Reach, is_below};
-use gpufleet_protocol::{Awaiting, Disruption, NodeOp};
+use gpufleet_protocol::{Awaiting, Change, Disruption, NodeOp};
 
 use super::action::{BlobNeed, RunAs};
 use super::intervening::{Intervener, may_touch};
@@ -20,8 +20,8 @@ pub(super) struct Entry {
     pub environment: Vec<(String, String)>,
     pub timeout_s: Option<u64>,
     pub awaiting: Vec<Awaiting>,
-    /// What its changes were made with, such as why a value does not last: what differs, and the note.
-    pub notes: Vec<(String, String)>,
+    /// Changes that were made with a note, such as why a value does not last.
+    pub noted: Vec<Change>,
     /// Tasks after it that may have changed what it declared, and nobody has looked since.
     pub after: Vec<Intervener>,
     /// A later task of the play did change it: it is not asserted any more.
