@@ -189,8 +189,8 @@ fn machine(facts: &Facts) -> Json {
                 "device": mount.device,
                 "fstype": mount.fstype,
                 "options": mount.options,
-                "size_total": mount.size_total,
-                "size_available": mount.size_available,
+                "size_total": mount.size_total_bytes,
+                "size_available": mount.size_available_bytes,
                 "dump": 0,
                 "passno": 0,
             })
@@ -547,8 +547,8 @@ mod tests {
             mount: "/".to_owned(),
             fstype: "ext4".to_owned(),
             options: "rw".to_owned(),
-            size_total: 9,
-            size_available: 4,
+            size_total_bytes: 9,
+            size_available_bytes: 4,
         }];
         machine.load = Some((0.5, 0.25, 0.125));
         (machine.selinux, machine.apparmor, machine.fips) = (true, false, true);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use gpufleet_protocol::operation::{Newer, Part, Reach, is_below};
-use gpufleet_protocol::{Awaiting, Disruption, NodeOp};
+use gpufleet_protocol::{Awaiting, Change, Disruption, NodeOp};
 
 use super::action::{BlobNeed, RunAs};
 use super::intervening::{Intervener, may_touch};
@@ -20,8 +20,8 @@ pub(super) struct Entry {
     pub environment: Vec<(String, String)>,
     pub timeout_s: Option<u64>,
     pub awaiting: Vec<Awaiting>,
-    /// Notes of its changes, such as why a value does not last, each with what was changed.
-    pub notes: Vec<(String, String)>,
+    /// Changes that were made with a note, such as why a value does not last.
+    pub noted: Vec<Change>,
     /// Later tasks that may have changed what it declared since it was last looked at.
     pub after: Vec<Intervener>,
     /// A later task of the play changed it: it is not asserted any more.

@@ -118,7 +118,7 @@ pub struct InterfaceFacts {
     pub ipv6: Vec<(String, u8)>,
 }
 
-/// A mounted file system on a device or a server; sizes in bytes.
+/// A mounted file system on a device or a server.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct MountFacts {
@@ -126,8 +126,10 @@ pub struct MountFacts {
     pub mount: String,
     pub fstype: String,
     pub options: String,
-    pub size_total: u64,
-    pub size_available: u64,
+    #[serde(rename = "size_total")]
+    pub size_total_bytes: u64,
+    #[serde(rename = "size_available")]
+    pub size_available_bytes: u64,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -187,8 +187,10 @@ fn mounts(roots: &Roots, text: &str) -> Vec<MountFacts> {
             mount,
             fstype: fstype.to_owned(),
             options: options.to_owned(),
-            size_total: sizes.as_ref().map_or(0, |sizes| sizes.f_blocks.saturating_mul(sizes.f_frsize)),
-            size_available: sizes.as_ref().map_or(0, |sizes| sizes.f_bavail.saturating_mul(sizes.f_frsize)),
+            size_total_bytes: sizes.as_ref().map_or(0, |sizes| sizes.f_blocks.saturating_mul(sizes.f_frsize)),
+            size_available_bytes: sizes
+                .as_ref()
+                .map_or(0, |sizes| sizes.f_bavail.saturating_mul(sizes.f_frsize)),
         });
         if found.len() == MOST_MOUNTS {
             break;
@@ -247,7 +249,7 @@ mod tests {
         let mounts: Vec<(&str, &str)> =
             facts.mounts.iter().map(|mount| (mount.device.as_str(), mount.mount.as_str())).collect();
         assert_eq!(mounts, [("/dev/vda", "/"), ("nas:/x", "/a b"), ("//nas/y", "/c")]);
-        let asked: Vec<bool> = facts.mounts.iter().map(|mount| mount.size_total > 0).collect();
+        let asked: Vec<bool> = facts.mounts.iter().map(|mount| mount.size_total_bytes > 0).collect();
         assert_eq!(asked, [true, false, false], "no server is asked");
         assert_eq!(facts.firmware.get("product_name").map(String::as_str), Some("DGX H100"));
         assert_eq!(facts.package_manager.as_deref(), Some("apt"));

@@ -207,7 +207,7 @@ impl Cursor {
                 environment: action.environment,
                 timeout_s: action.timeout_s,
                 awaiting,
-                notes: Vec::new(),
+                noted: Vec::new(),
                 after: Vec::new(),
                 overruled: false,
             });
@@ -369,8 +369,8 @@ impl Cursor {
         // Why: a verification changes nothing, whatever the plan says.
         self.passes.set_touched(touched);
         let others = Intervener::named(&self.passes.ledger().interveners(entry));
-        let notes =
-            self.passes.ledger().entries.get(entry).map(|entry| entry.notes.clone()).unwrap_or_default();
+        let noted =
+            self.passes.ledger().entries.get(entry).map(|entry| entry.noted.clone()).unwrap_or_default();
         let (mut failure, mut overruled, mut unseen) = (None, Vec::new(), false);
         for (owner, mut report) in reports.into_iter().enumerate() {
             let blind = part_of(&outcome, owner).is_some_and(is_blind);
@@ -381,7 +381,8 @@ impl Cursor {
                 .map(|change| {
                     let (what, to) = (change.what(), change.to_text());
                     let from = change.from_text().unwrap_or_else(|| "nothing".to_owned());
-                    let before = notes.iter().find(|(known, _)| *known == what).map(|(_, note)| note);
+                    let before = noted.iter().find(|made| made.about() == change.about());
+                    let before = before.and_then(|made| made.note.as_ref());
                     let why = change.note.as_ref().map(|note| format!(" ({note})"));
                     let why = why
                         .or_else(|| before.map(|note| format!(" (when it was set: {note})")))

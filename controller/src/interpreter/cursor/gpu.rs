@@ -176,7 +176,7 @@ impl Cursor {
             self.intervene(action, &whole.status);
         }
         let made = whole.iter().chain(parts.iter().flatten()).flat_map(|outcome| &outcome.changes);
-        let notes = made.filter_map(|change| Some((change.what(), change.note.clone()?))).collect();
+        let noted = made.filter(|change| change.note.is_some()).cloned().collect();
         let mut kept = Vec::new();
         let mut owners = Vec::new();
         let mut awaiting = Vec::new();
@@ -245,7 +245,7 @@ impl Cursor {
                 environment: action.environment,
                 timeout_s: action.timeout_s,
                 awaiting,
-                notes,
+                noted,
                 after: Vec::new(),
                 overruled: false,
             });

@@ -226,7 +226,7 @@ fn the_document_says_what_it_is_about() {
         })
     );
     let secret = new(Subject::file("/etc/key"), Property::CONTENT, Value::Absent, Value::Secret);
-    let written = serde_json::to_value(&secret.at(Layer::Boot)).unwrap();
+    let written = serde_json::to_value(secret.at(Layer::Boot)).unwrap();
     assert_eq!((&written["to"], &written["layer"]), (&json!({"type": "secret"}), &json!("boot")));
 }
 
