@@ -44,10 +44,8 @@ const ROOMS: Arrows = &[
 const MOST_FIELDS: usize = 12;
 
 /// Structs that may have more, with the reason.
-const LARGE_STRUCTS: [(&str, &str); 2] = [
-    ("TaskReport", "a record of the journal and of reports: its fields are a schema that others read"),
-    ("HostHistory", "a tally of independent records of a journal, private to the file that reads them"),
-];
+const LARGE_STRUCTS: [(&str, &str); 1] =
+    [("HostHistory", "a tally of independent records of a journal, private to the file that reads them")];
 
 /// A module of the engine, such as `node::custody::drain`; the engine itself is the empty text.
 type Module = String;
