@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use gpufleet_protocol::{
-    Awaiting, Change, Disruption, Property, Subject,
-    change::{MigInstances, MigLayout, Unit, Value},
+    Awaiting, Change, Disruption, Property, Subject, Unit,
+    change::{MigInstances, MigLayout, Value},
     facts::{Facts, GpuFacts, GpuSystem, GpuSystemState, MigInstance, OsFacts},
     message::{GpuClient, IdleReport, IdleVerdict},
 };

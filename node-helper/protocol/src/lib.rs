@@ -17,11 +17,13 @@ pub mod pattern;
 pub mod permit;
 mod registry;
 pub mod tasks;
+mod unit;
 
 pub use change::{Awaiting, Blocker, Certainty, Change, Disruption, Layer, Property, Subject};
 pub use message::{Envelope, FailureKind, OpOutcome, OpRequest, OpStatus, Reply, Request};
 pub use op::NodeOp;
 pub use permit::{Permit, RunEpoch};
+pub use unit::Unit;
 
 /// Version of the messages; a controller and a helper work together only if theirs are equal.
 pub const PROTOCOL_VERSION: u32 = 1;

@@ -13,8 +13,8 @@ mod layout;
 use std::collections::{BTreeMap, BTreeSet};
 
 use gpufleet_protocol::{
-    Blocker, Change, Disruption, Layer, Property, Subject,
-    change::{Amount, Unit as Measure, Value},
+    Blocker, Change, Disruption, Layer, Property, Subject, Unit as Measure,
+    change::{Amount, Value},
     nvml::Placement,
     op::GpuGroup,
     tasks::PersistenceMode,

@@ -9,8 +9,8 @@ use std::{
 };
 
 use gpufleet_protocol::{
-    Change, Disruption, FailureKind, Property, Subject,
-    change::{Unit, Value as Typed},
+    Change, Disruption, FailureKind, Property, Subject, Unit,
+    change::Value as Typed,
     op::PutFile,
     tasks::{ChecksumAlgorithm, FileMode},
 };

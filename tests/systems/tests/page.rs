@@ -11,10 +11,7 @@ use gpufleet::{
     index::PlayIndex,
     report::{RunModel, html},
 };
-use gpufleet_protocol::{
-    Change, Disruption, Property, Subject,
-    change::{Unit, Value},
-};
+use gpufleet_protocol::{Change, Disruption, Property, Subject, Unit, change::Value};
 use gpufleet_systems_tests::{Browser, sheets};
 use tempfile::TempDir;
 

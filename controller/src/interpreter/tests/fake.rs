@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 use gpufleet_protocol::op::GpuTask;
 use gpufleet_protocol::tasks::{EccMode, MigMode};
 use gpufleet_protocol::{
-    Awaiting, Change, Disruption, NodeOp, OpOutcome, OpStatus, Property, Subject,
-    change::{Unit, Value},
+    Awaiting, Change, Disruption, NodeOp, OpOutcome, OpStatus, Property, Subject, Unit, change::Value,
 };
 
 use super::{Action, Fed, Mode, Work};

@@ -92,7 +92,7 @@ impl fmt::Display for Value {
             Self::Bool { value: true } => f.write_str("enabled"),
             Self::Bool { value: false } => f.write_str("disabled"),
             // Why no unit of days: their properties name it, as in `days of warning`.
-            Self::Number { value, unit: None | Some(super::Unit::Days) } => write!(f, "{value}"),
+            Self::Number { value, unit: None | Some(crate::Unit::Days) } => write!(f, "{value}"),
             Self::Number { value, unit: Some(unit) } => write!(f, "{value} {}", unit.symbol()),
             Self::Range { low, high, unit } => write!(f, "{low}-{high} {}", unit.symbol()),
             Self::Text { value } => f.write_str(value),

@@ -8,7 +8,7 @@ mod tests;
 mod value;
 
 pub use subject::{CronTable, Layer, Property, Subject};
-pub use value::{Amount, MigInstances, MigLayout, Unit, Value};
+pub use value::{Amount, MigInstances, MigLayout, Value};
 
 use serde::{Deserialize, Serialize};
 

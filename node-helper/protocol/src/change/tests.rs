@@ -2,6 +2,7 @@ use proptest::prelude::*;
 use serde_json::{Value as Json, json};
 
 use super::*;
+use crate::Unit;
 
 const LIVE: Disruption = Disruption::Live;
 

@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
+use crate::Unit;
+
 /// A value that a node has or gets.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
@@ -49,35 +51,6 @@ pub enum Value {
     },
     /// The GPU instances of one GPU.
     MigLayout(MigLayout),
-}
-
-/// What a number counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub enum Unit {
-    #[serde(rename = "W")]
-    Watts,
-    #[serde(rename = "MHz")]
-    Megahertz,
-    #[serde(rename = "%")]
-    Percent,
-    #[serde(rename = "B")]
-    Bytes,
-    #[serde(rename = "d")]
-    Days,
-}
-
-impl Unit {
-    /// As documents write it.
-    pub const fn symbol(self) -> &'static str {
-        match self {
-            Self::Watts => "W",
-            Self::Megahertz => "MHz",
-            Self::Percent => "%",
-            Self::Bytes => "B",
-            Self::Days => "d",
-        }
-    }
 }
 
 /// A decimal number with up to three places behind the point: exact, so that changes can be compared and grouped.

@@ -4,9 +4,9 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Alone, Class, Given, Kind, KindInfo, Number, ParamError, Reading, Unit, words::words};
+use super::{Alone, Class, Given, Kind, KindInfo, Number, ParamError, Reading, words::words};
 use crate::{
-    Disruption, NodeOp, lenient,
+    Disruption, NodeOp, Unit, lenient,
     operation::{Effect, Needs, Newer, Operation, Reach, paths},
 };
 
@@ -168,12 +168,12 @@ impl Kind for User {
         ],
         secret: &["password"],
         numbers: &[
-            Number::within("uid", Unit::Count, 0, 4_294_967_294),
-            Number::any("expires", Unit::Seconds),
-            Number::from("password_expire_max", Unit::Days, -1),
-            Number::from("password_expire_min", Unit::Days, -1),
-            Number::from("password_expire_warn", Unit::Days, -1),
-            Number::from("password_expire_account_disable", Unit::Days, -1),
+            Number::within("uid", None, 0, 4_294_967_294),
+            Number::any("expires", Some(Unit::Seconds)),
+            Number::from("password_expire_max", Some(Unit::Days), -1),
+            Number::from("password_expire_min", Some(Unit::Days), -1),
+            Number::from("password_expire_warn", Some(Unit::Days), -1),
+            Number::from("password_expire_account_disable", Some(Unit::Days), -1),
         ],
         since: &[
             ("expires", "1.9"),
@@ -326,7 +326,7 @@ impl Kind for Group {
             ("gid_max", "name the `gid`, or set GID_MAX in /etc/login.defs"),
         ],
         secret: &[],
-        numbers: &[Number::within("gid", Unit::Count, 0, 4_294_967_294)],
+        numbers: &[Number::within("gid", None, 0, 4_294_967_294)],
         since: &[("force", "2.15"), ("non_unique", "2.8")],
         summary: "Declares a group of users.",
         example: "group: {name: slurm, gid: 981, system: true}",

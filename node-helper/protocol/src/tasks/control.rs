@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::{Alone, Class, Given, Kind, KindInfo, Number, ParamError, Reading, Unit, words::words};
+use super::{Alone, Class, Given, Kind, KindInfo, Number, ParamError, Reading, words::words};
 use crate::{Disruption, lenient};
 
 /// Prints a message or a variable.
@@ -37,7 +37,7 @@ impl Kind for Debug {
         ignored: &[],
         refused: &[],
         secret: &[],
-        numbers: &[Number::from("verbosity", Unit::Count, 0)],
+        numbers: &[Number::from("verbosity", None, 0)],
         since: &[("verbosity", "2.1")],
         summary: "Prints a message or a variable.",
         example: "debug: {msg: 'hello'}",
@@ -430,7 +430,7 @@ impl Kind for IncludeVars {
         ignored: &[],
         refused: &[],
         secret: &[],
-        numbers: &[Number::from("depth", Unit::Count, 0)],
+        numbers: &[Number::from("depth", None, 0)],
         since: &[
             ("depth", "2.2"),
             ("dir", "2.2"),

@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Alone, Class, Given, Kind, KindInfo, Number, ParamError, Reading, Unit, words::words};
+use super::{Alone, Class, Given, Kind, KindInfo, Number, ParamError, Reading, words::words};
 use crate::{
-    Disruption, lenient,
+    Disruption, Unit, lenient,
     operation::{Effect, Needs, Operation, paths, undeclared},
     pattern,
 };
@@ -43,7 +43,7 @@ impl Kind for Setup {
         ignored: &[],
         refused: &[],
         secret: &[],
-        numbers: &[Number::from("gather_timeout", Unit::Seconds, 0)],
+        numbers: &[Number::from("gather_timeout", Some(Unit::Seconds), 0)],
         since: &[("filter", "1.1"), ("gather_subset", "2.1"), ("gather_timeout", "2.2")],
         summary: "Reads the facts of the node.",
         example: "setup: {filter: ansible_distribution}",
@@ -219,7 +219,7 @@ impl Kind for Find {
         ignored: &[],
         refused: &[],
         secret: &[],
-        numbers: &[Number::from("depth", Unit::Count, 0)],
+        numbers: &[Number::from("depth", None, 0)],
         since: &[("depth", "2.6"), ("excludes", "2.5"), ("read_whole_file", "2.11")],
         summary: "Looks for files on the node, for `register`.",
         example: "find: {paths: /var/log, patterns: '*.log'}",

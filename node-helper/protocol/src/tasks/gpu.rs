@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Alone, Class, Given, Kind, KindInfo, Number, ParamError, Reading, Unit, words::words};
-use crate::{Disruption, lenient};
+use super::{Alone, Class, Given, Kind, KindInfo, Number, ParamError, Reading, words::words};
+use crate::{Disruption, Unit, lenient};
 
 /// The GPUs that a task applies to: all if empty, otherwise the union of the entries.
 pub type GpuSelector = Vec<GpuSelectorItem>;
@@ -87,7 +87,7 @@ impl Kind for GpuPersistence {
         ignored: &[],
         refused: &[],
         secret: &[],
-        numbers: &[Number::from("gpus", Unit::Count, 0)],
+        numbers: &[Number::from("gpus", None, 0)],
         since: &[],
         summary: "Keeps the driver loaded while no client runs, through the daemon or the legacy flag.",
         example: "gpu_persistence: {mode: daemon}",
@@ -136,7 +136,7 @@ impl Kind for GpuEcc {
         ignored: &[],
         refused: &[],
         secret: &[],
-        numbers: &[Number::from("gpus", Unit::Count, 0)],
+        numbers: &[Number::from("gpus", None, 0)],
         since: &[],
         summary: "Sets the ECC mode, which becomes current with the next reset or reboot.",
         example: "gpu_ecc: {mode: enabled}",
@@ -243,9 +243,9 @@ impl Kind for GpuMig {
         refused: &[],
         secret: &[],
         numbers: &[
-            Number::from("gpus", Unit::Count, 0),
-            Number::from("layout.*", Unit::Count, 0),
-            Number::from("layout.start", Unit::Count, 0),
+            Number::from("gpus", None, 0),
+            Number::from("layout.*", None, 0),
+            Number::from("layout.start", None, 0),
         ],
         since: &[],
         summary: "Declares MIG mode and the layout of GPU and compute instances.",
@@ -313,9 +313,9 @@ impl Kind for GpuPower {
         refused: &[],
         secret: &[],
         numbers: &[
-            Number::from("gpus", Unit::Count, 0),
-            Number::from("limit_watts", Unit::Watts, 1),
-            Number::within("limit_percent", Unit::Percent, 1, 200),
+            Number::from("gpus", None, 0),
+            Number::from("limit_watts", Some(Unit::Watts), 1),
+            Number::within("limit_percent", Some(Unit::Percent), 1, 200),
         ],
         since: &[],
         summary: "Sets the power limit of GPUs.",
@@ -399,9 +399,9 @@ impl Kind for GpuClocks {
         refused: &[],
         secret: &[],
         numbers: &[
-            Number::from("gpus", Unit::Count, 0),
-            Number::from("graphics_mhz", Unit::Megahertz, 1),
-            Number::from("memory_mhz", Unit::Megahertz, 1),
+            Number::from("gpus", None, 0),
+            Number::from("graphics_mhz", Some(Unit::Megahertz), 1),
+            Number::from("memory_mhz", Some(Unit::Megahertz), 1),
         ],
         since: &[],
         summary: "Locks graphics or memory clocks, or gives them back to the driver.",
@@ -470,7 +470,7 @@ impl Kind for GpuComputeMode {
         ignored: &[],
         refused: &[],
         secret: &[],
-        numbers: &[Number::from("gpus", Unit::Count, 0)],
+        numbers: &[Number::from("gpus", None, 0)],
         since: &[],
         summary: "Sets who may use a GPU: anybody, one process, nobody.",
         example: "gpu_compute_mode: {mode: default}",
@@ -527,8 +527,8 @@ impl Kind for GpuMps {
         refused: &[],
         secret: &[],
         numbers: &[
-            Number::from("gpus", Unit::Count, 0),
-            Number::within("default_active_thread_percentage", Unit::Percent, 1, 100),
+            Number::from("gpus", None, 0),
+            Number::within("default_active_thread_percentage", Some(Unit::Percent), 1, 100),
         ],
         since: &[],
         summary: "Runs the CUDA MPS control daemon as a systemd unit, with its limits, or stops it cleanly.",

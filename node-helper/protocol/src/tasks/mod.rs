@@ -45,7 +45,7 @@ pub use machine::{
     Cron, CronState, CronTime, Hostname, HostnameStrategy, Modprobe, ModulePersistence, ModuleState, Mount,
     MountState,
 };
-pub use number::{Number, Unit};
+pub use number::Number;
 pub use packages::{Apt, AptState, AptUpgrade, Dnf, ModuleStream, Package, PackageManager, PackageState};
 pub use process::{Command, Raw, Script, Shell};
 pub use session::{Reboot, RebootWhen, WaitForConnection};

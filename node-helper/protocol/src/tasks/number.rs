@@ -5,53 +5,7 @@ use std::fmt::{self, Display};
 use serde_json::Value;
 
 use super::{Mistake, ParamError};
-
-/// The unit of a number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unit {
-    /// A count of things: tries, pages; also a port or a user's number.
-    Count,
-    Seconds,
-    Milliseconds,
-    Minutes,
-    Days,
-    Bytes,
-    Watts,
-    Megahertz,
-    Percent,
-}
-
-impl Unit {
-    /// Returns the words for such a number in messages.
-    pub const fn counted(self) -> &'static str {
-        match self {
-            Self::Count => "a number",
-            Self::Seconds => "a number of seconds",
-            Self::Milliseconds => "a number of milliseconds",
-            Self::Minutes => "a number of minutes",
-            Self::Days => "a number of days",
-            Self::Bytes => "a number of bytes",
-            Self::Watts => "a number of watts",
-            Self::Megahertz => "a number of megahertz",
-            Self::Percent => "a percentage",
-        }
-    }
-
-    /// Returns the symbol for the reference and the schema; `None` for a count.
-    pub const fn symbol(self) -> Option<&'static str> {
-        match self {
-            Self::Count => None,
-            Self::Seconds => Some("s"),
-            Self::Milliseconds => Some("ms"),
-            Self::Minutes => Some("min"),
-            Self::Days => Some("d"),
-            Self::Bytes => Some("bytes"),
-            Self::Watts => Some("W"),
-            Self::Megahertz => Some("MHz"),
-            Self::Percent => Some("%"),
-        }
-    }
-}
+use crate::Unit;
 
 /// The unit and range of one or more numbers in a kind's parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,7 +13,8 @@ pub struct Number {
     /// The parameter. Numbers inside of it have their keys appended, with `*` for any key: `khugepaged.pages_to_scan`,
     /// `layout.*`.
     pub path: &'static str,
-    pub unit: Unit,
+    /// `None` for a bare count: tries, pages, a port, a user's number.
+    pub unit: Option<Unit>,
     /// `None` if only the parameter's type is a bound.
     pub least: Option<i64>,
     pub most: Option<i64>,
@@ -67,17 +22,17 @@ pub struct Number {
 
 impl Number {
     /// Accepts any number.
-    pub const fn any(path: &'static str, unit: Unit) -> Self {
+    pub const fn any(path: &'static str, unit: Option<Unit>) -> Self {
         Self { path, unit, least: None, most: None }
     }
 
     /// Accepts numbers from `least` on.
-    pub const fn from(path: &'static str, unit: Unit, least: i64) -> Self {
+    pub const fn from(path: &'static str, unit: Option<Unit>, least: i64) -> Self {
         Self { path, unit, least: Some(least), most: None }
     }
 
     /// Accepts numbers from `least` to `most`.
-    pub const fn within(path: &'static str, unit: Unit, least: i64, most: i64) -> Self {
+    pub const fn within(path: &'static str, unit: Option<Unit>, least: i64, most: i64) -> Self {
         Self { path, unit, least: Some(least), most: Some(most) }
     }
 
@@ -93,7 +48,7 @@ impl Number {
         places_in(schema, String::new(), self.path, &mut places);
         for place in places {
             let Some(found) = schema.pointer_mut(&place).and_then(Value::as_object_mut) else { continue };
-            found.insert("x-unit".to_owned(), self.unit.symbol().unwrap_or("1").into());
+            found.insert("x-unit".to_owned(), self.unit.map_or("1", Unit::symbol).into());
             for (name, bound) in [("minimum", self.least), ("maximum", self.most)] {
                 found.remove(name);
                 found.extend(bound.map(|bound| (name.to_owned(), bound.into())));
@@ -171,7 +126,7 @@ fn is_number(schema: &Value) -> bool {
 /// For example `a percentage from 1 to 200`.
 impl Display for Number {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.unit.counted())?;
+        f.write_str(self.unit.map_or("a number", Unit::counted))?;
         if let Some(least) = self.least {
             write!(f, " from {least}")?;
         }

@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Alone, Class, Given, Kind, KindInfo, Number, ParamError, Reading, Unit, words::words};
+use super::{Alone, Class, Given, Kind, KindInfo, Number, ParamError, Reading, words::words};
 use crate::{
-    Disruption, lenient,
+    Disruption, Unit, lenient,
     operation::{Effect, Needs, Newer, Operation, Reach, paths},
 };
 
@@ -181,10 +181,10 @@ impl Kind for Apt {
         ],
         secret: &[],
         numbers: &[
-            Number::from("cache_valid_time", Unit::Seconds, 0),
-            Number::from("update_cache_retries", Unit::Count, 0),
-            Number::from("update_cache_retry_max_delay", Unit::Seconds, 0),
-            Number::from("lock_timeout", Unit::Seconds, 0),
+            Number::from("cache_valid_time", Some(Unit::Seconds), 0),
+            Number::from("update_cache_retries", None, 0),
+            Number::from("update_cache_retry_max_delay", Some(Unit::Seconds), 0),
+            Number::from("lock_timeout", Some(Unit::Seconds), 0),
         ],
         since: &[
             ("allow_change_held_packages", "2.13"),
@@ -567,7 +567,7 @@ impl Kind for Package {
         ignored: &[],
         refused: &[],
         secret: &[],
-        numbers: &[Number::from("cache_valid_time", Unit::Seconds, 0)],
+        numbers: &[Number::from("cache_valid_time", Some(Unit::Seconds), 0)],
         since: &[],
         summary: "Installs, updates or removes packages with the package manager that the node has.",
         example: "package: {name: [chrony, numactl]}",

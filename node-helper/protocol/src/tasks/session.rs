@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Alone, Class, Given, Kind, KindInfo, Number, ParamError, Reading, Unit, words::words};
-use crate::{Disruption, lenient};
+use super::{Alone, Class, Given, Kind, KindInfo, Number, ParamError, Reading, words::words};
+use crate::{Disruption, Unit, lenient};
 
 words! { RebootWhen {
     /// Only where something that this play declared waits for a reboot.
@@ -46,7 +46,7 @@ impl Kind for Reboot {
         ignored: &["msg"],
         refused: &[],
         secret: &[],
-        numbers: &[Number::from("timeout", Unit::Seconds, 0)],
+        numbers: &[Number::from("timeout", Some(Unit::Seconds), 0)],
         since: &[],
         summary: "Reboots the node, proven by a new boot id, when something written waits for it.",
         example: "reboot: {when: required, timeout: 20m}",
@@ -91,7 +91,10 @@ impl Kind for WaitForConnection {
         ignored: &[],
         refused: &[],
         secret: &[],
-        numbers: &[Number::from("timeout", Unit::Seconds, 0), Number::from("delay", Unit::Seconds, 0)],
+        numbers: &[
+            Number::from("timeout", Some(Unit::Seconds), 0),
+            Number::from("delay", Some(Unit::Seconds), 0),
+        ],
         since: &[],
         summary: "Waits until the node answers over SSH.",
         example: "wait_for_connection: {timeout: 300}",

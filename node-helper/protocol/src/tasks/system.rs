@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Alone, Class, Given, Kind, KindInfo, Number, ParamError, Reading, Unit, words::words};
+use super::{Alone, Class, Given, Kind, KindInfo, Number, ParamError, Reading, words::words};
 use crate::{
-    Disruption, NodeOp, lenient,
+    Disruption, NodeOp, Unit, lenient,
     operation::{Effect, Needs, Newer, Operation, Reach, paths},
 };
 
@@ -280,7 +280,7 @@ impl Kind for Service {
         ignored: &[],
         refused: &[],
         secret: &[],
-        numbers: &[Number::from("sleep", Unit::Seconds, 0)],
+        numbers: &[Number::from("sleep", Some(Unit::Seconds), 0)],
         since: &[("pattern", "0.7"), ("sleep", "1.3"), ("use", "2.2")],
         summary: "Starts, stops, restarts, enables or masks a systemd unit.",
         example: "service: {name: chrony, state: started, enabled: true}",

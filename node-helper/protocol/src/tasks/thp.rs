@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Alone, Class, Given, Kind, KindInfo, Number, ParamError, Reading, Unit, words::words};
+use super::{Alone, Class, Given, Kind, KindInfo, Number, ParamError, Reading, words::words};
 use crate::{
-    Disruption, NodeOp, lenient,
+    Disruption, NodeOp, Unit, lenient,
     operation::{Effect, Needs, Newer, Operation, Reach, paths},
 };
 
@@ -119,12 +119,12 @@ impl Kind for Thp {
         refused: &[],
         secret: &[],
         numbers: &[
-            Number::from("khugepaged.pages_to_scan", Unit::Count, 1),
-            Number::from("khugepaged.scan_sleep_millisecs", Unit::Milliseconds, 0),
-            Number::from("khugepaged.alloc_sleep_millisecs", Unit::Milliseconds, 0),
-            Number::within("khugepaged.max_ptes_none", Unit::Count, 0, 8191),
-            Number::within("khugepaged.max_ptes_swap", Unit::Count, 0, 8191),
-            Number::within("khugepaged.max_ptes_shared", Unit::Count, 0, 8191),
+            Number::from("khugepaged.pages_to_scan", None, 1),
+            Number::from("khugepaged.scan_sleep_millisecs", Some(Unit::Milliseconds), 0),
+            Number::from("khugepaged.alloc_sleep_millisecs", Some(Unit::Milliseconds), 0),
+            Number::within("khugepaged.max_ptes_none", None, 0, 8191),
+            Number::within("khugepaged.max_ptes_swap", None, 0, 8191),
+            Number::within("khugepaged.max_ptes_shared", None, 0, 8191),
         ],
         since: &[],
         summary: "Sets transparent huge pages, now and for every boot.",

@@ -4,13 +4,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::{
-    Alone, Class, Given, Kind, KindInfo, Number, ParamError, Reading, Unit,
+    Alone, Class, Given, Kind, KindInfo, Number, ParamError, Reading,
     checksum::ChecksumAlgorithm,
     files::{FileMode, absolute, on_node, yes},
     words::words,
 };
 use crate::{
-    Disruption, lenient,
+    Disruption, Unit, lenient,
     operation::{Claim, Effect, Needs, Newer, Operation, Part, Reach, paths, undeclared},
 };
 
@@ -57,7 +57,7 @@ impl Kind for Fetch {
         ignored: &[],
         refused: &[],
         secret: &[],
-        numbers: &[Number::from("max_size", Unit::Bytes, 0)],
+        numbers: &[Number::from("max_size", Some(Unit::Bytes), 0)],
         since: &[("fail_on_missing", "1.1"), ("flat", "1.2"), ("validate_checksum", "1.4")],
         summary: "Brings a file of the node to the controller.",
         example: "fetch: {src: /etc/hostname, dest: collected/}",
@@ -277,7 +277,7 @@ impl Kind for GetUrl {
         ignored: &[],
         refused: &[],
         secret: &["url_password", "password", "headers"],
-        numbers: &[Number::from("timeout", Unit::Seconds, 0)],
+        numbers: &[Number::from("timeout", Some(Unit::Seconds), 0)],
         since: &[
             ("backup", "2.1"),
             ("checksum", "2.0"),

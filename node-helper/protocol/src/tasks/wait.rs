@@ -3,12 +3,12 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Alone, Class, Given, Kind, KindInfo, Number, ParamError, Reading, Unit,
+    Alone, Class, Given, Kind, KindInfo, Number, ParamError, Reading,
     files::{on_node, yes},
     words::words,
 };
 use crate::{
-    Disruption, lenient,
+    Disruption, Unit, lenient,
     operation::{Effect, Needs, Operation, paths, undeclared},
     pattern,
 };
@@ -95,11 +95,11 @@ impl Kind for WaitFor {
         refused: &[],
         secret: &[],
         numbers: &[
-            Number::within("port", Unit::Count, 1, 65_535),
-            Number::from("delay", Unit::Seconds, 0),
-            Number::from("timeout", Unit::Seconds, 0),
-            Number::from("sleep", Unit::Seconds, 0),
-            Number::from("connect_timeout", Unit::Seconds, 0),
+            Number::within("port", None, 1, 65_535),
+            Number::from("delay", Some(Unit::Seconds), 0),
+            Number::from("timeout", Some(Unit::Seconds), 0),
+            Number::from("sleep", Some(Unit::Seconds), 0),
+            Number::from("connect_timeout", Some(Unit::Seconds), 0),
         ],
         since: &[
             ("active_connection_states", "2.3"),
@@ -200,7 +200,10 @@ impl Kind for Pause {
         ignored: &[],
         refused: &[],
         secret: &[],
-        numbers: &[Number::from("seconds", Unit::Seconds, 0), Number::from("minutes", Unit::Minutes, 0)],
+        numbers: &[
+            Number::from("seconds", Some(Unit::Seconds), 0),
+            Number::from("minutes", Some(Unit::Minutes), 0),
+        ],
         since: &[("echo", "2.5")],
         summary: "Pauses the play for a time or until a person says so, once for all hosts.",
         example: "pause: {seconds: 30}",

@@ -10,8 +10,8 @@ use std::{
 };
 
 use gpufleet_protocol::{
-    Change, Disruption, FailureKind, Property, Subject,
-    change::{Unit, Value as Typed},
+    Change, Disruption, FailureKind, Property, Subject, Unit,
+    change::Value as Typed,
     tasks::{AccountState, Hidden, UpdatePassword, User},
 };
 use serde_json::{Map, Value, json};
