@@ -8,8 +8,14 @@ use std::{
 use gpufleet_protocol::RunEpoch;
 
 use crate::{
-    drain::{Marker, Scheduler},
-    engine::{node::settings::Overrules, ports::confirm::Stepper, replay::durations::DurationHistory},
+    engine::{
+        node::settings::Overrules,
+        ports::{
+            confirm::Stepper,
+            scheduler::{Marker, Scheduler},
+        },
+        replay::durations::DurationHistory,
+    },
     event::Verb,
     index::PlayIndex,
     interpreter::HostContext,
