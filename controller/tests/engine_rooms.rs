@@ -21,9 +21,10 @@ const HOUSE: Arrows = &[
     ("report", &["event", "index"]),
     ("display", &["event", "index", "report"]),
     ("transport", &[]),
-    ("session", &["transport"]),
-    ("drain", &["transport"]),
-    ("engine", &["drain", "event", "index", "interpreter", "journal", "report", "rollout"]),
+    ("hosts", &["interpreter", "transport"]),
+    ("engine", &["event", "index", "interpreter", "journal", "report", "rollout"]),
+    ("session", &["engine", "hosts", "interpreter", "transport"]),
+    ("drain", &["engine", "hosts", "interpreter", "report", "transport"]),
     ("settings", &[]),
     ("reference", &["report", "settings"]),
 ];
@@ -335,7 +336,7 @@ fn nothing_but_the_binary_imports_cli() {
 fn each_room_of_the_library_imports_what_lies_below_it() {
     for (place, (room, below)) in HOUSE.iter().enumerate() {
         let earlier = |other: &&str| HOUSE.iter().take(place).any(|(room, _)| room == other);
-        assert!(below.iter().all(|other| earlier(other)), "{room} stands before what it imports");
+        assert!(below.iter().all(earlier), "{room} stands before what it imports");
     }
     // Why not these: the binary may import anything, and the fuzzed entries are of every room.
     const NONE: [&str; 4] = ["cli", "fuzzing", "lib", "main"];
