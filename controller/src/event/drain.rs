@@ -15,9 +15,9 @@ pub enum DrainStep {
         run: String,
         nonce: String,
     },
-    /// Work was told to get ready to end.
+    /// Work was notified that it will be ended.
     Told {
-        /// Ready to show, one for each that was told.
+        /// Whose work it is, ready to show.
         who: Vec<String>,
     },
     /// No new work starts there.

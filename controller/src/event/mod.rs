@@ -77,7 +77,7 @@ pub enum What {
         /// Whether the helper had to be sent first.
         pushed: bool,
         ms: u64,
-        /// The boot that it answers from, so that a resume sees a reboot that nobody asked for.
+        /// The boot that it answers from: a resume sees an unexpected reboot by it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         boot_id: Option<String>,
     },
@@ -286,7 +286,7 @@ pub struct WaveShape {
     /// As written: `canary`, `10%`, `4`.
     pub label: String,
     pub hosts: Vec<String>,
-    /// Nodes of unknown class: led past those that the canaries stand for.
+    /// Nodes of unknown hardware class; canaries do not cover them.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub aside: bool,
 }

@@ -13,7 +13,7 @@ pub enum NodeState {
     Pending,
     /// Being connected to and read.
     Preflight,
-    /// Working on what disturbs nobody.
+    /// Applies changes that disturb no running work.
     Applying,
     /// Waiting for the budget, the window or a lock.
     Waiting,

@@ -92,7 +92,7 @@ impl<'a> NoticeDocument<'a> {
     }
 }
 
-/// A task that ended in a way that people must hear about.
+/// A task that failed, was held or is unknown.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "told", deny_unknown_fields)]
 struct Told<'a> {

@@ -43,9 +43,9 @@ pub struct RunModel {
 #[serde(rename_all = "snake_case")]
 pub enum Standing {
     Finished,
-    /// A process is at work on it: everything is as of the latest event.
+    /// A process carries the run out; the report is as of the latest event.
     Running,
-    /// Nobody is at work on it, and it did not get to its end.
+    /// No process carries the run out, and it did not reach its end.
     CutOff,
 }
 

@@ -20,7 +20,7 @@ pub enum Verdict {
     Warn,
     /// Differs from what is declared.
     Drift,
-    /// Could not be read, so nobody knows.
+    /// Could not be read.
     Unknown,
     /// Cannot be as declared, or an act on it failed.
     Fail,
@@ -54,13 +54,13 @@ impl std::fmt::Display for Verdict {
 #[serde(rename_all = "snake_case")]
 pub enum NextAction {
     None,
-    /// A run, which disturbs nobody.
+    /// A run that disturbs no running work.
     Apply,
-    /// A run, which resets GPUs or stops their clients.
+    /// A run that resets GPUs or stops their clients.
     Reset,
-    /// A run, which reboots the node.
+    /// A run that reboots the node.
     Reboot,
-    /// A person.
+    /// A person looks at the node.
     Investigate,
 }
 

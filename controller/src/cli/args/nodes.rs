@@ -47,7 +47,7 @@ pub struct ExecArgs {
     /// Lets the task go on by itself on the node, so long at most; with -m and -a. Unless -P is 0 its end is waited for.
     #[arg(short = 'B', long, value_name = "SECONDS", conflicts_with = "argv")]
     pub background: Option<u64>,
-    /// How often the screen hears of a task that goes on by itself; 0 does not wait for its end. 15 unless given.
+    /// Seconds between two looks at the task; 0 does not wait for its end. 15 unless given.
     #[arg(short = 'P', long, value_name = "SECONDS", requires = "background")]
     pub poll: Option<u64>,
     /// Only tells what would change; with -m and -a.

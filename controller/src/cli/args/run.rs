@@ -101,7 +101,7 @@ impl Documents {
 #[derive(Clone, Debug, Default, Args, Serialize, Deserialize)]
 #[command(next_help_heading = "Waves and safety")]
 pub struct Bounds {
-    /// Nodes that may be out of service at once, whoever took them out; wins over the plays'.
+    /// Nodes that may be out of service at once, for whatever reason; overrides the plays'.
     #[arg(long, value_name = "N|%", value_parser = amount)]
     pub max_unavailable: Option<gpufleet::rollout::Amount>,
     /// When nodes may be disturbed, such as "Sat 02:00-06:00 Europe/Berlin"; wins over the plays'.
@@ -109,11 +109,11 @@ pub struct Bounds {
     pub window: Option<gpufleet::rollout::Window>,
 }
 
-/// What a person says over a safety check.
+/// Safety checks that a person overrules.
 #[derive(Clone, Copy, Debug, Default, Args, Serialize, Deserialize)]
 #[command(next_help_heading = "Waves and safety")]
 pub struct Overruling {
-    /// Disturb nodes although they are busy or nobody knows whether they are; what it goes over is shown and recorded.
+    /// Disturb nodes that are busy, or of which this is unknown; each overruled check is shown and recorded.
     #[arg(long)]
     pub force: bool,
     /// Take a scheduler's lock over from another run; only when its gpufleet is known to be gone.

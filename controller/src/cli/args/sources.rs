@@ -106,7 +106,7 @@ pub struct TaskChoice {
     pub force_handlers: bool,
 }
 
-/// Playbooks whose schedulers are asked; none is nobody.
+/// Playbooks whose schedulers are asked.
 #[derive(Clone, Debug, Args)]
 pub struct AskedPlaybooks {
     /// Playbooks whose schedulers are asked too.

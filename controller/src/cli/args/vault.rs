@@ -62,7 +62,7 @@ pub struct EncryptWith {
     pub vault: VaultSource,
 }
 
-/// For whom age encrypts; for nobody where none is named.
+/// Recipients of age files; none unless given.
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Vault")]
 pub struct AgeRecipients {

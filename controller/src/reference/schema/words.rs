@@ -106,7 +106,7 @@ fn described(name: &str) -> Option<(Json, &'static str)> {
             "In which order hosts are taken.",
         ),
         "ignore_unreachable" => (boolean(), "An unreachable host skips the task and goes on."),
-        "ignore_errors" => (boolean(), "A failure is told, and the host goes on."),
+        "ignore_errors" => (boolean(), "A failure is reported, and the host goes on."),
         "force_handlers" => (boolean(), "Handlers run also on hosts that failed."),
         "no_log" => (boolean(), "Nothing of its parameters and its result is shown or recorded."),
         "timeout" => (duration(), "How long it may take: `90`, `90s`, `20m`, `2h`."),

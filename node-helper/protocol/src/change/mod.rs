@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "kebab-case")]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum Disruption {
-    /// Nobody who works on the node notices.
+    /// Running work does not notice.
     #[default]
     Live,
     /// Processes that use the GPUs must be gone.
@@ -51,7 +51,7 @@ impl std::fmt::Display for Disruption {
     }
 }
 
-/// Whether a forecast change hangs on something that only the run itself will know.
+/// Whether a forecast change depends on something that is known only during the run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]

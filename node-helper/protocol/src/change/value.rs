@@ -11,9 +11,9 @@ use crate::Unit;
 #[serde(tag = "type", rename_all = "snake_case")]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum Value {
-    /// There is none: nothing is set, installed or there.
+    /// Nothing is set, installed or present.
     Absent,
-    /// Only the run can tell, or nobody can.
+    /// Not known before the run, or not readable.
     Unknown,
     /// A secret of the declaration, or what it replaces; its text is never carried.
     Secret,
@@ -141,7 +141,7 @@ impl schemars::JsonSchema for Amount {
 pub struct MigLayout {
     /// Each with its place, or one entry a profile with their count.
     pub instances: Vec<MigInstances>,
-    /// Instances that nobody can use, because they have no compute instance.
+    /// Instances without a compute instance: no process can use them.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub without_compute_instance: usize,
     /// Instances whose compute instances do not take all of them.

@@ -472,7 +472,7 @@ impl Kind for GpuComputeMode {
         secret: &[],
         numbers: &[Number::from("gpus", None, 0)],
         since: &[],
-        summary: "Sets who may use a GPU: anybody, one process, nobody.",
+        summary: "Sets who may use a GPU: all processes, one, or none.",
         example: "gpu_compute_mode: {mode: default}",
         reading: Reading::of::<Self>(),
     };

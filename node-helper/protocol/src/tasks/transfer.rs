@@ -466,7 +466,7 @@ impl Kind for Unarchive {
 
 words! { TempState { File: "file", Directory: "directory" } }
 
-/// Makes a file or directory with a name that nobody has.
+/// Makes a file or directory with a unique name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -509,7 +509,7 @@ impl Kind for TempFile {
         secret: &[],
         numbers: &[],
         since: &[],
-        summary: "Makes a file or directory with a name that nobody has.",
+        summary: "Makes a file or directory with a unique name.",
         example: "tempfile: {state: directory}",
         reading: Reading::of::<Self>(),
     };

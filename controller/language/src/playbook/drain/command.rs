@@ -35,7 +35,7 @@ const STILL_OURS: Setting<Hook> = Setting::new(
 const OUT: Setting<Hook> = Setting::new(
     "out",
     Hook,
-    "Prints the nodes that are out, whoever took them out; run once for all hosts.",
+    "Prints all nodes that are out of service, of this run or not; run once for all hosts.",
 );
 const NOTICE: Setting<Hook> = Setting::new("notice", Hook, "Tells the work on the node to get ready to end.");
 const TIMEOUT: Setting<Seconds> = Setting::new(
