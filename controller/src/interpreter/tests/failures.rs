@@ -115,8 +115,8 @@ fn mistakes_of_the_run_name_variable_and_condition() {
     end: Failed { task: "t", message: "`cmd`: `nope` is undefined" }
     "#);
     insta::assert_snapshot!(failing("{name: t, gpu_power: {limit_watts: \"{{ 'six' }}\"}}"), @r#"
-    t: failed "`limit_watts` wants a number of watts, got "six""
-    end: Failed { task: "t", message: "`limit_watts` wants a number of watts, got \"six\"" }
+    t: failed "`limit_watts` wants a number of watts from 1, got "six""
+    end: Failed { task: "t", message: "`limit_watts` wants a number of watts from 1, got \"six\"" }
     "#);
     insta::assert_snapshot!(failing("{name: t, debug: {msg: a}, loop: '{{ 5 }}'}"), @r#"
     t: failed "`loop` wants a list, got a whole number"

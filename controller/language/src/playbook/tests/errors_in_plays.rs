@@ -194,7 +194,7 @@ fn a_secret_is_not_shown() {
       no_log: true
 "#;
     insta::assert_snapshot!(errors_of(text), @r#"
-    error: `limit_watts` wants a number of watts
+    error: `limit_watts` wants a number of watts from 1
       --> play.yml:3:32
     "#);
 }
@@ -287,7 +287,7 @@ fn everything_is_told_at_once() {
      3 |     - gpu_powr: {limit_watts: 1}
        |       ^^^^^^^^ no task kind of this name
     help: did you mean `gpu_power`? `gpufleet doc` lists all kinds
-    error: `limit_watts` wants a number of watts, got "6oo"
+    error: `limit_watts` wants a number of watts from 1, got "6oo"
       --> play.yml:4:32
        |
      4 |     - gpu_power: {limit_watts: 6oo}
