@@ -1,10 +1,11 @@
 #!/bin/sh
-# Installs the tools of the tests that the machine lacks: OpenSSH, sudo, script, age and kubectl, from the
-# distribution.
+# Installs the tools of the tests that the machine lacks, from the distribution: OpenSSH, sudo, script, age, kubectl
+# and the login shells that nodes have.
 set -eu
 missing=
 [ -x /usr/sbin/sshd ] || missing="$missing openssh-server"
-for tool in ssh:openssh-client ssh-keygen:openssh-client sudo:sudo script:bsdutils age:age kubectl:kubernetes-client; do
+for tool in ssh:openssh-client ssh-keygen:openssh-client sudo:sudo script:bsdutils age:age kubectl:kubernetes-client \
+    zsh:zsh tcsh:tcsh fish:fish ksh:ksh93u+m mksh:mksh; do
     command -v "${tool%%:*}" >/dev/null 2>&1 || missing="$missing ${tool##*:}"
 done
 [ -z "$missing" ] && exit 0

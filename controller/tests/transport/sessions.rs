@@ -37,8 +37,9 @@ fn files(folder: &Path) -> Vec<String> {
     names
 }
 
-fn has_fallback() -> bool {
-    uid() == 0
+/// /var/lib/gpufleet serves root only.
+fn assert_root() {
+    assert_eq!(uid(), 0, "this test needs root, for whom /var/lib/gpufleet is a fallback");
 }
 
 #[tokio::test]
@@ -94,7 +95,7 @@ async fn two_versions_are_kept() {
 
 #[tokio::test]
 async fn noise_of_rc_files_and_banners_is_dropped() {
-    let Some(user) = User::create("/bin/bash", None) else { return };
+    let user = User::create("/bin/bash", None);
     let node = Node::start_with(&Setup::with(&["Banner @DIR@/etc/banner", "SetEnv X=1"]));
     fs::write(node.path("etc/banner"), "Welcome\n").unwrap();
     fs::write(
@@ -184,9 +185,7 @@ async fn a_file_that_is_not_the_one_sent_never_runs() {
 
 #[tokio::test]
 async fn folders_that_others_could_change_are_not_used() {
-    if !has_fallback() {
-        return;
-    }
+    assert_root();
     let options = fake("unsafe");
     type Spoil = fn(&Node);
     let spoils: [Spoil; 3] = [
@@ -221,8 +220,8 @@ async fn a_link_in_the_way_to_the_home_is_followed_once() {
 }
 
 /// A user without usable folders: HOME is replaced by what `prepare` leaves there.
-async fn refused(prepare: impl Fn(&Path)) -> Option<String> {
-    let user = User::create("/bin/sh", None)?;
+async fn refused(prepare: impl Fn(&Path)) -> String {
+    let user = User::create("/bin/sh", None);
     let node = Node::start_with(&Setup::with(&["SetEnv HOME=@DIR@/own XDG_RUNTIME_DIR="]));
     let own = node.path("own");
     fs::create_dir(&own).unwrap();
@@ -233,30 +232,25 @@ async fn refused(prepare: impl Fn(&Path)) -> Option<String> {
     let left = files(&own.join(".cache/gpufleet"));
     assert!(left.is_empty(), "left behind: {left:?}");
     let _ = Command::new("umount").arg("-l").arg(&own).stderr(std::process::Stdio::null()).status();
-    Some(result.unwrap_err().to_string())
+    result.unwrap_err().to_string()
 }
 
 #[tokio::test]
 async fn no_usable_folder_is_told_with_every_reason() {
-    let Some(error) = refused(|own| {
+    let error = refused(|own| {
         fs::set_permissions(own, fs::Permissions::from_mode(0o777)).unwrap();
     })
-    .await
-    else {
-        return;
-    };
+    .await;
     assert!(error.starts_with("gpu001: no folder takes the helper: "), "{error}");
     assert!(error.contains("/own/.cache/gpufleet:open-to-others"), "{error}");
 }
 
-/// Mounts a tmpfs that belongs to the folder's owner; `false` without the right to mount.
-fn mount_tmpfs(own: &Path, options: &str) -> bool {
+/// Mounts a tmpfs that belongs to the folder's owner.
+fn mount_tmpfs(own: &Path, options: &str) {
     use std::os::unix::fs::MetadataExt;
     let owner = fs::metadata(own).unwrap().uid();
     let options = format!("{options},mode=0700,uid={owner}");
-    let mut mount = Command::new("mount");
-    mount.args(["-t", "tmpfs", "-o", &options, "none"]).arg(own).stderr(std::process::Stdio::null());
-    mount.status().is_ok_and(|status| status.success())
+    run(Command::new("mount").args(["-t", "tmpfs", "-o", &options, "none"]).arg(own));
 }
 
 #[tokio::test]
@@ -264,14 +258,7 @@ async fn noexec_and_full_folders_are_told() {
     for (options, reason) in
         [("noexec", "/own/.cache/gpufleet:noexec"), ("size=8k", "/own/.cache/gpufleet:full")]
     {
-        let mounted = std::sync::atomic::AtomicBool::new(false);
-        let error =
-            refused(|own| mounted.store(mount_tmpfs(own, options), std::sync::atomic::Ordering::Relaxed))
-                .await;
-        let Some(error) = error else { return };
-        if !mounted.into_inner() {
-            panic!("this test needs the right to mount; run it as root");
-        }
+        let error = refused(|own| mount_tmpfs(own, options)).await;
         assert!(error.contains("no folder takes the helper") && error.contains(reason), "{error}");
     }
 }
@@ -306,9 +293,7 @@ async fn a_helper_that_dies_lies_or_hangs_is_told() {
 
 #[tokio::test]
 async fn a_node_without_a_home_is_served() {
-    if !has_fallback() {
-        return;
-    }
+    assert_root();
     let node = Node::start_with(&Setup::with(&["SetEnv HOME= XDG_RUNTIME_DIR=@DIR@/run"]));
     let options = fake("homeless");
     let session = open(&node, &options).await.unwrap();
@@ -380,7 +365,7 @@ fn sudo_node() -> Node {
 
 #[tokio::test]
 async fn sudo_with_a_password_runs_the_helper_as_root() {
-    let Some(user) = User::create("/bin/bash", Some("USER ALL=(ALL) ALL")) else { return };
+    let user = User::create("/bin/bash", Some("USER ALL=(ALL) ALL"));
     let node = sudo_node();
     let target = sudo_target(&node, &user, Some(&user.password));
     let session = NodeSession::open(&node.connector(), &target, &fake("sudo-p")).await.unwrap();
@@ -392,7 +377,7 @@ async fn sudo_with_a_password_runs_the_helper_as_root() {
 
 #[tokio::test]
 async fn sudo_without_a_password_needs_none() {
-    let Some(user) = User::create("/bin/sh", Some("USER ALL=(ALL) NOPASSWD: ALL")) else { return };
+    let user = User::create("/bin/sh", Some("USER ALL=(ALL) NOPASSWD: ALL"));
     let node = sudo_node();
     for password in [None, Some("not needed")] {
         let target = sudo_target(&node, &user, password);
@@ -412,8 +397,8 @@ async fn sudo_is_not_asked_when_the_login_user_is_right_already() {
 
 #[tokio::test]
 async fn what_sudo_refuses_is_told_in_words() {
-    let Some(user) = User::create("/bin/sh", Some("USER ALL=(ALL) ALL")) else { return };
-    let Some(stranger) = User::create("/bin/sh", None) else { return };
+    let user = User::create("/bin/sh", Some("USER ALL=(ALL) ALL"));
+    let stranger = User::create("/bin/sh", None);
     let node = sudo_node();
     let fail = async |target: Target| {
         NodeSession::open(&node.connector(), &target, &fake("refuse")).await.unwrap_err().to_string()
@@ -440,9 +425,7 @@ async fn what_sudo_refuses_is_told_in_words() {
 
 #[tokio::test]
 async fn requiretty_is_told() {
-    let Some(user) = User::create("/bin/sh", Some("Defaults:USER requiretty\nUSER ALL=(ALL) ALL")) else {
-        return;
-    };
+    let user = User::create("/bin/sh", Some("Defaults:USER requiretty\nUSER ALL=(ALL) ALL"));
     let node = sudo_node();
     let target = sudo_target(&node, &user, Some(&user.password));
     let error = NodeSession::open(&node.connector(), &target, &fake("tty")).await.unwrap_err().to_string();

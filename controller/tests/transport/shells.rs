@@ -1,4 +1,4 @@
-//! The bootstrap reaches `sh` through every installed login shell.
+//! The bootstrap reaches `sh` through every common login shell.
 
 use std::{fs, path::Path};
 
@@ -15,7 +15,6 @@ use crate::{
 #[tokio::test]
 async fn every_login_shell_starts_the_helper() {
     let node = Node::start_with(&Setup::with(&["SetEnv X=1"]));
-    let mut tested = Vec::new();
     for shell in [
         "/bin/sh",
         "/bin/bash",
@@ -27,10 +26,8 @@ async fn every_login_shell_starts_the_helper() {
         "/bin/ksh",
         "/bin/mksh",
     ] {
-        if !Path::new(shell).exists() {
-            continue;
-        }
-        let Some(user) = User::create(shell, Some("USER ALL=(ALL) NOPASSWD: ALL")) else { return };
+        assert!(Path::new(shell).exists(), "this test needs {shell}; `make setup` installs it");
+        let user = User::create(shell, Some("USER ALL=(ALL) NOPASSWD: ALL"));
         fs::write(format!("{}/.cshrc", user.home()), "echo csh noise\n").unwrap();
         for escalated in [false, true] {
             let target = node.target_with(json!({"ansible_user": user.name, "ansible_become": escalated}));
@@ -40,8 +37,5 @@ async fn every_login_shell_starts_the_helper() {
             assert_eq!(session.simple(Request::ForgetPredictions).await.unwrap(), Reply::Done, "{shell}");
             forget(session).await;
         }
-        tested.push(shell);
     }
-    assert!(tested.contains(&"/bin/sh"));
-    eprintln!("tested: {}", tested.join(" "));
 }

@@ -19,11 +19,9 @@ pub struct User {
 
 impl User {
     /// # Panics
-    /// If not run by root: no test is skipped silently.
-    pub fn create(shell: &str, sudoers: Option<&str>) -> Option<Self> {
-        if uid() != 0 {
-            panic!("this test needs root, to create a user with a password");
-        }
+    /// If not run by root.
+    pub fn create(shell: &str, sudoers: Option<&str>) -> Self {
+        assert_eq!(uid(), 0, "this test needs root, to create a user with a password");
         let random = uuid::Uuid::new_v4().simple().to_string();
         let user = Self {
             name: format!("gf{}", &random[..10]),
@@ -41,7 +39,7 @@ impl User {
         if let (Some(path), Some(rule)) = (&user.sudoers, sudoers) {
             fs::write(path, format!("{}\n", rule.replace("USER", &user.name))).unwrap();
         }
-        Some(user)
+        user
     }
 
     pub fn home(&self) -> String {

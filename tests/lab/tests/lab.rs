@@ -17,8 +17,8 @@ struct Lab {
 }
 
 impl Lab {
-    /// Starts a fleet, or prints why this machine cannot.
-    fn up(arguments: &[&str], faults: &str) -> Option<Self> {
+    /// Starts a fleet.
+    fn up(arguments: &[&str], faults: &str) -> Self {
         if !Path::new("/usr/bin/ssh").exists() || !rustix::process::geteuid().is_root() {
             panic!("this test needs root and /usr/bin/ssh; `make test` as root installs it");
         }
@@ -39,7 +39,7 @@ impl Lab {
         let inventory = lines.next().unwrap().unwrap();
         let path = PathBuf::from(inventory.strip_prefix("inventory: ").unwrap());
         assert!(std::fs::read_to_string(path).unwrap().contains("gpu001"));
-        Some(Self { process, dir })
+        Self { process, dir }
     }
 
     fn fleet(&self) -> PathBuf {
@@ -117,11 +117,7 @@ impl Drop for Lab {
 
 #[test]
 fn a_fleet_answers_and_ends_without_a_trace() {
-    let Some(mut lab) =
-        Lab::up(&["--nodes", "2", "--gpus-per-node", "2", "--gpu", "a100-80gb,h100-80gb"], "")
-    else {
-        return;
-    };
+    let mut lab = Lab::up(&["--nodes", "2", "--gpus-per-node", "2", "--gpu", "a100-80gb,h100-80gb"], "");
     assert_eq!(lab.text("gpu001", "hostname"), "gpu001");
     assert!(lab.text("gpu001", "nvidia-smi -L").contains("A100"));
     assert!(lab.text("gpu002", "nvidia-smi -L").contains("H100"));
@@ -151,10 +147,7 @@ fn a_fleet_answers_and_ends_without_a_trace() {
 
 #[test]
 fn pending_becomes_current_at_a_reboot_and_hopper_forgets_mig() {
-    let Some(lab) = Lab::up(&["--nodes", "2", "--gpus-per-node", "1", "--gpu", "a100-80gb,h100-80gb"], "")
-    else {
-        return;
-    };
+    let lab = Lab::up(&["--nodes", "2", "--gpus-per-node", "1", "--gpu", "a100-80gb,h100-80gb"], "");
     for (node, survives) in [("gpu001", "1 1"), ("gpu002", "0 0")] {
         lab.install_probe(node);
         assert_eq!(
@@ -178,7 +171,7 @@ fn pending_becomes_current_at_a_reboot_and_hopper_forgets_mig() {
 
 #[test]
 fn whoever_holds_a_gpu_blocks_its_reset() {
-    let Some(lab) = Lab::up(&["--nodes", "1", "--gpus-per-node", "2"], "") else { return };
+    let lab = Lab::up(&["--nodes", "1", "--gpus-per-node", "2"], "");
     lab.install_probe("gpu001");
     lab.text("gpu001", "probe sleep:60000 >/dev/null 2>&1 & echo $! > /tmp/pid; sleep 0.3");
     let refused = lab.ssh("gpu001", "nvidia-smi -r -i 0");
@@ -199,7 +192,7 @@ fn whoever_holds_a_gpu_blocks_its_reset() {
 
 #[test]
 fn a_power_limit_is_lost_with_the_last_client() {
-    let Some(lab) = Lab::up(&["--nodes", "1", "--gpus-per-node", "1"], "") else { return };
+    let lab = Lab::up(&["--nodes", "1", "--gpus-per-node", "1"], "");
     lab.install_probe("gpu001");
     assert_eq!(lab.probe("gpu001", "set_power:0:500000 power:0")[2], "0 500000");
     assert_eq!(lab.probe("gpu001", "power:0")[1], "0 700000");
@@ -224,7 +217,7 @@ fn faults_do_what_they_say() {
 - {nodes: gpu009, effect: disk_full}
 - {nodes: gpu010, function: nvmlDeviceGetCount_v2, effect: segv}
 "#;
-    let Some(lab) = Lab::up(&["--nodes", "10", "--gpus-per-node", "1"], faults) else { return };
+    let lab = Lab::up(&["--nodes", "10", "--gpus-per-node", "1"], faults);
     for node in ["gpu001", "gpu002", "gpu003", "gpu004", "gpu010"] {
         lab.install_probe(node);
     }
@@ -261,7 +254,7 @@ fn a_node_can_die_freeze_and_stay_silent() {
 - {nodes: gpu005, effect: auth_refused}
 - {nodes: gpu005, effect: no_reset}
 "#;
-    let Some(lab) = Lab::up(&["--nodes", "5", "--gpus-per-node", "1"], faults) else { return };
+    let lab = Lab::up(&["--nodes", "5", "--gpus-per-node", "1"], faults);
     lab.install_probe("gpu001");
     let started = Instant::now();
     assert_eq!(lab.ssh("gpu001", "probe set_ecc:0:0").status.code(), Some(255));
@@ -293,9 +286,7 @@ fn a_node_can_die_freeze_and_stay_silent() {
 #[test]
 fn real_openssh_daemons_serve_the_same_nodes() {
     assert!(Path::new("/usr/sbin/sshd").exists(), "this test needs openssh-server; `make test` installs it");
-    let Some(lab) = Lab::up(&["--nodes", "3", "--gpus-per-node", "1", "--sshd", "openssh"], "") else {
-        return;
-    };
+    let lab = Lab::up(&["--nodes", "3", "--gpus-per-node", "1", "--sshd", "openssh"], "");
     for node in ["gpu001", "gpu002", "gpu003"] {
         assert_eq!(lab.text(node, "hostname; id -u; echo $HOME"), format!("{node}\n0\n/root"));
     }
@@ -305,7 +296,7 @@ fn real_openssh_daemons_serve_the_same_nodes() {
 
 #[test]
 fn users_without_rights_may_become_root() {
-    let Some(lab) = Lab::up(&["--nodes", "1", "--gpus-per-node", "1"], "") else { return };
+    let lab = Lab::up(&["--nodes", "1", "--gpus-per-node", "1"], "");
     let run = |user: &str, command: &str| {
         Command::new("/usr/bin/ssh")
             .arg("-F")
@@ -324,7 +315,7 @@ fn users_without_rights_may_become_root() {
 
 #[test]
 fn services_and_the_boot_loader_behave() {
-    let Some(lab) = Lab::up(&["--nodes", "1", "--gpus-per-node", "1"], "") else { return };
+    let lab = Lab::up(&["--nodes", "1", "--gpus-per-node", "1"], "");
     let unit = "[Unit]\nDescription=x\n[Service]\nType=forking\nEnvironment=CUDA_MPS_PIPE_DIRECTORY=/tmp/mps CUDA_MPS_LOG_DIRECTORY=/tmp/log\n\
                 ExecStart=/usr/bin/nvidia-cuda-mps-control -d\nExecStop=/bin/sh -c 'echo quit | nvidia-cuda-mps-control'\n\
                 [Install]\nWantedBy=multi-user.target\n";
@@ -394,9 +385,6 @@ fn a_fleet_runs_without_root_where_user_namespaces_are_allowed() {
 
 #[test]
 fn the_real_machine_can_be_served_too() {
-    if !Path::new("/usr/bin/ssh").exists() {
-        return;
-    }
     let output = Command::new(env!("CARGO_BIN_EXE_gpufleet-lab"))
         .args(["exec", "--real-host", "--", "/bin/sh", "-c"])
         .arg("ssh -F $GPUFLEET_LAB_DIR/ssh_config real 'id -u; cat /proc/sys/kernel/random/boot_id'")
@@ -409,9 +397,6 @@ fn the_real_machine_can_be_served_too() {
 
 #[test]
 fn exec_passes_the_inventory_and_the_exit_status() {
-    if !rustix::process::geteuid().is_root() {
-        return;
-    }
     let output = Command::new(env!("CARGO_BIN_EXE_gpufleet-lab"))
         .args(["exec", "--nodes", "1", "--gpus-per-node", "1", "--", "/bin/sh", "-c"])
         .arg("grep -q gpu001 $GPUFLEET_INVENTORY && test -d $GPUFLEET_LAB_DIR/nodes/gpu001 && exit 42")
