@@ -15,7 +15,10 @@ use secrecy::{ExposeSecret, SecretString};
 use ssh_key::{Certificate, PrivateKey, PublicKey, private::KeypairData};
 use tokio::sync::OnceCell;
 
-use super::environment::{Environment, PromptError, PromptRequest};
+use super::{
+    environment::{Environment, PromptError, PromptRequest},
+    short_scalar,
+};
 use crate::visible::command_line;
 
 const PASSPHRASE_TRIES: usize = 3;
@@ -122,10 +125,15 @@ async fn decode(text: SecretString, passphrase: Option<SecretString>) -> Result<
     // On a blocking thread: the key derivation of encrypted keys takes up to a second.
     let decoding = tokio::task::spawn_blocking(move || {
         let passphrase = passphrase.as_ref().map(ExposeSecret::expose_secret);
-        let key = decode_secret_key(text.expose_secret(), passphrase).map_err(|error| error.to_string())?;
+        let key = decode_text(text.expose_secret(), passphrase)?;
         if key.is_encrypted() { Err("still encrypted".to_owned()) } else { Ok(key) }
     });
     decoding.await.unwrap_or_else(|error| Err(error.to_string()))
+}
+
+fn decode_text(text: &str, passphrase: Option<&str>) -> Result<PrivateKey, String> {
+    decode_secret_key(text, passphrase)
+        .or_else(|error| short_scalar::decode(text, passphrase).ok_or_else(|| error.to_string()))
 }
 
 fn sign(key: &PrivateKey, hash: Option<HashAlg>, mut data: Vec<u8>) -> Result<Vec<u8>, String> {
@@ -154,7 +162,7 @@ fn read_key(path: &Path, uid: u32) -> Result<Option<FileIdentity>, String> {
     refuse_open_permissions(path, uid)?;
     let public = match PrivateKey::from_openssh(&text) {
         Ok(key) => key.public_key().clone(),
-        Err(_) => match decode_secret_key(&text, None) {
+        Err(_) => match decode_text(&text, None) {
             Ok(key) => key.public_key().clone(),
             Err(_) if text.contains("ENCRYPTED") => match read_public(&suffixed(path, ".pub"))? {
                 Some(public) => public,

@@ -23,6 +23,7 @@ mod line;
 mod names;
 mod proxy_command;
 mod settings;
+mod short_scalar;
 mod ssh_config;
 mod subprocess;
 mod target;

@@ -1,6 +1,6 @@
 //! Every way of authentication, against a real sshd.
 
-use std::{fs, os::unix::fs::PermissionsExt, process::Command};
+use std::{fs, os::unix::fs::PermissionsExt, path::Path, process::Command};
 
 use serde_json::json;
 
@@ -30,6 +30,28 @@ async fn every_key_type_works() {
         let target = node.target_with(json!({"ansible_ssh_private_key_file": key}));
         let output = exec(&node.connector(), &target, "echo in").await.unwrap();
         assert_eq!(output.stdout, "in\n", "{kind}");
+    }
+}
+
+/// One key in 256 is one: its secret number begins with a zero byte, which OpenSSH leaves out.
+#[tokio::test]
+async fn p256_keys_with_a_short_secret_number_work() {
+    let node = Node::start();
+    for (name, passphrases) in [
+        ("short_scalar", &[] as &[&str]),
+        ("short_scalar_encrypted", &["wrong", "open sesame"]),
+        ("short_scalar_gcm", &["open sesame"]),
+    ] {
+        let key = node.path(name);
+        fs::copy(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/transport/keys").join(name), &key)
+            .unwrap();
+        fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
+        node.authorize(include_str!("keys/short_scalar.pub"));
+        node.prompt.answers.lock().unwrap().extend(passphrases.iter().map(ToString::to_string));
+        let target = node.target_with(json!({"ansible_ssh_private_key_file": key}));
+        let output = exec(&node.connector(), &target, "echo in").await.unwrap();
+        assert_eq!(output.stdout, "in\n", "{name}");
+        assert!(node.prompt.answers.lock().unwrap().is_empty(), "{name}");
     }
 }
 
