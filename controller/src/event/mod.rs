@@ -179,7 +179,14 @@ pub enum What {
     RunResumed {
         epoch: u64,
         who: String,
+        /// Version of the records from here on, as in `run_started`; 1 in records of versions before this field.
+        #[serde(default = "first_version")]
+        version: u32,
     },
+}
+
+const fn first_version() -> u32 {
+    1
 }
 
 impl What {

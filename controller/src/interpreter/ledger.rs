@@ -101,9 +101,17 @@ impl Ledger {
         self.entries.iter().enumerate().filter(|(_, entry)| !entry.overruled)
     }
 
-    /// What waits for an activation.
-    pub(super) fn awaiting(&self) -> impl Iterator<Item = &Awaiting> {
-        self.standing().flat_map(|(_, entry)| entry.awaiting.iter())
+    /// What waits for an activation, fit to be shown.
+    pub(super) fn awaiting(&self) -> impl Iterator<Item = Awaiting> {
+        self.standing().flat_map(|(_, entry)| {
+            let is_hidden = entry.owners.iter().any(|owner| owner.task.no_log);
+            entry.awaiting.iter().cloned().map(move |mut awaiting| {
+                if is_hidden {
+                    awaiting.hide();
+                }
+                awaiting
+            })
+        })
     }
 
     /// Forgets what waited for an activation of this class.

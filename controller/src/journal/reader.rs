@@ -32,11 +32,19 @@ pub enum JournalError {
 }
 
 /// Reads the events of a journal in order.
+/// Those of older versions are given in the shapes of this one.
 ///
 /// # Errors
 /// A file that cannot be read, a line that is no record and not the last, a newer version.
 pub fn read_events(path: &Path) -> Result<Vec<Event>, JournalError> {
-    Ok(read_records(path)?.into_iter().filter_map(Record::into_event).collect())
+    let mut events: Vec<Event> = read_records(path)?.into_iter().filter_map(Record::into_event).collect();
+    for event in &mut events {
+        if let What::RunStarted(started) = &mut event.what {
+            // What is written of them is in the shapes of this version, whatever the file has.
+            started.version = EVENT_VERSION;
+        }
+    }
+    Ok(events)
 }
 
 /// Reads everything in a journal in order.
@@ -60,11 +68,13 @@ fn read_records(path: &Path) -> Result<Vec<Record>, JournalError> {
             line: number,
             cause,
         })?;
-        if let Entry::Event(What::RunStarted(started)) = &record.what {
-            version = started.version;
-            if version > EVENT_VERSION {
-                return Err(JournalError::Newer { path: path.to_owned(), found: version });
-            }
+        match &record.what {
+            Entry::Event(What::RunStarted(started)) => version = started.version,
+            Entry::Event(What::RunResumed { version: newer, .. }) => version = version.max(*newer),
+            _ => {}
+        }
+        if version > EVENT_VERSION {
+            return Err(JournalError::Newer { path: path.to_owned(), found: version });
         }
         let older = if version < 2 { began_with(&record, &line) } else { None };
         records.push(record);

@@ -169,7 +169,14 @@ pub fn reasons<'a>(nodes: impl IntoIterator<Item = &'a NodeModel>, class: Disrup
         Some(change) => format!("{} {}", seen.label, change.values()),
         None => seen.label,
     };
-    all.into_iter().map(text).collect()
+    let mut told: Vec<String> = Vec::with_capacity(all.len());
+    for reason in all.into_iter().map(text) {
+        // Kernel parameters, for example, share one label.
+        if !told.contains(&reason) {
+            told.push(reason);
+        }
+    }
+    told
 }
 
 /// What a reason is about, whichever GPU and node it is of.

@@ -10,7 +10,9 @@ use super::{
     sample::{self, Stream},
     *,
 };
-use crate::event::{DrainStep, DurationOrigin, Event, NodeState, Phase, TaskReport, TaskStatus, Verb, What};
+use crate::event::{
+    DrainStep, DurationOrigin, EVENT_VERSION, Event, NodeState, Phase, TaskReport, TaskStatus, Verb, What,
+};
 use crate::index::PlayIndex;
 
 /// Checks a document; every document that a test creates passes through this.
@@ -393,6 +395,22 @@ fn a_retried_task_awaits_only_what_its_last_report_says() {
 }
 
 #[test]
+fn reasons_with_the_same_words_are_told_once() {
+    let mut s = Stream::new();
+    s.started(Verb::Plan, &sample::names(2));
+    for (host, from) in [("gpu001", "off"), ("gpu002", "on")] {
+        let changes = ["iommu", "mitigations"].map(|parameter| {
+            let subject = Subject::KernelCommandLine { parameter: parameter.to_owned() };
+            Change::new(subject, Property::VALUE, from, "pt", Disruption::Reboot)
+        });
+        let report = sample::report("kernel_cmdline", 18, TaskStatus::Changed);
+        s.task(host, TaskReport { changes: changes.to_vec(), ..report });
+    }
+    let model = RunModel::of(&s.events);
+    assert_eq!(reasons(model.nodes(), Disruption::Reboot), ["kernel command line"]);
+}
+
+#[test]
 fn reasons_name_values_that_all_share() {
     let change = |from: &str| Change {
         certainty: Certainty::Sure,
@@ -483,7 +501,7 @@ fn a_process_that_goes_on_forgets_what_an_earlier_one_could_not_do() {
     s.end("gpu001", NodeState::Held, Some("a process holds the GPUs"));
     s.end("gpu002", NodeState::Failed, Some("no"));
     s.finished(130, "1 held, 1 failed");
-    s.push(What::RunResumed { epoch: 2, who: "test".to_owned() });
+    s.push(What::RunResumed { epoch: 2, who: "test".to_owned(), version: EVENT_VERSION });
     let model = RunModel::of(&s.events);
     let notices: Vec<&str> = model.notices.iter().map(|notice| notice.text.as_str()).collect();
     assert_eq!(notices, ["the lock could not be given back"]);

@@ -175,7 +175,7 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
 
     /// Until when the play waits for hosts that are still being read; without end if they are many.
     fn patience(&self, spare: usize) -> Option<Instant> {
-        let (running, all) = (self.nodes.running().count(), self.nodes.len());
+        let (running, all) = (self.nodes.running_len(), self.nodes.len());
         let queued = all > self.context.forks;
         if running >= spare || running * 10 > all || queued || self.stop.is_some() {
             return None;

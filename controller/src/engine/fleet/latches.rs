@@ -3,7 +3,10 @@
 //! Owns which host runs each of them, which hosts wait for its result, and the result. Invariant: the task of a host
 //! that is held is not begun on another one, because it may still be running.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
 
 use crate::engine::node::message::{LatchValue, ToNode};
 
@@ -78,7 +81,11 @@ impl Latches {
         at_barrier: impl Iterator<Item = usize>,
         in_line: impl Fn(usize) -> bool,
     ) -> Vec<usize> {
-        let waits: Vec<usize> = self
+        // Why first: this is asked at every barrier of every host, and few plays have a latch.
+        if !self.latches.values().any(|latch| matches!(latch, Latch::Expected { .. })) {
+            return Vec::new();
+        }
+        let waits: HashSet<usize> = self
             .latches
             .values()
             .flat_map(|latch| match latch {

@@ -72,6 +72,11 @@ impl NodeTasks {
         (tasks, inbox)
     }
 
+    /// How many nodes a task works on.
+    pub(crate) fn running_len(&self) -> usize {
+        self.running.len()
+    }
+
     pub(crate) const fn len(&self) -> usize {
         self.host_states.len()
     }

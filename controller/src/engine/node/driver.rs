@@ -262,7 +262,9 @@ impl NodeDriver {
                     latch = copied.is_none().then_some(key);
                     let fed = Fed::Latch(copied);
                     if !silent {
-                        self.remember(String::new(), &fed, false).await;
+                        // Sealed, because it holds all variables that the task set, those of a `no_log` task among them.
+                        let is_secret = matches!(fed, Fed::Latch(Some(_)));
+                        self.remember(String::new(), &fed, is_secret).await;
                     }
                     cursor.feed(fed)
                 }

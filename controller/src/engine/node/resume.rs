@@ -10,6 +10,7 @@ use crate::{
     engine::{
         host::Resumed,
         node::{driver::NodeDriver, early_end::EarlyEnd},
+        ports::link::LinkError,
     },
     event::{NodeState, What},
     interpreter::{Action, Fed, RunAs, Work},
@@ -82,6 +83,15 @@ impl NodeDriver {
             .await;
     }
 
+    /// The connection that the spool was asked on is gone: that of this node, or of the host that its task is delegated to.
+    async fn spool_lost(&mut self, action: &Action, error: LinkError) -> EarlyEnd {
+        let Some(host) = &action.terms.delegate else { return self.custody.node.lost(error).await };
+        let settings = &self.custody.node.settings;
+        let r#become = action.run_as != RunAs::Login;
+        settings.run.delegates.forget(host, r#become, settings.purpose.login).await;
+        EarlyEnd::Held(format!("delegated to {host}: {error}"))
+    }
+
     /// The answer to an operation that an earlier process of this run asked for and did not receive. A command that was cut
     /// off is never run twice unless its task says so.
     pub(crate) async fn spooled(&mut self, action: &Action) -> Result<Option<Fed>, EarlyEnd> {
@@ -113,7 +123,7 @@ impl NodeDriver {
             Ok(Reply::Spooled(spooled)) => spooled,
             Ok(Reply::Error { message }) => return Err(EarlyEnd::Failed(message)),
             Ok(_) => return Err(EarlyEnd::Failed("the helper does not know what it has done".to_owned())),
-            Err(error) => return Err(self.custody.node.lost(error).await),
+            Err(error) => return Err(self.spool_lost(action, error).await),
         };
         let is_command = tasks::find(action.kind).is_some_and(|kind| kind.class == Class::Command);
         // Why: an operation that the helper broke off because the controller was gone has no result.

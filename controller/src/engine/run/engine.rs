@@ -46,7 +46,7 @@ use crate::{
             peers, policy,
         },
     },
-    event::{DrainStep, Level, NodeState, PlayStarted, RunStarted, WaveShape, What},
+    event::{DrainStep, EVENT_VERSION, Level, NodeState, PlayStarted, RunStarted, WaveShape, What},
     index::PlayIndex,
     interpreter::{Cursor, Files, HostSnapshots, for_all},
     journal::Replayed,
@@ -100,7 +100,7 @@ impl Engine {
         recorder: &mut Recorder,
         interrupts: &mut mpsc::Receiver<()>,
     ) -> Result<RunResult, EngineError> {
-        recorder.emit(What::RunResumed { epoch: self.options.holder.epoch, who })?;
+        recorder.emit(What::RunResumed { epoch: self.options.holder.epoch, who, version: EVENT_VERSION })?;
         self.go_on(started.hosts, run_history, recorder, interrupts).await
     }
 

@@ -17,7 +17,10 @@ use crate::{
         replay::durations::{Figures, LEAST_NODES, Models},
         work_of,
     },
-    event::{DrainStep, DurationOrigin, Event, NodeState, OutagePart, PlayStarted, Verb, What, WorstPart},
+    event::{
+        DrainStep, DurationOrigin, EVENT_VERSION, Event, NodeState, OutagePart, PlayStarted, Verb, What,
+        WorstPart,
+    },
     index::PlayIndex,
     playbook::{Overrides, Program},
     rollout::Window,
@@ -222,7 +225,7 @@ fn with_one(what: impl Fn(&mut Tape)) -> Option<Figures> {
 #[test]
 fn what_was_cut_off_or_rescued_is_not_measured() {
     assert!(with_one(|_| {}).is_some());
-    let resumed = || What::RunResumed { epoch: 2, who: "test".to_owned() };
+    let resumed = || What::RunResumed { epoch: 2, who: "test".to_owned(), version: EVENT_VERSION };
     assert_eq!(with_one(|tape| tape.push(resumed())), None);
     let host = || "gpu005".to_owned();
     assert_eq!(with_one(|tape| tape.push(What::PowerCycled { host: host(), deadline: None })), None);

@@ -10,9 +10,9 @@ use super::{
     virtual_time,
 };
 use crate::{
-    event::{Event, What},
+    event::{EVENT_VERSION, Event, What},
     index::PlayIndex,
-    journal::{Entry, Record, Replayed},
+    journal::{Entry, JournalError, Record, Replayed},
     report::{RunModel, Standing},
     rollout::SoFar,
 };
@@ -41,8 +41,10 @@ fn a_whole_journal_is_read() {
     let (_state, dir) = recorded(|line| line.contains("\"node_finished\"") && line.contains("gpu002"));
     let records = read_for_resume(&dir).unwrap();
     let lines: Vec<&str> = JOURNAL.lines().take(records.last().unwrap().seq as usize + 1).collect();
-    let events: Vec<Event> = records.iter().cloned().filter_map(Record::into_event).collect();
-    assert_eq!(events_in(&dir), events);
+    let mut events: Vec<Event> = records.iter().cloned().filter_map(Record::into_event).collect();
+    let What::RunStarted(started) = &mut events[0].what else { panic!("a run begins with what it is") };
+    assert_eq!(std::mem::replace(&mut started.version, EVENT_VERSION), 1);
+    assert_eq!(events_in(&dir), events, "they are given in the shapes of this version");
     assert!(events.len() < lines.len(), "what only a resume reads is no event");
     let model = RunModel::of(&events);
     assert_eq!((model.standing(), model.nodes().len()), (Standing::CutOff, 2));
@@ -102,6 +104,12 @@ fn a_run_goes_on_from_it_as_if_nothing_had_been() {
         let result = process(&world, &hosts, &dir, 2).await.unwrap();
         assert_eq!((result.stop, result.out_of_service), (None, Vec::new()));
         assert_eq!(outcome(&world, &hosts), undisturbed_in_a_thread());
+        let text = fs::read_to_string(dir.journal()).unwrap();
+        let version = format!("\"version\":{EVENT_VERSION}");
+        assert!(text.lines().any(|line| line.contains("\"run_resumed\"") && line.contains(&version)));
+        let newer = text.replacen(&version, "\"version\":99", 1);
+        fs::write(dir.journal(), newer).unwrap();
+        assert!(matches!(read_for_resume(&dir), Err(JournalError::Newer { found: 99, .. })));
     });
 }
 

@@ -1,13 +1,13 @@
 //! Runs of several plays that are taken up again: earlier plays may end otherwise than they had when a later one began.
 
-use std::sync::Arc;
+use std::{fs, sync::Arc};
 
 use tempfile::TempDir;
 use tokio::sync::mpsc;
 
 use super::{
-    Engine, Holder, RunDir, RunId, RunResult, Stop, World, engine, events_in, hosts, process_with,
-    virtual_time,
+    Engine, Holder, RunDir, RunId, RunResult, Stop, World, engine, events_in, hosts, process_of,
+    process_with, virtual_time,
     world::{Fault, Machine, lock},
 };
 use crate::{
@@ -304,5 +304,26 @@ fn what_a_lost_run_left_drained_is_adopted_once() {
         assert_eq!(adopted.count(), 1);
         let log = lock(&world.queue.log).clone();
         assert_eq!(log.iter().filter(|entry| *entry == "resume gpu001").count(), 1, "{log:?}");
+    });
+}
+
+/// The result of a `run_once` task reaches every host, and all of them keep it for a resume.
+#[test]
+fn what_a_secret_task_gives_to_all_hosts_is_sealed() {
+    let playbook = "- hosts: all\n  gather_facts: false\n  tasks:\n    - {command: /bin/token, run_once: true, no_log: true, \
+                    register: token}\n";
+    virtual_time(async {
+        let (hosts, state) = (hosts(3), tempfile::tempdir().unwrap());
+        let world = World::new(&hosts, false);
+        let dir = RunDir::new(state.path(), &RunId::generate());
+        process_of(playbook, &world, &hosts, &dir, 1).await.unwrap();
+        let secret = r#""stdout":"done""#;
+        let text = |path| fs::read_to_string(path).unwrap();
+        assert_eq!(text(dir.journal()).matches(secret).count(), 0);
+        assert_eq!(
+            text(dir.sealed()).matches(secret).count(),
+            3,
+            "of the host that ran it, and of the two others"
+        );
     });
 }

@@ -381,7 +381,7 @@ impl Cursor {
                 .map(|change| {
                     let (what, to) = (change.what(), change.to_text());
                     let from = change.from_text().unwrap_or_else(|| "nothing".to_owned());
-                    let before = noted.iter().find(|made| made.about() == change.about());
+                    let before = noted.iter().find(|made| made.what() == what);
                     let before = before.and_then(|made| made.note.as_ref());
                     let why = change.note.as_ref().map(|note| format!(" ({note})"));
                     let why = why

@@ -377,4 +377,7 @@ pub(super) fn hide(report: &mut TaskReport) {
     for change in &mut report.changes {
         change.hide();
     }
+    for awaiting in &mut report.awaiting {
+        awaiting.hide();
+    }
 }

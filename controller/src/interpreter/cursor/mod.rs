@@ -254,7 +254,7 @@ impl Cursor {
 
     /// What is written and waits for a reset or reboot.
     pub fn awaiting(&self) -> Vec<gpufleet_protocol::Awaiting> {
-        self.passes.ledger().awaiting().cloned().collect()
+        self.passes.ledger().awaiting().collect()
     }
 
     /// Whether the host failed, since this was asked last, in a way that ends all hosts, whether or not a rescue takes care of

@@ -136,7 +136,7 @@ impl LedgerPasses {
         let mut reasons: Vec<String> = Vec::new();
         for awaiting in self.ledger.awaiting() {
             if !reasons.contains(&awaiting.reason) {
-                reasons.push(awaiting.reason.clone());
+                reasons.push(awaiting.reason);
             }
         }
         reasons

@@ -104,6 +104,25 @@ fn waiting_and_reconnecting_are_things_of_a_run() {
 }
 
 #[test]
+fn what_a_secret_task_waits_for_is_hidden() {
+    let text = play(
+        "    - {name: line, kernel_cmdline: {add: [netkey=s3cret]}, no_log: true}\n    - {name: boot, reboot: {when: required}}\n",
+    );
+    let mut waits = outcome(OpStatus::Ok);
+    waits.awaiting.push(awaiting("booted without `netkey=s3cret`"));
+    let mut asked_for = Vec::new();
+    let story = applied(&text, |action| {
+        if let Work::Reboot { reasons, .. } = &action.work {
+            asked_for.clone_from(reasons);
+        }
+        (action.task == "line" && action.phase() == Phase::Declared).then(|| fed(waits.clone()))
+    });
+    assert_eq!(asked_for, ["(hidden)"]);
+    let told = serde_json::to_string(&story.reports).unwrap();
+    assert!(told.contains("(hidden)") && !told.contains("s3cret"), "{told}");
+}
+
+#[test]
 fn a_reboot_says_why_and_is_followed_by_a_verification() {
     let text = play(
         "    - {name: line, kernel_cmdline: {add: [quiet]}}\n    - {name: boot, reboot: {when: always}, register: r}\n    - {name: sure, assert: {that: [r.rebooted, r is changed]}}\n",

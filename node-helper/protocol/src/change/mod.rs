@@ -184,3 +184,10 @@ pub struct Awaiting {
     /// What waits, for example `GPU 0 ECC enabled is pending`.
     pub reason: String,
 }
+
+impl Awaiting {
+    /// Takes out what `no_log` forbids: the reason may quote a value.
+    pub fn hide(&mut self) {
+        self.reason = Value::Hidden.to_string();
+    }
+}
