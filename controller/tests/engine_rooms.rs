@@ -15,7 +15,7 @@ type Arrows = &'static [(&'static str, &'static [&'static str])];
 const HOUSE: Arrows = &[
     ("index", &[]),
     ("event", &["index"]),
-    ("rollout", &["index"]),
+    ("rollout", &[]),
     ("interpreter", &["event", "index"]),
     ("journal", &["event", "index", "interpreter", "rollout"]),
     ("report", &["event", "index"]),

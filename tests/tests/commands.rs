@@ -249,6 +249,9 @@ fn kinds_are_explained() {
     let schema = home.gpufleet(["doc", "gpu_mig", "--schema"]).run().expect(0);
     let schema: Value = serde_json::from_str(&schema.stdout).expect("JSON");
     assert!(schema["properties"]["layout"].is_object());
+    assert!(all.stdout.lines().any(|line| line.starts_with("drain ")), "{all}");
+    home.gpufleet(["doc", "drain"]).run().expect(0).says(&["slurm", "kubernetes"]);
+    home.gpufleet(["doc", "slurm"]).run().expect(1).says(&["gpufleet doc drain"]);
     home.gpufleet(["doc", "gpu_mgi"]).run().expect(1).says(&["gpu_mgi", "gpu_mig"]);
 }
 

@@ -70,29 +70,41 @@ struct Span {
 /// What is wrong with the text of a window.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WindowError {
-    #[error("a window without times; write for example `Sat 02:00-06:00 Europe/Berlin`")]
+    #[error("a window without times")]
     Empty,
-    #[error(
-        "`{entry}` is no window; write days, times and time zone, for example `Sat 02:00-06:00 Europe/Berlin`, \
-         `Mon-Fri 22:00-04:00 UTC` or `daily 01:00-05:00 UTC`"
-    )]
+    #[error("`{entry}` is no window")]
     Shape { entry: String },
-    #[error(
-        "`{day}` is no day{}; write `Mon` to `Sun`, a range such as `Mon-Fri`, or `daily`",
-        suggestion(near)
-    )]
+    #[error("`{day}` is no day{}", suggestion(near))]
     Day { day: String, near: Option<String> },
-    #[error("`{time}` is no time of day; write hours and minutes, for example `02:00-06:00`")]
+    #[error("`{time}` is no time of day")]
     Time { time: String },
-    #[error("`{hours}` opens and closes at once; the whole day is `00:00-24:00`")]
+    #[error("`{hours}` opens and closes at once")]
     NoTime { hours: String },
-    #[error("`{entry}` has no time zone; write for example `{entry} UTC` or `{entry} Europe/Berlin`")]
+    #[error("`{entry}` has no time zone")]
     NoZone { entry: String },
-    #[error(
-        "`{zone}` is no time zone{}; write `UTC` or a name of the IANA database, for example `Europe/Berlin`",
-        suggestion(near)
-    )]
+    #[error("`{zone}` is no time zone{}", suggestion(near))]
     Zone { zone: String, near: Option<String> },
+}
+
+impl WindowError {
+    /// What to write instead.
+    pub fn hint(&self) -> String {
+        match self {
+            Self::Empty => "write for example `Sat 02:00-06:00 Europe/Berlin`".to_owned(),
+            Self::Shape { .. } => {
+                "write days, times and time zone, for example `Sat 02:00-06:00 Europe/Berlin`, \
+                                   `Mon-Fri 22:00-04:00 UTC` or `daily 01:00-05:00 UTC`"
+                    .to_owned()
+            }
+            Self::Day { .. } => "write `Mon` to `Sun`, a range such as `Mon-Fri`, or `daily`".to_owned(),
+            Self::Time { .. } => "write hours and minutes, for example `02:00-06:00`".to_owned(),
+            Self::NoTime { .. } => "the whole day is `00:00-24:00`".to_owned(),
+            Self::NoZone { entry } => format!("write for example `{entry} UTC` or `{entry} Europe/Berlin`"),
+            Self::Zone { .. } => {
+                "write `UTC` or a name of the IANA database, for example `Europe/Berlin`".to_owned()
+            }
+        }
+    }
 }
 
 fn suggestion(known: &Option<String>) -> String {

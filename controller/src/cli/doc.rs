@@ -3,7 +3,7 @@
 use std::{fs, path::PathBuf};
 
 use clap::{Args, CommandFactory, ValueEnum, builder::PossibleValue};
-use gpufleet::{diagnostic, reference};
+use gpufleet::{diagnostic, playbook, reference};
 use gpufleet_protocol::tasks;
 
 use super::{
@@ -20,6 +20,12 @@ const DRAIN: &str = "drain";
 fn pages() -> impl Iterator<Item = (&'static str, &'static str)> {
     let kinds = tasks::KINDS.iter().map(|kind| (kind.name, kind.summary));
     kinds.chain([(DRAIN, "How nodes are taken out of service and given back.")])
+}
+
+/// Names and summaries of all pages, one per line.
+fn list() -> String {
+    let width = pages().map(|(name, _)| name.len()).max().unwrap_or(0);
+    pages().map(|(name, summary)| format!("{name:width$}  {summary}\n")).collect()
 }
 
 /// Takes any name; lists those that shells complete.
@@ -45,7 +51,7 @@ impl clap::builder::TypedValueParser for KindName {
 
 pub fn doc(args: &DocArgs, output: &Output) -> Result<u8, CommandError> {
     let Some(name) = &args.kind else {
-        output.data(&if args.all { reference::kinds_markdown() } else { reference::kinds_list() })?;
+        output.data(&if args.all { reference::kinds_markdown() } else { list() })?;
         return Ok(0);
     };
     if name == DRAIN {
@@ -53,11 +59,14 @@ pub fn doc(args: &DocArgs, output: &Output) -> Result<u8, CommandError> {
         return Ok(0);
     }
     let Some(kind) = tasks::find(name) else {
-        let known = tasks::KINDS.iter().map(|kind| kind.name).chain([DRAIN]);
+        let known = pages().map(|(name, _)| name);
         let error = CommandError::user(format!("no task kind `{name}`"));
+        if playbook::DRAINERS.iter().any(|info| info.word == name) {
+            return Err(error.hint(format!("`gpufleet doc {DRAIN}` describes the drainer `{name}`")));
+        }
         return Err(match diagnostic::suggest(name, known) {
             Some(close) => error.hint(format!("did you mean `{close}`?")),
-            None => match gpufleet::playbook::module_advice(name) {
+            None => match playbook::module_advice(name) {
                 Some(advice) => error.hint(advice.text()),
                 None => error.hint("`gpufleet doc` lists them all"),
             },

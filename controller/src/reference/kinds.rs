@@ -25,16 +25,6 @@ const fn class_words(class: Class) -> &'static str {
     }
 }
 
-/// Returns names and summaries of all kinds, one per line.
-pub fn kinds_list() -> String {
-    let width = KINDS.iter().map(|kind| kind.name.len()).max().unwrap_or(0);
-    let mut out = String::new();
-    for kind in KINDS {
-        let _ = writeln!(out, "{:width$}  {}", kind.name, kind.summary);
-    }
-    out
-}
-
 /// Returns the manual of one kind, for a terminal; `None` for an unknown name. Accepts aliases.
 pub fn kind_text(name: &str) -> Option<String> {
     let kind = find(name)?;
@@ -179,11 +169,23 @@ fn docs(property: &Value) -> String {
 fn default_words(default: Option<&Value>) -> Option<String> {
     match default? {
         Value::Null => None,
-        Value::String(text) => Some(text.clone()),
+        Value::String(text) => Some(on_one_line(text)),
         Value::Bool(flag) => Some(if *flag { "true" } else { "false" }.to_owned()),
         Value::Array(list) if list.is_empty() => None,
         other => Some(other.to_string()),
     }
+}
+
+/// Writes line breaks and the like as `\n`, because a row of a table is one line.
+fn on_one_line(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match letter.is_control() {
+            true => out.extend(letter.escape_default()),
+            false => out.push(letter),
+        }
+    }
+    out
 }
 
 /// Describes the possible values.
@@ -199,11 +201,11 @@ fn value_words(schema: &Value, definitions: &Map<String, Value>, depth: usize) -
         return definitions.get(name).map_or_else(|| "value".to_owned(), words);
     }
     if let Some(constant) = schema.get("const").and_then(Value::as_str) {
-        return format!("`{constant}`");
+        return format!("`{}`", on_one_line(constant));
     }
     if let Some(names) = list("enum") {
         let names: Vec<String> =
-            names.iter().filter_map(Value::as_str).map(|name| format!("`{name}`")).collect();
+            names.iter().filter_map(Value::as_str).map(|name| format!("`{}`", on_one_line(name))).collect();
         return names.join(", ");
     }
     if let Some(choices) = list("oneOf").or_else(|| list("anyOf")) {
@@ -302,6 +304,16 @@ mod tests {
         }
         let there = std::fs::read_to_string(&path).unwrap_or_default();
         assert!(there == wanted, "docs/reference/kinds.md is out of date: run this test with UPDATE=1");
+    }
+
+    #[test]
+    fn a_row_of_a_table_is_one_line() {
+        let page = kinds_markdown();
+        for line in page.lines().filter(|line| line.starts_with('|')) {
+            assert!(line.ends_with('|'), "{line}");
+        }
+        let sequence = page.lines().find(|line| line.starts_with("| `newline_sequence`")).unwrap();
+        assert!(sequence.contains(r"`\n`, `\r\n`, `\r`, default `\n`"), "{sequence}");
     }
 
     #[test]

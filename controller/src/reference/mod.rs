@@ -6,7 +6,7 @@ mod kinds;
 mod schema;
 
 pub use drainers::{drainers_markdown, drainers_text};
-pub use kinds::{kind_text, kinds_list, kinds_markdown};
+pub use kinds::{kind_text, kinds_markdown};
 pub use schema::{check_schema, config_schema, inventory_schema, playbook_schema, tasks_schema};
 
 pub use crate::report::{document_schema as report_schema, event_schema};

@@ -190,7 +190,7 @@ pub fn document_schema() -> Value {
     schema_of::<Document<'static>>("report")
 }
 
-/// The schema of a line of `--format jsonl`, and of a journal.
+/// The schema of a line of `--format jsonl`.
 pub fn event_schema() -> Value {
     schema_of::<Event>("event")
 }

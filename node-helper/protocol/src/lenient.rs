@@ -3,13 +3,18 @@
 use serde::{Deserialize, Deserializer, de};
 use serde_json::Value;
 
+/// What is wanted where any number will do.
+pub(crate) const NUMBER: &str = "a number";
+/// What is wanted where a number must be whole, and not negative.
+pub(crate) const WHOLE_NUMBER: &str = "a whole number from 0";
+
 struct NumberVisitor;
 
 impl de::Visitor<'_> for NumberVisitor {
     type Value = f64;
 
     fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("a number")
+        f.write_str(NUMBER)
     }
     fn visit_u64<E: de::Error>(self, v: u64) -> Result<f64, E> {
         Ok(v as f64)
@@ -34,7 +39,7 @@ pub fn u32<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> 
     if number.fract() == 0.0 && (0.0..=f64::from(u32::MAX)).contains(&number) {
         return Ok(number as u32);
     }
-    Err(de::Error::invalid_value(de::Unexpected::Float(number), &"a whole number from 0"))
+    Err(de::Error::invalid_value(de::Unexpected::Float(number), &WHOLE_NUMBER))
 }
 
 /// Reads an unsigned integer that may be left out or null.
@@ -274,7 +279,7 @@ pub fn optional_i64<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option
             if number.is_finite() && number.abs() < 9.0e15 {
                 return Ok(Self(number.floor() as i64));
             }
-            Err(de::Error::invalid_value(de::Unexpected::Float(number), &"a number"))
+            Err(de::Error::invalid_value(de::Unexpected::Float(number), &NUMBER))
         }
     }
     Ok(Option::<Whole>::deserialize(deserializer)?.map(|whole| whole.0))

@@ -7,7 +7,6 @@ use gpufleet_protocol::{Disruption, message::GpuClient, nvml::Staged};
 
 use super::{
     clients::{CLIENT_UNITS, HOLDS_ALL, PERSISTENCED},
-    desired::LockWant,
     mps::{self, MpsWant},
     plan::Act,
     state::{Compute, Gpu, Holding, Instance, Lock, State, Unit},
@@ -178,13 +177,6 @@ fn started_percentage(unit_text: Option<&str>) -> u32 {
         .unwrap_or(mps::DEFAULT_PERCENTAGE)
 }
 
-fn lock(want: LockWant) -> Lock {
-    match want {
-        LockWant::Free => Lock::Free,
-        LockWant::Range { low_mhz, high_mhz } => Lock::Locked { low_mhz, high_mhz },
-    }
-}
-
 fn acted(state: &mut State, act: &Act) {
     match act {
         Act::Persistenced { on } => {
@@ -264,8 +256,8 @@ fn acted_on_gpu(gpu: &mut Gpu, act: &Act) {
         }
         Act::Power { milliwatts, .. } => gpu.power_mw = gpu.power_mw.map(|_| *milliwatts),
         // Without persistence the lock ends with the driver's last client, so it cannot be relied on.
-        Act::Graphics { want, .. } if gpu.persistence == Ok(true) => gpu.graphics = lock(*want),
-        Act::Memory { want, .. } if gpu.persistence == Ok(true) => gpu.memory = lock(*want),
+        Act::Graphics { want, .. } if gpu.persistence == Ok(true) => gpu.graphics = (*want).into(),
+        Act::Memory { want, .. } if gpu.persistence == Ok(true) => gpu.memory = (*want).into(),
         Act::Compute { mode, .. } => gpu.compute_mode = gpu.compute_mode.map(|_| *mode),
         Act::Graphics { .. }
         | Act::Memory { .. }

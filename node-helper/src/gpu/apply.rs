@@ -29,7 +29,7 @@ use super::{
     machine::{Machine, UnitAction},
     observe::{locks, observe, put_locks, released, stopped_units},
     plan::{Act, Activation, Before, Planned, Stage, Step, as_seen_before, before, left_to_reboot, stage},
-    state::{Instance, Lock, Locks, Mps, State},
+    state::{Instance, Locks, Mps, State},
     worker::{NvmlError, SetAnswer, SetError},
 };
 use crate::{
@@ -362,7 +362,7 @@ impl Running<'_> {
                     LockWant::Range { low_mhz, high_mhz } => Setting::LockGraphics { low_mhz, high_mhz },
                 };
                 self.set(uuid, setting, member)?;
-                self.record_lock(uuid, |locks| locks.graphics = lock(*want));
+                self.record_lock(uuid, |locks| locks.graphics = (*want).into());
             }
             Act::Memory { uuid, want } => {
                 let setting = match *want {
@@ -370,7 +370,7 @@ impl Running<'_> {
                     LockWant::Range { low_mhz, high_mhz } => Setting::LockMemory { low_mhz, high_mhz },
                 };
                 self.set(uuid, setting, member)?;
-                self.record_lock(uuid, |locks| locks.memory = lock(*want));
+                self.record_lock(uuid, |locks| locks.memory = (*want).into());
             }
             Act::Compute { uuid, mode } => {
                 self.set(uuid, Setting::ComputeMode(*mode), member)?;
@@ -474,13 +474,6 @@ impl Running<'_> {
             });
         }
         Ok(())
-    }
-}
-
-fn lock(want: LockWant) -> Lock {
-    match want {
-        LockWant::Free => Lock::Free,
-        LockWant::Range { low_mhz, high_mhz } => Lock::Locked { low_mhz, high_mhz },
     }
 }
 

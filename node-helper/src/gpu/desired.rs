@@ -7,7 +7,8 @@ use super::wording::joined;
 use std::collections::BTreeMap;
 
 use gpufleet_protocol::{
-    FailureKind,
+    Change, Disruption, FailureKind, Property,
+    change::Value,
     nvml::{Code, Reading},
     op::{GpuGroup, GpuTask},
     tasks::{
@@ -19,7 +20,8 @@ use gpufleet_protocol::{
 use super::{
     mig::{self, Item, MigError, Slot},
     mps::MpsWant,
-    state::{Gpu, State},
+    state::{Gpu, Lock, State},
+    values::{clock, power},
 };
 
 /// A declared value and its member; if several declare the same, the first.
@@ -34,6 +36,25 @@ pub struct Want<T> {
 pub enum LockWant {
     Free,
     Range { low_mhz: u32, high_mhz: u32 },
+}
+
+/// The state of a clock that is as it was declared.
+impl From<LockWant> for Lock {
+    fn from(want: LockWant) -> Self {
+        match want {
+            LockWant::Free => Self::Free,
+            LockWant::Range { low_mhz, high_mhz } => Self::Locked { low_mhz, high_mhz },
+        }
+    }
+}
+
+impl From<LockWant> for Value {
+    fn from(want: LockWant) -> Self {
+        match want {
+            LockWant::Free => Self::Absent,
+            LockWant::Range { low_mhz, high_mhz } => clock(low_mhz, high_mhz),
+        }
+    }
 }
 
 /// The declared instances of a GPU.
@@ -277,16 +298,20 @@ impl<'a> Merge<'a> {
     fn put<T: PartialEq>(
         &mut self,
         gpu: &Gpu,
-        what: &str,
+        property: &Property,
         value: T,
         slot: impl Fn(&mut GpuWants) -> &mut Option<Want<T>>,
-        text: impl Fn(&T) -> String,
+        typed: impl Fn(&T) -> Value,
     ) {
+        let change = |value: &T| {
+            let (property, to) = (property.clone(), typed(value));
+            Change::new(gpu.subject(), property, Value::Unknown, to, Disruption::Live)
+        };
         let member = self.member;
         let wants = self.desired.gpus.entry(gpu.uuid.clone()).or_default();
         let slot = slot(wants);
         let conflict = match slot {
-            Some(other) if other.value != value => Some((other.member, text(&other.value))),
+            Some(other) if other.value != value => Some((other.member, change(&other.value).to_text())),
             Some(_) => None,
             None => {
                 *slot = Some(Want { member, value });
@@ -298,16 +323,17 @@ impl<'a> Merge<'a> {
             self.verdict().applies += 1;
             return;
         };
-        let here = text(&value);
+        let here = change(&value);
         let label = |at: usize| {
             let name = self.group.members.get(at).map_or("", |member| kind(&member.task));
             format!("task {} of the group ({name})", at + 1)
         };
         let message = format!(
-            "{} and {} contradict each other: {} {what} shall be {said} and {here}",
+            "{} and {} contradict each other: {} shall be {said} and {}",
             label(first),
             label(member),
-            gpu.label()
+            here.what(),
+            here.to_text()
         );
         for at in [first, member] {
             self.member = at;
@@ -329,12 +355,18 @@ impl<'a> Merge<'a> {
             }
             return;
         }
-        self.put(gpu, "persistence", mode, |wants| &mut wants.persistence, |mode| mode.to_string());
+        self.put(
+            gpu,
+            &Property::PERSISTENCE,
+            mode,
+            |wants| &mut wants.persistence,
+            |mode| Value::text(mode.as_str()),
+        );
     }
 
     fn ecc(&mut self, gpu: &Gpu, on: bool) {
         if self.readable(gpu, "ECC mode", gpu.ecc, on).is_some() {
-            self.put(gpu, "ECC", on, |wants| &mut wants.ecc, |on| on_off(*on).to_owned());
+            self.put(gpu, &Property::ECC, on, |wants| &mut wants.ecc, |on| Value::from(*on));
         }
     }
 
@@ -378,12 +410,10 @@ impl<'a> Merge<'a> {
                     let want = LayoutWant { items, slots, strategy: task.strategy, by_place };
                     self.put(
                         gpu,
-                        "MIG layout",
+                        &Property::MIG_LAYOUT,
                         want,
                         |wants| &mut wants.layout,
-                        |want| {
-                            mig::by_count(profiles, want.items.iter().map(|item| item.profile_id)).to_string()
-                        },
+                        |want| mig::by_count(profiles, want.items.iter().map(|item| item.profile_id)).into(),
                     );
                     // Mode and layout count as one declaration of the member.
                     let verdict = self.verdict();
@@ -396,7 +426,7 @@ impl<'a> Merge<'a> {
                 Err(error) => return self.fail(format!("{}: {error}", gpu.label())),
             }
         }
-        self.put(gpu, "MIG mode", on, |wants| &mut wants.mig, |on| on_off(*on).to_owned());
+        self.put(gpu, &Property::MIG_MODE, on, |wants| &mut wants.mig, |on| Value::from(*on));
     }
 
     fn power(&mut self, gpu: &Gpu, task: &GpuPower) {
@@ -415,22 +445,24 @@ impl<'a> Merge<'a> {
         match u32::try_from(wanted).ok().filter(|limit| (low..=high).contains(limit)) {
             Some(limit) => {
                 if self.readable(gpu, "power limit", gpu.power_mw, true).is_some() {
-                    self.put(gpu, "power limit", limit, |wants| &mut wants.power_mw, |limit| watts(*limit));
+                    self.put(
+                        gpu,
+                        &Property::POWER_LIMIT,
+                        limit,
+                        |wants| &mut wants.power_mw,
+                        |limit| power(*limit),
+                    );
                 }
             }
             None => {
-                let wanted = watts(u32::try_from(wanted).unwrap_or(u32::MAX));
-                let (low, high) = (watts(low), watts(high));
+                let wanted = power(u32::try_from(wanted).unwrap_or(u32::MAX));
+                let (low, high) = (power(low), power(high));
                 self.fail(format!("{} takes a power limit from {low} to {high}, not {wanted}", gpu.label()));
             }
         }
     }
 
     fn clocks(&mut self, gpu: &Gpu, task: &GpuClocks) {
-        let lock_text = |want: &LockWant| match want {
-            LockWant::Free => "not locked".to_owned(),
-            LockWant::Range { low_mhz, high_mhz } => clock_text(*low_mhz, *high_mhz),
-        };
         let late = gpu.architecture.has_volatile_mig();
         if task.memory_mhz.is_some() && late {
             // Source: nvidia-smi documentation: Hopper and later lock memory clocks only at the driver's next start.
@@ -452,10 +484,16 @@ impl<'a> Merge<'a> {
             (None, _) => None,
         };
         if let Some(want) = graphics {
-            self.put(gpu, "graphics clock", want, |wants| &mut wants.graphics, lock_text);
+            self.put(
+                gpu,
+                &Property::GRAPHICS_CLOCK,
+                want,
+                |wants| &mut wants.graphics,
+                |want| (*want).into(),
+            );
         }
         if let Some(want) = memory {
-            self.put(gpu, "memory clock", want, |wants| &mut wants.memory, lock_text);
+            self.put(gpu, &Property::MEMORY_CLOCK, want, |wants| &mut wants.memory, |want| (*want).into());
         }
     }
 
@@ -466,8 +504,8 @@ impl<'a> Merge<'a> {
             let warning = format!(
                 "{}: the {what} clock {} is not supported exactly; {} is used",
                 gpu.label(),
-                clock_text(low, high),
-                clock_text(near_low, near_high)
+                clock(low, high),
+                clock(near_low, near_high)
             );
             self.verdict().warnings.push(warning);
         }
@@ -483,10 +521,10 @@ impl<'a> Merge<'a> {
         if self.readable(gpu, "compute mode", gpu.compute_mode, number != 0).is_some() {
             self.put(
                 gpu,
-                "compute mode",
+                &Property::COMPUTE_MODE,
                 number,
                 |wants| &mut wants.compute,
-                |mode| super::facts::compute_mode_name(*mode),
+                |mode| super::facts::compute_mode_name(*mode).into(),
             );
         }
     }
@@ -605,23 +643,6 @@ fn items(
     items.sort_unstable();
     let by_place = items.iter().any(|item| item.start.is_some());
     Ok((items, by_place))
-}
-
-pub const fn on_off(on: bool) -> &'static str {
-    if on { "enabled" } else { "disabled" }
-}
-
-/// Formats a power as `600 W`, with decimals only if needed.
-pub fn watts(milliwatts: u32) -> String {
-    if milliwatts.is_multiple_of(1000) {
-        format!("{} W", milliwatts / 1000)
-    } else {
-        format!("{:.1} W", f64::from(milliwatts) / 1000.0)
-    }
-}
-
-fn clock_text(low_mhz: u32, high_mhz: u32) -> String {
-    if low_mhz == high_mhz { format!("{low_mhz} MHz") } else { format!("{low_mhz}-{high_mhz} MHz") }
 }
 
 /// The failure kind of an impossible declaration.

@@ -19,6 +19,7 @@ mod mps;
 mod observe;
 mod plan;
 mod state;
+mod values;
 mod wording;
 pub(crate) mod worker;
 

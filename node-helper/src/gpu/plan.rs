@@ -13,20 +13,18 @@ mod layout;
 use std::collections::{BTreeMap, BTreeSet};
 
 use gpufleet_protocol::{
-    Blocker, Change, Disruption, Layer, Property, Subject, Unit as Measure,
-    change::{Amount, Value},
-    nvml::Placement,
-    op::GpuGroup,
-    tasks::PersistenceMode,
+    Blocker, Change, Disruption, Layer, Property, Subject, Unit as Measure, change::Value, nvml::Placement,
+    op::GpuGroup, tasks::PersistenceMode,
 };
 
 use super::{
     after::{Event, after},
     blockers,
-    desired::{Desired, GpuWants, LockWant, Want, merge, on_off, watts},
+    desired::{Desired, GpuWants, LockWant, Want, merge},
     facts::compute_mode_name,
     mps::{self, MpsWant},
     state::{Architecture, Gpu, Lock, State, Unit},
+    values::{clock, power},
 };
 
 /// Why a value that the driver keeps only while it has a client (nvml.h) will be lost, and what to do.
@@ -119,14 +117,14 @@ impl Act {
         match self {
             Self::DestroyInstance { .. } => format!("{gpu}: destroying a MIG instance"),
             Self::ClearInstance { .. } => format!("{gpu}: destroying compute instances"),
-            Self::Ecc { on, .. } => format!("{gpu}: ECC {}", on_off(*on)),
-            Self::Mig { on, .. } => format!("{gpu}: MIG mode {}", on_off(*on)),
+            Self::Ecc { on, .. } => format!("{gpu}: ECC {}", Value::from(*on)),
+            Self::Mig { on, .. } => format!("{gpu}: MIG mode {}", Value::from(*on)),
             Self::Persistenced { on: true } => "starting nvidia-persistenced".to_owned(),
             Self::Persistenced { on: false } => "stopping nvidia-persistenced".to_owned(),
-            Self::Persistence { on, .. } => format!("{gpu}: persistence {}", on_off(*on)),
+            Self::Persistence { on, .. } => format!("{gpu}: persistence {}", Value::from(*on)),
             Self::CreateInstance { .. } => format!("{gpu}: creating a MIG instance"),
             Self::CreateCompute { .. } => format!("{gpu}: creating a compute instance"),
-            Self::Power { milliwatts, .. } => format!("{gpu}: power limit {}", watts(*milliwatts)),
+            Self::Power { milliwatts, .. } => format!("{gpu}: power limit {}", power(*milliwatts)),
             Self::Graphics { .. } => format!("{gpu}: graphics clock"),
             Self::Memory { .. } => format!("{gpu}: memory clock"),
             Self::Compute { mode, .. } => format!("{gpu}: compute mode {}", compute_mode_name(*mode)),
@@ -240,14 +238,17 @@ fn waiting(state: &State, desired: &Desired) -> (Vec<String>, Vec<(usize, String
         if let (Some(want), Ok(ecc)) = (&wants.ecc, gpu.ecc)
             && ecc.current != want.value
         {
-            reasons.push((want.member, format!("{} ECC {} is pending", gpu.label(), on_off(want.value))));
+            reasons
+                .push((want.member, format!("{} ECC {} is pending", gpu.label(), Value::from(want.value))));
         }
         if let (Some(want), Ok(mig)) = (&wants.mig, gpu.mig)
             && mig.current != want.value
             && !gpu.architecture.has_volatile_mig()
         {
-            reasons
-                .push((want.member, format!("{} MIG mode {} is pending", gpu.label(), on_off(want.value))));
+            reasons.push((
+                want.member,
+                format!("{} MIG mode {} is pending", gpu.label(), Value::from(want.value)),
+            ));
         }
         if reasons.len() > before {
             uuids.push(gpu.uuid.clone());
@@ -412,7 +413,8 @@ fn withdrawn(stage: &mut Stage, gpu: &Gpu, wants: &GpuWants) {
 }
 
 fn unit_words(unit: Unit) -> Value {
-    Value::list([if unit.active { "active" } else { "inactive" }, on_off(unit.enabled)])
+    let active = if unit.active { "active" } else { "inactive" };
+    Value::list([active.to_owned(), Value::from(unit.enabled).to_string()])
 }
 
 /// The unit of the persistence daemon, which is to become so.
@@ -478,14 +480,6 @@ fn mig_mode(stage: &mut Stage, gpu: &Gpu, wants: &GpuWants) {
     }
 }
 
-fn clock(low_mhz: u32, high_mhz: u32) -> Value {
-    let unit = Measure::Megahertz;
-    match low_mhz == high_mhz {
-        true => Value::quantity(low_mhz, unit),
-        false => Value::Range { low: Amount::whole(low_mhz), high: Amount::whole(high_mhz), unit },
-    }
-}
-
 impl From<Lock> for Value {
     fn from(lock: Lock) -> Self {
         match lock {
@@ -494,19 +488,6 @@ impl From<Lock> for Value {
             Lock::Locked { low_mhz, high_mhz } => clock(low_mhz, high_mhz),
         }
     }
-}
-
-impl From<LockWant> for Value {
-    fn from(want: LockWant) -> Self {
-        match want {
-            LockWant::Free => Self::Absent,
-            LockWant::Range { low_mhz, high_mhz } => clock(low_mhz, high_mhz),
-        }
-    }
-}
-
-fn power(milliwatts: u32) -> Value {
-    Value::Number { value: Amount::thousandths(milliwatts), unit: Some(Measure::Watts) }
 }
 
 fn is_locked_so(lock: Lock, want: LockWant) -> bool {

@@ -336,10 +336,7 @@ fn plan_as(task: &Service, state: &State, acts: bool) -> Result<Plan<Step>, Trou
     let unit = unit(&task.name);
     let change =
         |from: &str, to: &str| Change::new(Subject::unit(&unit), Property::STATE, from, to, Disruption::Live);
-    let at_boot = |from: &str, to: &str| {
-        let from = (!from.is_empty()).then_some(from);
-        Change::new(Subject::unit(&unit), Property::STATE, from, to, Disruption::Live).at(Layer::Boot)
-    };
+    let at_boot = |from: &str, to: &str| at_boot(&unit, from, to);
     let mut file_state = state.view.file_state.as_str();
     match (task.masked, file_state) {
         (Some(true), now) if now != "masked" => {
@@ -414,6 +411,12 @@ fn plan_as(task: &Service, state: &State, acts: bool) -> Result<Plan<Step>, Trou
     Ok(plan)
 }
 
+/// Whether a unit starts at boot, from the state of its file, which is empty where there is none.
+fn at_boot(unit: &str, file_state: &str, to: &str) -> Change {
+    let from = (!file_state.is_empty()).then_some(file_state);
+    Change::new(Subject::unit(unit), Property::STATE, from, to, Disruption::Live).at(Layer::Boot)
+}
+
 /// Returns the prediction for a unit that a boot may or may not have started.
 fn after_boot(task: &Service, unit: &str, view: &UnitView) -> Option<Change> {
     let (to, certainty) = match task.state? {
@@ -425,15 +428,14 @@ fn after_boot(task: &Service, unit: &str, view: &UnitView) -> Option<Change> {
     let why = match view.file_state.as_str() {
         "enabled" => "it is enabled, and did not run the last time that it was tried".to_owned(),
         "disabled" | "linked" => format!("it is {}, and another unit may start it", view.file_state),
-        other => format!("it is {}", shown(other)),
+        other => {
+            let now = at_boot(unit, other, "enabled").from_text();
+            format!("it is {}", now.unwrap_or_else(|| "unknown".to_owned()))
+        }
     };
     let change = Change::new(Subject::unit(unit), Property::STATE, Typed::Unknown, to, Disruption::Live)
         .with_note(format!("whether it runs after the boot is known only in the run: {why}"));
     Some(Change { certainty, ..change })
-}
-
-fn shown(file_state: &str) -> &str {
-    if file_state.is_empty() { "without a unit file" } else { file_state }
 }
 
 #[cfg(test)]

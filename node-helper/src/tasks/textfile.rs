@@ -93,7 +93,7 @@ pub fn plan(frame: &Frame<'_>, state: &State, edited: Edited) -> Result<Plan<Ste
             let path = frame.path.to_owned();
             let subject = match &edited.block {
                 Some(marker) => Subject::Block { path, marker: marker.clone() },
-                None => Subject::Line { path },
+                None => Subject::line(path),
             };
             let mut change = Change::new(subject, Property::CONTENT, edit.from, edit.to, Disruption::Live);
             change.diff = diff.take();

@@ -1,6 +1,6 @@
 //! Checks parameters against their kind.
 
-use gpufleet_protocol::tasks::{KindInfo, Mistake, ParamError, Params};
+use gpufleet_protocol::tasks::{Accepted, KindInfo, Mistake, ParamError, Params};
 use serde_json::{Map, Value as Json};
 
 use crate::diagnostic::{looks_secret, suggest};
@@ -18,8 +18,8 @@ pub struct ParamProblem {
     pub help: Option<String>,
     /// Whether the name and not the value is wrong.
     pub name_is_wrong: bool,
-    /// Whether a parameter is missing that may still be given.
-    pub(super) incomplete: bool,
+    /// The parameter that is missing and may still be given.
+    pub(super) missing: Option<&'static str>,
 }
 
 impl ParamProblem {
@@ -54,46 +54,73 @@ pub(super) fn check_one(kind: &KindInfo, name: &str, value: &Json) -> Option<Par
     }
     let alone = Json::Object([(name.to_owned(), value.clone())].into_iter().collect());
     let error = kind.parse(alone).err()?;
-    let wrong_name = |message, help| ParamProblem {
+    let wrong = |message, help, name_is_wrong| ParamProblem {
         parameter: Some(name.to_owned()),
         message,
         value: None,
-        help: Some(help),
-        name_is_wrong: true,
-        incomplete: false,
+        help,
+        name_is_wrong,
+        missing: None,
     };
+    // By the name that was given, because a kind may have another for the same parameter.
+    let inside = error.place.get(1..).unwrap_or_default();
     match error.mistake {
-        _ if error.instead.is_some() => Some(wrong_name(error.message, error.instead?.to_owned())),
+        _ if error.instead.is_some() => Some(wrong(error.message, error.instead.map(str::to_owned), true)),
+        Mistake::Missing { name: missing } if let [around @ .., _] = inside => {
+            Some(wrong(format!("`{}` needs `{missing}`", path(name, around)), None, false))
+        }
         Mistake::Rule | Mistake::Missing { .. } => None,
         Mistake::Unknown { known } => {
-            let help = match suggest(name, known.iter().copied()) {
+            let (of, unknown) = match inside {
+                [around @ .., unknown] => (path(name, around), unknown.as_str()),
+                [] => (kind.name.to_owned(), name),
+            };
+            let help = match suggest(unknown, known.iter().copied()) {
                 Some(near) => format!("did you mean `{near}`?"),
                 None => format!("it has {}", list_names(known)),
             };
-            Some(wrong_name(format!("`{}` has no parameter `{name}`", kind.name), help))
+            let message = format!("`{of}` has no parameter `{unknown}`");
+            Some(wrong(message, Some(help), inside.is_empty()))
         }
-        Mistake::Value { wanted } => Some(wrong_value(kind, name, value, wanted)),
+        Mistake::Value { wanted } => Some(wrong_value(kind, name, inside, value, error.value, &wanted)),
     }
 }
 
-fn wrong_value(kind: &KindInfo, name: &str, value: &Json, wanted: String) -> ParamProblem {
-    let number = kind.numbers.iter().find(|number| number.path == name);
-    let wanted = match number {
-        Some(number) if wanted == "a number" || wanted == "a whole number from 0" => number.to_string(),
-        _ => wanted,
-    };
-    let help = wanted.strip_prefix("one of ").and_then(|words| {
-        let near = suggest(value.as_str()?, words.split(", "))?;
+/// Formats a place inside of a parameter: `khugepaged.pages_to_scan`.
+fn path(parameter: &str, inside: &[String]) -> String {
+    std::iter::once(parameter).chain(inside.iter().map(String::as_str)).collect::<Vec<_>>().join(".")
+}
+
+/// `read` is the value as the kind understood it, if it did.
+fn wrong_value(
+    kind: &KindInfo,
+    name: &str,
+    inside: &[String],
+    value: &Json,
+    read: Option<String>,
+    wanted: &Accepted,
+) -> ParamProblem {
+    let written = inside.iter().try_fold(value, |value, key| value.get(key));
+    let help = wanted.to_string().strip_prefix("one of ").and_then(|words| {
+        let near = suggest(written?.as_str()?, words.split(", "))?;
         Some(format!("did you mean `{near}`?"))
     });
-    let secret = kind.secret.contains(&name) || looks_secret(name);
+    // As it is written, unless that is more than the one wrong value.
+    let shown = match written {
+        Some(written) if read.is_none() || !(written.is_array() || written.is_object()) => {
+            Some(brief(written))
+        }
+        _ => read,
+    };
+    let mut names = std::iter::once(name).chain(inside.iter().map(String::as_str));
+    let secret = names.any(|name| kind.secret.contains(&name) || looks_secret(name));
     ParamProblem {
         parameter: Some(name.to_owned()),
-        message: format!("`{name}` wants {wanted}"),
-        value: (!secret).then(|| brief(value)),
+        message: format!("`{}` wants {wanted}", path(name, inside)),
+        value: shown.filter(|_| !secret),
         help,
         name_is_wrong: false,
-        incomplete: false,
+        missing: None,
     }
 }
 
@@ -123,20 +150,21 @@ pub(super) fn whole(kind: &KindInfo, error: ParamError) -> ParamProblem {
             value: None,
             help: Some(format!("for example `{}`", kind.example)),
             name_is_wrong: false,
-            incomplete: true,
+            missing: Some(name),
         };
     }
-    let message = match &error.parameter {
+    let parameter = error.place.first().cloned();
+    let message = match &parameter {
         Some(_) if error.instead.is_some() => error.message.clone(),
         Some(parameter) => format!("`{parameter}`: {}", error.message),
         None => format!("`{}`: {}", kind.name, error.message),
     };
     ParamProblem {
-        parameter: error.parameter,
+        parameter,
         message,
         value: error.value,
         help: Some(error.instead.map_or_else(|| format!("for example `{}`", kind.example), str::to_owned)),
         name_is_wrong: error.instead.is_some(),
-        incomplete: false,
+        missing: None,
     }
 }

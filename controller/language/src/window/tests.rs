@@ -20,7 +20,8 @@ fn opening(text: &str, moment: &str) -> String {
 }
 
 fn refusal(text: &str) -> String {
-    Window::parse(text).unwrap_err().to_string()
+    let error = Window::parse(text).unwrap_err();
+    format!("{error}; {}", error.hint())
 }
 
 #[test]

@@ -110,7 +110,7 @@ fn report_words() -> Vec<PossibleValue> {
 
 #[derive(Clone, Debug, Args)]
 pub struct DocArgs {
-    /// Kind, such as `gpu_mig`.
+    /// Kind, such as `gpu_mig`; `drain` for the drainers.
     #[arg(value_parser = KindName, hide_possible_values = true)]
     pub kind: Option<String>,
     /// Prints the reference of all kinds as Markdown.

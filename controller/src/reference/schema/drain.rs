@@ -74,10 +74,25 @@ fn shape(shape: &Shape) -> Json {
         Shape::Flag => boolean(),
         Shape::Template | Shape::Text => json!({"type": "string", "minLength": 1}),
         Shape::Words(words) => json!({"enum": words}),
+        // Why both: editors offer the words of an `enum`.
+        Shape::Spellings { prefix, words } => {
+            json!({"anyOf": [{"enum": words}, {"type": "string", "pattern": spellings(prefix, words)}]})
+        }
         Shape::Names => one_or_many(json!({"type": "string"})),
         Shape::Mapping(settings) => mapping(settings),
         Shape::AnyOf(shapes) => json!({"anyOf": shapes.iter().map(self::shape).collect::<Vec<_>>()}),
     }
+}
+
+/// A pattern, because a JSON schema cannot ignore case.
+fn spellings(prefix: &str, words: &[&str]) -> String {
+    let letter = |letter: char| match letter.is_ascii_alphabetic() {
+        true => format!("[{}{}]", letter.to_ascii_uppercase(), letter.to_ascii_lowercase()),
+        false => letter.to_string(),
+    };
+    let any_case = |word: &str| word.chars().map(letter).collect::<String>();
+    let words: Vec<String> = words.iter().map(|word| any_case(word)).collect();
+    format!("^({})?({})$", any_case(prefix), words.join("|"))
 }
 
 fn word(word: &str, about: &str) -> Json {

@@ -1,13 +1,16 @@
 //! Schemas against playbooks: valid ones pass, invalid ones do not.
 
-use std::path::{Path, PathBuf};
+use std::{
+    collections::HashMap,
+    path::{Path, PathBuf},
+};
 
 use gpufleet_protocol::tasks::KINDS;
 use jsonschema::Validator;
 
 use super::words::word;
 use super::*;
-use crate::playbook::{DRAINERS, Shape, VOCABULARY};
+use crate::playbook::{DRAINERS, Program, Shape, VOCABULARY};
 
 fn validator(schema: &Json) -> Validator {
     jsonschema::validator_for(schema).unwrap()
@@ -101,6 +104,27 @@ fn examples_of_all_drainers_are_valid() {
                 setting.name
             );
         }
+    }
+}
+
+#[test]
+fn a_signal_is_written_as_the_parser_takes_it() {
+    let validator = validator(&playbook_schema());
+    for (signal, right) in [
+        ("USR1", true),
+        ("usr1", true),
+        ("SIGUSR1", true),
+        ("sigTerm", true),
+        ("KILL", false),
+        ("SIG", false),
+        ("XUSR1", false),
+        ("USR12", false),
+    ] {
+        let text =
+            format!("- hosts: all\n  rollout:\n    drain: {{slurm: {{notice: {{signal: {signal}}}}}}}\n");
+        assert_eq!(validator.is_valid(&document(&text)), right, "{signal}");
+        let files = HashMap::from([("play.yml".to_owned(), text)]);
+        assert_eq!(Program::load(&["play.yml"], &files).is_ok(), right, "{signal}");
     }
 }
 

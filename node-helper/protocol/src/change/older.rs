@@ -82,7 +82,8 @@ impl<'de> Deserialize<'de> for Change {
         let (subject, property) = match (record.subject, record.property, record.what) {
             (Some(subject), Some(property), None) => (subject, property),
             (None, None, Some(text)) => described(text),
-            (Some(_), None, _) => return Err(de::Error::missing_field("property")),
+            (_, _, Some(_)) => return Err(de::Error::custom("`what` excludes `subject` and `property`")),
+            (Some(_), None, None) => return Err(de::Error::missing_field("property")),
             _ => return Err(de::Error::missing_field("subject")),
         };
         Ok(Self {

@@ -258,6 +258,8 @@ fn records_of_before_are_read_and_read_the_same() {
     ] {
         assert!(read(wrong.clone()).is_err(), "{wrong}");
     }
+    let both = json!({"what": "/a", "subject": {"type": "node"}, "property": "state", "to": "file", "disruption": "live"});
+    assert_eq!(read(both).unwrap_err().to_string(), "`what` excludes `subject` and `property`");
 }
 
 #[test]

@@ -170,10 +170,10 @@ impl Kind for User {
         numbers: &[
             Number::within("uid", None, 0, 4_294_967_294),
             Number::any("expires", Some(Unit::Seconds)),
-            Number::from("password_expire_max", Some(Unit::Days), -1),
-            Number::from("password_expire_min", Some(Unit::Days), -1),
-            Number::from("password_expire_warn", Some(Unit::Days), -1),
-            Number::from("password_expire_account_disable", Some(Unit::Days), -1),
+            Number::any("password_expire_max", Some(Unit::Days)),
+            Number::any("password_expire_min", Some(Unit::Days)),
+            Number::any("password_expire_warn", Some(Unit::Days)),
+            Number::any("password_expire_account_disable", Some(Unit::Days)),
         ],
         since: &[
             ("expires", "1.9"),

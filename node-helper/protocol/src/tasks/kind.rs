@@ -1,10 +1,12 @@
 //! The interface of task kinds to the rest of the program.
 
+use std::fmt;
+
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
 
 use super::{Params, number::Number, reading::read};
-use crate::Disruption;
+use crate::{Disruption, lenient};
 
 /// Where and how a kind is executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -178,18 +180,19 @@ fn parse<K: Kind>(kind: &KindInfo, mut value: Value) -> Result<Params, ParamErro
         given.retain(|name, _| !kind.ignored.contains(&name.as_str()));
         K::rewrite(given);
     }
-    let parameters: K = read(value)?;
+    let parameters: K = read(value, kind.numbers)?;
     check_numbers(kind.numbers, &parameters)?;
     parameters.check()?;
     Ok(parameters.into())
 }
 
-fn check_numbers(numbers: &[Number], parameters: &impl Serialize) -> Result<(), ParamError> {
+fn check_numbers(numbers: &'static [Number], parameters: &impl Serialize) -> Result<(), ParamError> {
     if numbers.is_empty() {
         return Ok(());
     }
     // From the parsed parameters, because numbers may be written as text, and durations as `20m`.
-    let read = serde_json::to_value(parameters).unwrap_or_default();
+    let read = serde_json::to_value(parameters)
+        .map_err(|error| ParamError::of(Mistake::Rule, format!("its numbers cannot be checked: {error}")))?;
     numbers.iter().try_for_each(|number| number.check(&read))
 }
 
@@ -200,18 +203,41 @@ pub enum Mistake {
     Unknown { known: &'static [&'static str] },
     /// A required parameter is missing.
     Missing { name: &'static str },
-    /// The value has a wrong type, or is no accepted word.
-    Value { wanted: String },
+    /// The value has a wrong type, is out of range, or is no accepted word.
+    Value { wanted: Accepted },
     /// A rule beyond the types of single parameters.
     Rule,
+}
+
+/// What is accepted as a value, written as what a parameter wants.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Accepted {
+    Text(String),
+    Number {
+        /// Whether it was refused for not being a whole number from 0.
+        whole: bool,
+        /// `None` for a number that the kind does not describe.
+        range: Option<&'static Number>,
+    },
+}
+
+impl fmt::Display for Accepted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Text(text) => f.write_str(text),
+            Self::Number { whole, range: Some(range) } => range.describe(*whole, f),
+            Self::Number { whole: true, range: None } => f.write_str(lenient::WHOLE_NUMBER),
+            Self::Number { whole: false, range: None } => f.write_str(lenient::NUMBER),
+        }
+    }
 }
 
 /// An error in a kind's parameters.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct ParamError {
-    /// The parameter, if a single one is wrong.
-    pub parameter: Option<String>,
+    /// The parameter and the keys inside of it, if a single value is wrong. Places in lists are not counted.
+    pub place: Vec<String>,
     pub mistake: Mistake,
     /// The message for people, without the value.
     pub message: String,
@@ -222,13 +248,32 @@ pub struct ParamError {
 }
 
 impl ParamError {
+    /// Creates an error about a rule that one parameter breaks.
     pub fn new(parameter: impl Into<String>, message: impl Into<String>) -> Self {
         Self {
-            parameter: Some(parameter.into()),
+            place: vec![parameter.into()],
             mistake: Mistake::Rule,
             message: message.into(),
             value: None,
             instead: None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_that_cannot_be_checked_are_refused() {
+        struct Unreadable;
+        impl Serialize for Unreadable {
+            fn serialize<S: serde::Serializer>(&self, _: S) -> Result<S::Ok, S::Error> {
+                Err(serde::ser::Error::custom("no"))
+            }
+        }
+        static NUMBERS: &[Number] = &[Number::from("limit", None, 1)];
+        let error = check_numbers(NUMBERS, &Unreadable).unwrap_err();
+        assert_eq!(error.to_string(), "its numbers cannot be checked: no");
     }
 }

@@ -40,7 +40,7 @@ pub use gpu::{
     PersistenceMode,
 };
 pub use job::{AsyncStatus, JobMode};
-pub use kind::{Alone, Class, Given, Kind, KindInfo, Mistake, ParamError, Reading};
+pub use kind::{Accepted, Alone, Class, Given, Kind, KindInfo, Mistake, ParamError, Reading};
 pub use machine::{
     Cron, CronState, CronTime, Hostname, HostnameStrategy, Modprobe, ModulePersistence, ModuleState, Mount,
     MountState,

@@ -1,11 +1,11 @@
 //! Units and ranges of parameters that are numbers.
 
-use std::fmt::{self, Display};
+use std::fmt;
 
 use serde_json::Value;
 
-use super::{Mistake, ParamError};
-use crate::Unit;
+use super::{Accepted, ParamError};
+use crate::{Unit, lenient};
 
 /// The unit and range of one or more numbers in a kind's parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,36 +60,59 @@ impl Number {
     ///
     /// # Errors
     /// If one of the numbers is out of range.
-    pub(super) fn check(&self, parameters: &Value) -> Result<(), ParamError> {
+    pub(super) fn check(&'static self, parameters: &Value) -> Result<(), ParamError> {
         let mut found = Vec::new();
-        numbers(parameters, self.path, &mut found);
-        let outside = |number: &f64| {
-            self.least.is_some_and(|least| *number < least as f64)
-                || self.most.is_some_and(|most| *number > most as f64)
+        numbers(parameters, self.path, &mut Vec::new(), &mut found);
+        let outside = |number: f64| {
+            self.least.is_some_and(|least| number < least as f64)
+                || self.most.is_some_and(|most| number > most as f64)
         };
-        let Some(number) = found.into_iter().find(outside) else { return Ok(()) };
-        let place =
-            if self.path == self.parameter() { String::new() } else { format!("`{}` is ", self.path) };
-        Err(ParamError {
-            mistake: Mistake::Value { wanted: self.to_string() },
-            value: Some(number.to_string()),
-            ..ParamError::new(self.parameter(), format!("{place}{self}"))
-        })
+        let Some((place, number)) = found.into_iter().find(|(_, number)| outside(*number)) else {
+            return Ok(());
+        };
+        let wanted = Accepted::Number { whole: false, range: Some(self) };
+        Err(ParamError { place, value: Some(number.to_string()), ..ParamError::wants(wanted) })
+    }
+
+    /// Whether the number stands at this place: a parameter and the keys inside of it.
+    pub(super) fn is_at(&self, place: &[String]) -> bool {
+        let mut path = self.path.split('.');
+        place.iter().all(|key| path.next().is_some_and(|part| part == "*" || part == key))
+            && path.next().is_none()
+    }
+
+    /// Writes for example `a percentage from 1 to 200`, or `a whole percentage from 1 to 200`.
+    pub(super) fn describe(&self, whole: bool, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let counted = self.unit.map_or(lenient::NUMBER, Unit::counted);
+        match counted.strip_prefix("a ") {
+            Some(counted) if whole => write!(f, "a whole {counted}")?,
+            _ => f.write_str(counted)?,
+        }
+        if let Some(least) = self.least {
+            write!(f, " from {least}")?;
+        }
+        match self.most {
+            Some(most) => write!(f, " to {most}"),
+            None => Ok(()),
+        }
     }
 }
 
-/// Finds the numbers at the end of a path. A list on the way means each of its items.
-fn numbers(value: &Value, path: &str, found: &mut Vec<f64>) {
+/// Finds the numbers at the end of a path, each with its place. A list on the way means each of its items.
+fn numbers(value: &Value, path: &str, place: &mut Vec<String>, found: &mut Vec<(Vec<String>, f64)>) {
     if let Some(items) = value.as_array() {
-        return items.iter().for_each(|item| numbers(item, path, found));
+        return items.iter().for_each(|item| numbers(item, path, place, found));
     }
     if path.is_empty() {
-        return found.extend(value.as_f64());
+        return found.extend(value.as_f64().map(|number| (place.clone(), number)));
     }
     let (key, rest) = path.split_once('.').unwrap_or((path, ""));
     let Some(map) = value.as_object() else { return };
-    let inner = map.iter().filter(|(name, _)| key == "*" || *name == key);
-    inner.for_each(|(_, inner)| numbers(inner, rest, found));
+    for (name, inner) in map.iter().filter(|(name, _)| key == "*" || *name == key) {
+        place.push(name.clone());
+        numbers(inner, rest, place, found);
+        place.pop();
+    }
 }
 
 /// Finds the JSON pointers of the schemas for the numbers that [`numbers`] finds.
@@ -123,31 +146,17 @@ fn is_number(schema: &Value) -> bool {
     }
 }
 
-/// For example `a percentage from 1 to 200`.
-impl Display for Number {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.unit.map_or("a number", Unit::counted))?;
-        if let Some(least) = self.least {
-            write!(f, " from {least}")?;
-        }
-        match self.most {
-            Some(most) => write!(f, " to {most}"),
-            None => Ok(()),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::tasks::find;
+    use crate::tasks::{Mistake, find};
 
     fn refused(kind: &str, parameters: Value) -> Option<(String, String)> {
         let error = find(kind).unwrap().parse(parameters).err()?;
         let Mistake::Value { wanted } = error.mistake else { panic!("{error:?}") };
-        Some((error.parameter.unwrap(), wanted))
+        Some((error.place.join("."), wanted.to_string()))
     }
 
     #[test]
@@ -160,10 +169,18 @@ mod tests {
         let megahertz = wants("graphics_mhz", "a number of megahertz from 1");
         assert_eq!(refused("gpu_clocks", json!({"graphics_mhz": [0, 1980]})), megahertz);
         assert_eq!(refused("gpu_clocks", json!({"graphics_mhz": [1, 1980]})), None);
-        let pages = wants("khugepaged", "a number from 0 to 8191");
+        let pages = wants("khugepaged.max_ptes_none", "a number from 0 to 8191");
         assert_eq!(refused("thp", json!({"khugepaged": {"max_ptes_none": 8192}})), pages);
+        let counts = json!({"layout": {"1g.10gb": 1, "2g.20gb": -1}});
+        assert_eq!(refused("gpu_mig", counts).map(|(place, _)| place), Some("layout".to_owned()));
+        let whole = wants("khugepaged.max_ptes_none", "a whole number from 0 to 8191");
+        assert_eq!(refused("thp", json!({"khugepaged": {"max_ptes_none": 1.5}})), whole);
         assert_eq!(refused("wait_for", json!({"port": 65_536})), wants("port", "a number from 1 to 65535"));
-        assert_eq!(refused("user", json!({"name": "a", "expires": -1})), None);
+        for (name, number) in
+            [("expires", -1), ("password_expire_max", -2), ("password_expire_warn", -99_999)]
+        {
+            assert_eq!(refused("user", json!({"name": "a", name: number})), None, "{name}");
+        }
     }
 
     #[test]

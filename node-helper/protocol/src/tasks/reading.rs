@@ -7,22 +7,30 @@ use std::fmt::Display;
 use serde::{
     Deserialize,
     de::{
-        self, Deserializer, Expected, IntoDeserializer, Unexpected, Visitor,
-        value::{MapDeserializer, SeqDeserializer},
+        self, DeserializeSeed, Deserializer, Expected, IntoDeserializer, MapAccess, Unexpected, Visitor,
+        value::SeqDeserializer,
     },
     forward_to_deserialize_any,
 };
 use serde_json::Value;
 
-use super::{Mistake, ParamError};
-use crate::lenient::python_bool;
+use super::{Accepted, Mistake, Number, ParamError};
+use crate::lenient::{self, python_bool};
 
-/// Reads a value.
+/// Reads a value, of which these are the numbers.
 ///
 /// # Errors
 /// If the value is not accepted by `T`.
-pub(super) fn read<T: for<'de> Deserialize<'de>>(value: Value) -> Result<T, ParamError> {
-    T::deserialize(Rendered(value))
+pub(super) fn read<T: for<'de> Deserialize<'de>>(
+    value: Value,
+    numbers: &'static [Number],
+) -> Result<T, ParamError> {
+    T::deserialize(Rendered(value)).map_err(|mut error| {
+        if let Mistake::Value { wanted: Accepted::Number { range, .. } } = &mut error.mistake {
+            *range = numbers.iter().find(|number| number.is_at(&error.place));
+        }
+        error
+    })
 }
 
 /// A value whose templates are rendered.
@@ -65,12 +73,7 @@ impl<'de> Deserializer<'de> for Rendered {
                 let found = visitor.visit_seq(&mut items)?;
                 items.end().map(|()| found)
             }
-            Value::Object(map) => {
-                let mut map =
-                    MapDeserializer::new(map.into_iter().map(|(name, value)| (name, Rendered(value))));
-                let found = visitor.visit_map(&mut map)?;
-                map.end().map(|()| found)
-            }
+            Value::Object(map) => visitor.visit_map(Entries { rest: map.into_iter(), entry: None }),
         }
     }
 
@@ -120,13 +123,53 @@ impl<'de> Deserializer<'de> for Rendered {
     }
 }
 
+/// The entries of a mapping. An error in a value gets the value's key.
+struct Entries {
+    rest: serde_json::map::IntoIter,
+    /// The entry whose key was read last, until its value is.
+    entry: Option<(String, Value)>,
+}
+
+impl<'de> MapAccess<'de> for Entries {
+    type Error = ParamError;
+
+    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, ParamError> {
+        self.entry = self.rest.next();
+        let Some((name, _)) = &self.entry else { return Ok(None) };
+        seed.deserialize(name.clone().into_deserializer()).map(Some)
+    }
+
+    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, ParamError> {
+        let (name, value) = self.entry.take().ok_or_else(|| de::Error::custom("a value"))?;
+        seed.deserialize(Rendered(value)).map_err(|mut error: ParamError| {
+            error.place.insert(0, name);
+            error
+        })
+    }
+
+    fn size_hint(&self) -> Option<usize> {
+        Some(self.rest.len())
+    }
+}
+
 impl ParamError {
-    fn of(mistake: Mistake, message: String) -> Self {
-        Self { parameter: None, mistake, message, value: None, instead: None }
+    /// Creates an error about all parameters.
+    pub(super) fn of(mistake: Mistake, message: String) -> Self {
+        Self { place: Vec::new(), mistake, message, value: None, instead: None }
+    }
+
+    /// Creates an error for what serde expected. Its words are all that tells a number from other values.
+    fn expected(wanted: &dyn Display) -> Self {
+        let text = wanted.to_string();
+        Self::wants(match text.as_str() {
+            lenient::NUMBER => Accepted::Number { whole: false, range: None },
+            lenient::WHOLE_NUMBER => Accepted::Number { whole: true, range: None },
+            _ => Accepted::Text(text),
+        })
     }
 
     /// Creates an error for a wrong value, without the value, which may be a secret and is known to the caller.
-    fn wants(wanted: String) -> Self {
+    pub(super) fn wants(wanted: Accepted) -> Self {
         let message = format!("it wants {wanted}");
         Self::of(Mistake::Value { wanted }, message)
     }
@@ -134,36 +177,38 @@ impl ParamError {
 
 impl de::Error for ParamError {
     fn custom<T: Display>(message: T) -> Self {
-        Self::wants(message.to_string())
+        Self::expected(&message)
     }
 
     fn invalid_type(_: Unexpected<'_>, wanted: &dyn Expected) -> Self {
-        Self::wants(wanted.to_string())
+        Self::expected(&wanted)
     }
 
     fn invalid_value(_: Unexpected<'_>, wanted: &dyn Expected) -> Self {
-        Self::wants(wanted.to_string())
+        Self::expected(&wanted)
     }
 
     fn invalid_length(_: usize, wanted: &dyn Expected) -> Self {
-        Self::wants(wanted.to_string())
+        Self::expected(&wanted)
     }
 
     fn unknown_variant(_: &str, known: &'static [&'static str]) -> Self {
         let names: Vec<String> = known.iter().map(|name| format!("`{name}`")).collect();
-        Self::wants(match names.as_slice() {
+        Self::wants(Accepted::Text(match names.as_slice() {
             [one, other] => format!("{one} or {other}"),
             [one] => one.clone(),
             all => format!("one of {}", all.join(", ")),
-        })
+        }))
     }
 
     fn unknown_field(name: &str, known: &'static [&'static str]) -> Self {
-        Self::of(Mistake::Unknown { known }, format!("there is no parameter `{name}`"))
+        let error = Self::of(Mistake::Unknown { known }, format!("there is no parameter `{name}`"));
+        Self { place: vec![name.to_owned()], ..error }
     }
 
     fn missing_field(name: &'static str) -> Self {
-        Self::of(Mistake::Missing { name }, format!("`{name}` is needed"))
+        let error = Self::of(Mistake::Missing { name }, format!("`{name}` is needed"));
+        Self { place: vec![name.to_owned()], ..error }
     }
 }
 

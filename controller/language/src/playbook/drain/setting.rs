@@ -38,6 +38,11 @@ pub enum Shape {
     Text,
     /// One of these words.
     Words(&'static [&'static str]),
+    /// One of these words in upper or lower case, with or without the prefix.
+    Spellings {
+        prefix: &'static str,
+        words: &'static [&'static str],
+    },
     /// Names, or one alone.
     Names,
     /// A mapping with these keys.
@@ -53,7 +58,7 @@ impl fmt::Display for Shape {
             Self::Flag => f.write_str("true or false"),
             Self::Template => f.write_str("text or template"),
             Self::Text => f.write_str("text"),
-            Self::Words(words) => f.write_str(&words.join(", ")),
+            Self::Words(words) | Self::Spellings { words, .. } => f.write_str(&words.join(", ")),
             Self::Names => f.write_str("list of names"),
             Self::Mapping(settings) => {
                 let names: Vec<&str> = settings.iter().map(|setting| setting.name).collect();

@@ -168,6 +168,9 @@ impl Form for NoticeForm {
     }
 }
 
+/// What names of signals may begin with.
+const PREFIX: &str = "SIG";
+
 /// The name of a signal, with or without `SIG`.
 #[derive(Debug)]
 struct Signal;
@@ -176,7 +179,7 @@ impl Form for Signal {
     type Value = Option<String>;
 
     fn shape(&self) -> Shape {
-        Shape::Words(SIGNALS)
+        Shape::Spellings { prefix: PREFIX, words: SIGNALS }
     }
 
     fn default(&self) -> Option<String> {
@@ -189,7 +192,7 @@ impl Form for Signal {
 
     fn read(&self, parser: &mut Parser<'_>, _key: &str, node: &Node) -> Option<Option<String>> {
         let upper = node.as_str().map(str::to_ascii_uppercase);
-        let name = upper.as_deref().map(|text| text.strip_prefix("SIG").unwrap_or(text));
+        let name = upper.as_deref().map(|text| text.strip_prefix(PREFIX).unwrap_or(text));
         if let Some(name) = name.filter(|name| SIGNALS.contains(name)) {
             return Some(Some(name.to_owned()));
         }

@@ -290,11 +290,10 @@ impl Parser<'_> {
     ) {
         if let Err(error) = kind.parse(serde_json::Value::Object(values)) {
             let problem = whole(kind, error);
-            let given =
-                entries.iter().any(|entry| problem.message.contains(&format!("needs `{}`", entry.name)));
             // An alias may stand for the missing parameter; the run decides.
             let aliased = entries.iter().any(|entry| !entry.value.is_settled());
-            if problem.incomplete && !given && !aliased {
+            let given = |name: &str| entries.iter().any(|entry| *entry.name == *name);
+            if problem.missing.is_some_and(|name| !given(name)) && !aliased {
                 self.parameter_problem(&problem, kind_span, entries, false);
             }
         }

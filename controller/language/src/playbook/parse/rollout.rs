@@ -248,12 +248,7 @@ impl Parser<'_> {
         match Window::parse(text) {
             Ok(window) => Some(window),
             Err(error) => {
-                let text = error.to_string();
-                let diagnostic = match text.rsplit_once("; write ") {
-                    Some((what, next)) => Diagnostic::error(what).help(format!("write {next}")),
-                    None => Diagnostic::error(text),
-                };
-                self.error(diagnostic.at(&node.span));
+                self.error(Diagnostic::error(error.to_string()).help(error.hint()).at(&node.span));
                 None
             }
         }

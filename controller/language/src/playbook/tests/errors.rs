@@ -333,3 +333,53 @@ fn text_where_a_mapping_belongs() {
     help: did you mean `value`?
     ");
 }
+
+/// One line for each mistake, without place and help.
+fn told(tasks: &str) -> String {
+    let told = errors_of(&format!("- hosts: all\n  tasks:\n{tasks}"));
+    told.lines().filter(|line| line.starts_with("error: ")).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn a_wrong_value_inside_a_parameter_is_named_and_shown() {
+    let tasks = r#"
+    - thp: {khugepaged: {pages_to_scan: 0}}
+    - thp: {khugepaged: {pages_to_scan: many}}
+    - thp: {khugepaged: {scan_sleep_millisecs: 1.5}}
+    - thp: {khugepaged: {pages: 1}}
+    - gpu_clocks: {graphics_mhz: [0, 1980]}
+    - gpu_clocks: {graphics_mhz: [a, 1980]}
+"#;
+    insta::assert_snapshot!(told(tasks), @r#"
+    error: `khugepaged.pages_to_scan` wants a number from 1, got 0
+    error: `khugepaged.pages_to_scan` wants a number from 1, got "many"
+    error: `khugepaged.scan_sleep_millisecs` wants a whole number of milliseconds from 0, got 1.5
+    error: `khugepaged` has no parameter `pages`
+    error: `graphics_mhz` wants a number of megahertz from 1, got 0
+    error: `graphics_mhz` wants a clock in MHz or a list of two, got a list
+    "#);
+}
+
+#[test]
+fn a_number_that_must_be_whole_says_so() {
+    let tasks = r#"
+    - gpu_power: {limit_watts: 5.5}
+    - gpu_power: {limit_watts: -5}
+    - gpu_power: {limit_watts: 0}
+    - gpu_power: {limit_percent: "250"}
+    - user: {name: a, expires: soon}
+"#;
+    insta::assert_snapshot!(told(tasks), @r#"
+    error: `limit_watts` wants a whole number of watts from 1, got 5.5
+    error: `limit_watts` wants a whole number of watts from 1, got -5
+    error: `limit_watts` wants a number of watts from 1, got 0
+    error: `limit_percent` wants a percentage from 1 to 200, got "250"
+    error: `expires` wants a number of seconds, got "soon"
+    "#);
+}
+
+#[test]
+fn what_a_secret_holds_is_not_shown() {
+    let tasks = "    - thp: {khugepaged: {pages_to_scan: 0}}\n      no_log: true\n";
+    insta::assert_snapshot!(told(tasks), @"error: `khugepaged.pages_to_scan` wants a number from 1");
+}
