@@ -14,6 +14,7 @@ mod health;
 mod os;
 mod process;
 mod serve;
+mod signals;
 mod state;
 mod tasks;
 mod world;

@@ -29,6 +29,8 @@ mod os;
 mod process;
 #[path = "../../../node-helper/src/serve/mod.rs"]
 mod serve;
+#[path = "../../../node-helper/src/signals/mod.rs"]
+mod signals;
 #[path = "../../../node-helper/src/state/mod.rs"]
 mod state;
 #[path = "../../../node-helper/src/tasks/mod.rs"]

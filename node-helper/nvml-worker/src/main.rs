@@ -6,6 +6,7 @@
 
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
+mod health;
 mod nvml;
 mod setting;
 mod snapshot;
@@ -21,6 +22,14 @@ use gpufleet_protocol::{
 };
 
 use nvml::{Nvml, OpenError};
+
+/// Returns the driver version in a version of NVML, which begins with that of CUDA: `13.580.159.04`.
+fn driver_of(nvml: String) -> String {
+    match nvml.split_once('.') {
+        Some((_, driver)) if driver.contains('.') => driver.to_owned(),
+        _ => nvml,
+    }
+}
 
 fn main() {
     nvml::forbid_dumps();
@@ -83,7 +92,7 @@ impl Worker {
     fn answer(&mut self, request: &Ask) -> Answer {
         let nvml = match request {
             Ask::Hello => return Answer::Hello { pid: std::process::id() },
-            Ask::Snapshot | Ask::Set { .. } => match self.open() {
+            Ask::Snapshot | Ask::Health { .. } | Ask::Set { .. } => match self.open() {
                 Ok(nvml) => nvml,
                 Err(answer) => return answer,
             },
@@ -91,6 +100,7 @@ impl Worker {
         match request {
             Ask::Hello => Answer::Hello { pid: std::process::id() },
             Ask::Snapshot => Answer::Snapshot(Box::new(snapshot::read(nvml))),
+            Ask::Health { deep } => Answer::Health(Box::new(health::read(nvml, *deep))),
             Ask::Set { uuid, setting } => setting::apply(nvml, uuid, setting),
         }
     }
@@ -99,7 +109,9 @@ impl Worker {
         if self.nvml.is_none() {
             self.nvml = Some(Nvml::open().map_err(|error| match error {
                 OpenError::NoLibrary(detail) => Answer::NoLibrary { detail },
-                OpenError::Init(code) => Answer::InitFailed { code },
+                OpenError::Init { code, library } => {
+                    Answer::InitFailed { code, library: library.map(driver_of) }
+                }
             })?);
         }
         self.nvml.as_ref().ok_or_else(|| Answer::NoLibrary { detail: "not loaded".to_owned() })

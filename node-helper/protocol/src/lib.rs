@@ -16,8 +16,10 @@ pub mod operation;
 pub mod pattern;
 pub mod permit;
 mod registry;
+pub mod signal;
 pub mod tasks;
 mod unit;
+pub mod xid;
 
 pub use change::{Awaiting, Blocker, Certainty, Change, Disruption, Layer, Property, Subject};
 pub use message::{Envelope, FailureKind, OpOutcome, OpRequest, OpStatus, Reply, Request};

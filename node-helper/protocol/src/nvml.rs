@@ -19,7 +19,10 @@ impl Code {
     pub const NOT_FOUND: Self = Self(6);
     pub const INSUFFICIENT_SIZE: Self = Self(7);
     pub const DRIVER_NOT_LOADED: Self = Self(9);
+    pub const TIMEOUT: Self = Self(10);
+    pub const LIBRARY_NOT_FOUND: Self = Self(12);
     pub const FUNCTION_NOT_FOUND: Self = Self(13);
+    pub const CORRUPTED_INFOROM: Self = Self(14);
     pub const GPU_IS_LOST: Self = Self(15);
     pub const RESET_REQUIRED: Self = Self(16);
     pub const VERSION_MISMATCH: Self = Self(18);
@@ -89,6 +92,11 @@ pub enum Ask {
     Hello,
     /// Reads everything that facts and plans need, of all GPUs.
     Snapshot,
+    /// Reads a snapshot, and what only the checks of an audit need. `deep` also reads what takes tens of milliseconds
+    /// for each GPU.
+    Health {
+        deep: bool,
+    },
     Set {
         uuid: String,
         setting: Setting,
@@ -152,6 +160,7 @@ pub enum Answer {
         pid: u32,
     },
     Snapshot(Box<Snapshot>),
+    Health(Box<Health>),
     /// libnvidia-ml.so.1 could not be loaded: where it was searched, and the loader's message.
     NoLibrary {
         detail: String,
@@ -159,6 +168,9 @@ pub enum Answer {
     /// `nvmlInit` failed.
     InitFailed {
         code: Code,
+        /// Driver version that the library belongs to, if it tells without `nvmlInit`.
+        #[serde(default)]
+        library: Option<String>,
     },
     Done,
     /// Both results of `nvmlDeviceSetMigMode`: the request was accepted, and the state of its activation.
@@ -221,6 +233,9 @@ pub const fn recovery(action: u32) -> Option<&'static str> {
 /// Memory rows that the GPU has replaced. Source: nvml.h, `nvmlDeviceGetRemappedRows`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RemappedRows {
+    /// Rows replaced for errors that ECC corrected.
+    pub correctable: u32,
+    /// Rows replaced for errors that it could not correct.
     pub uncorrectable: u32,
     /// Whether a row waits for a reset of the GPU.
     pub pending: bool,
@@ -275,7 +290,7 @@ pub struct GpuReading {
     pub pcie_width: Reading<u32>,
     /// Number of NVLinks that are up.
     pub active_nvlinks: Reading<u32>,
-    /// Empty on a GPU without MIG support.
+    /// Empty on a GPU without MIG support, and in a reading of [`Health`] while MIG is off.
     pub profiles: Reading<Vec<MigProfile>>,
     pub instances: Reading<Vec<GpuInstance>>,
     pub processes: Reading<Vec<GpuProcess>>,
@@ -323,6 +338,286 @@ pub struct GpuProcess {
     pub pid: u32,
     pub memory_bytes: Option<u64>,
     pub gpu_instance: Option<u32>,
+}
+
+/// The answer to [`Ask::Health`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Health {
+    pub snapshot: Snapshot,
+    /// `nvmlDeviceGetCount_v2`.
+    pub count: Reading<u32>,
+    /// GPUs that a registry key of the driver keeps out.
+    pub excluded: Reading<u32>,
+    pub confidential: Reading<Confidential>,
+    /// Whether confidential GPUs accept work; also false where the feature is off.
+    pub confidential_ready: Reading<bool>,
+    /// One for each of the snapshot's GPUs, in the same order.
+    pub gpus: Vec<HealthReading>,
+}
+
+impl Health {
+    /// Returns both readings of each GPU.
+    pub fn pairs(&self) -> impl Iterator<Item = (&GpuReading, &HealthReading)> {
+        self.snapshot.gpus.iter().zip(&self.gpus)
+    }
+}
+
+/// Confidential computing. Source: nvml.h, `nvmlSystemGetConfComputeState`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Confidential {
+    pub enabled: bool,
+    /// Debugging is allowed, which ends the protection.
+    pub devtools: bool,
+}
+
+/// What the checks need of one GPU and the snapshot lacks.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct HealthReading {
+    pub memory: MemoryHealth,
+    pub modes: Modes,
+    pub fabric: Reading<Fabric>,
+    /// `NOT_SUPPORTED` without NVLink.
+    pub nvlinks: Reading<NvLinks>,
+    pub work: Work,
+    /// Not asked on a node with many GPUs, because it doubles the CPU time of a reading.
+    pub board: Option<Board>,
+    /// Asked for a deep reading only.
+    pub deep: Option<Deep>,
+}
+
+impl HealthReading {
+    /// Returns a reading without values: all of tier 1 failed with this code.
+    pub fn none(code: Code) -> Self {
+        let memory = MemoryHealth {
+            ecc_default: Err(code),
+            corrected: Err(code),
+            corrected_sram: Err(code),
+            corrected_total: Err(code),
+            uncorrected_total: Err(code),
+            sram: Err(code),
+            row_banks: Err(code),
+            retired_single: Err(code),
+            retired_double: Err(code),
+            retired_pending: Err(code),
+            repair: Err(code),
+            unrepairable: Err(code),
+        };
+        let modes = Modes {
+            gsp: Err(code),
+            gsp_version: Err(code),
+            inforom: Err(code),
+            accounting: Err(code),
+            drain: Err(code),
+            performance_state: Err(code),
+            clock_reasons: Err(code),
+        };
+        let work = Work {
+            gpu_percent: Err(code),
+            memory_percent: Err(code),
+            sm_clock_mhz: Err(code),
+            memory: Err(code),
+            mps_pids: Err(code),
+        };
+        Self { memory, modes, fabric: Err(code), nvlinks: Err(code), work, board: None, deep: None }
+    }
+}
+
+/// Errors of a GPU's memory, and what was repaired.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MemoryHealth {
+    /// ECC mode as delivered.
+    pub ecc_default: Reading<bool>,
+    /// Corrected errors since the driver was loaded.
+    pub corrected: Reading<u64>,
+    /// Those of them in SRAM.
+    pub corrected_sram: Reading<u64>,
+    /// Corrected errors over the life of the board.
+    pub corrected_total: Reading<u64>,
+    /// Uncorrected errors over the life of the board.
+    pub uncorrected_total: Reading<u64>,
+    pub sram: Reading<SramErrors>,
+    pub row_banks: Reading<RowBanks>,
+    /// Pages retired for repeated corrected errors; not supported from Ampere on, which remaps rows.
+    pub retired_single: Reading<u32>,
+    /// Unix times of the pages that were retired for an uncorrected error.
+    pub retired_double: Reading<Vec<u64>>,
+    pub retired_pending: Reading<bool>,
+    pub repair: Reading<Repair>,
+    /// Whether memory failed that no repair can replace.
+    pub unrepairable: Reading<bool>,
+}
+
+/// Uncorrected errors in SRAM, parity and double-bit errors together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SramErrors {
+    /// Since the driver was loaded.
+    pub uncorrected: u64,
+    /// Over the life of the board.
+    pub uncorrected_total: u64,
+    /// Corrected over the life of the board.
+    pub corrected_total: u64,
+    /// Whether NVIDIA's threshold for a replacement is exceeded.
+    pub threshold_exceeded: bool,
+}
+
+/// Numbers of memory banks by how many spare rows they have left. Source: nvml.h, `nvmlDeviceGetRowRemapperHistogram`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RowBanks {
+    pub max: u32,
+    pub high: u32,
+    pub partial: u32,
+    pub low: u32,
+    pub none: u32,
+}
+
+/// Repairs that the next reset makes. Source: nvml.h, `nvmlDeviceGetRepairStatus`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Repair {
+    pub channel_pending: bool,
+    pub tpc_pending: bool,
+}
+
+/// Modes, firmware and state of one GPU.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Modes {
+    pub gsp: Reading<Gsp>,
+    pub gsp_version: Reading<String>,
+    /// InfoROM image version.
+    pub inforom: Reading<String>,
+    pub accounting: Reading<bool>,
+    /// Whether the GPU refuses new clients.
+    pub drain: Reading<bool>,
+    /// 0 is the fastest state, 15 the slowest.
+    pub performance_state: Reading<u32>,
+    /// `nvmlClocksEventReasons`: why clocks are not at their highest. Bit 0x1 is an idle GPU.
+    pub clock_reasons: Reading<u64>,
+}
+
+/// Whether the GPU system processor runs the driver's firmware.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Gsp {
+    pub enabled: bool,
+    pub default: bool,
+}
+
+/// The registration of a GPU with its NVLink fabric. Source: nvml.h, `nvmlGpuFabricInfo_v3_t`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fabric {
+    /// 0 not supported, 1 not started, 2 in progress, 3 completed.
+    pub state: u32,
+    /// Means something in state 3 only.
+    pub status: Code,
+    pub clique: u32,
+    /// Written as a UUID; all zero within one node.
+    pub cluster: String,
+    /// Two-bit fields, in which 1 is true and 2 is false. Not in version 1 of the structure.
+    pub health_mask: Reading<u32>,
+    /// 0 not supported, 1 healthy, 2 unhealthy, 3 limited capacity. Version 3 of the structure only.
+    pub health_summary: Reading<u32>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NvLinks {
+    /// Links whose state can be read.
+    pub count: u32,
+    pub active: u32,
+}
+
+/// Use of one GPU.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Work {
+    /// In percent, over the last sampling period; not supported with MIG.
+    pub gpu_percent: Reading<u32>,
+    pub memory_percent: Reading<u32>,
+    /// Clock of the multiprocessors, in MHz.
+    pub sm_clock_mhz: Reading<u32>,
+    /// Without the driver's reserve.
+    pub memory: Reading<MemoryUse>,
+    /// Clients of the MPS server.
+    pub mps_pids: Reading<Vec<u32>>,
+}
+
+/// In bytes. Source: nvml.h, `nvmlMemory_v2_t`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryUse {
+    pub total: u64,
+    pub used: u64,
+}
+
+/// Power, heat and connections of one board.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Board {
+    pub power_draw_mw: Reading<u32>,
+    /// A Grace module's draw; not supported on other boards.
+    pub module_draw_mw: Reading<u64>,
+    pub module_limit_mw: Reading<u64>,
+    pub heat: Heat,
+    pub slowed: Slowed,
+    pub pcie: Pcie,
+    /// `NOT_SUPPORTED` without fans.
+    pub fans: Reading<Vec<Fan>>,
+    /// `NOT_SUPPORTED` without a link to a CPU of the same module.
+    pub c2c: Reading<NvLinks>,
+}
+
+/// In degrees Celsius.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Heat {
+    /// Distance to the temperature at which clocks are slowed.
+    pub margin: Reading<i32>,
+    /// The margin at which the hardware slows clocks; negative from Hopper on.
+    pub slowdown_margin: Reading<i32>,
+    pub memory: Reading<u32>,
+    pub memory_max: Reading<u32>,
+}
+
+/// Time with slowed clocks since the driver was loaded, in nanoseconds.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Slowed {
+    pub software_power: Reading<u64>,
+    pub software_thermal: Reading<u64>,
+    pub hardware_thermal: Reading<u64>,
+    pub power_brake: Reading<u64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Pcie {
+    /// Highest generation of GPU and slot together.
+    pub generation_max: Reading<u32>,
+    /// Highest generation of the GPU alone.
+    pub generation_gpu: Reading<u32>,
+    pub width_max: Reading<u32>,
+    pub replays: Reading<u32>,
+    /// Recoveries of the link since the driver was loaded.
+    pub recoveries: Reading<u64>,
+}
+
+/// In percent of the highest speed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Fan {
+    pub speed: Reading<u32>,
+    pub target: Reading<u32>,
+}
+
+/// What takes tens of milliseconds for each GPU.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Deep {
+    /// Result of `nvmlDeviceValidateInforom`.
+    pub inforom: Code,
+    /// `NOT_SUPPORTED` without NVLink.
+    pub links: Reading<LinkDetail>,
+}
+
+/// Over all NVLinks of one GPU.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LinkDetail {
+    /// Speed of the slowest and of the fastest link, in MB/s.
+    pub speeds: Reading<(u64, u64)>,
+    pub replays: Reading<u64>,
+    pub recoveries: Reading<u64>,
+    /// Bit error rate of the worst link after correction; Blackwell and later.
+    pub effective_error_rate: Reading<f64>,
+    pub symbol_error_rate: Reading<f64>,
 }
 
 #[cfg(test)]

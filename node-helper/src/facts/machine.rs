@@ -178,10 +178,9 @@ fn mounts(roots: &Roots, text: &str) -> Vec<MountFacts> {
             continue;
         }
         let mount = unescaped(mount);
-        // Sizes of local file systems only, because an unreachable server would block. Windows shares begin with two
-        // slashes.
-        let is_local = device.starts_with('/') && !device.starts_with("//") && fstype != "gpfs";
-        let sizes = is_local.then(|| rustix::fs::statvfs(&*roots.path(&mount)).ok()).flatten();
+        // Sizes of local file systems only, because an unreachable server would block.
+        let sizes =
+            is_local(device, fstype).then(|| rustix::fs::statvfs(&*roots.path(&mount)).ok()).flatten();
         found.push(MountFacts {
             device: unescaped(device),
             mount,
@@ -197,6 +196,13 @@ fn mounts(roots: &Roots, text: &str) -> Vec<MountFacts> {
         }
     }
     found
+}
+
+/// Whether a file system is on a device of this machine, so that asking it waits for no server and no other process.
+pub(crate) fn is_local(device: &str, fstype: &str) -> bool {
+    // Windows shares begin with two slashes; a FUSE file system or an automount point may name any path as its source.
+    let elsewhere = fstype == "gpfs" || fstype == "autofs" || fstype.starts_with("fuse");
+    device.starts_with('/') && !device.starts_with("//") && !elsewhere
 }
 
 /// Decodes blanks in names, which the kernel writes as octal numbers.
@@ -230,9 +236,11 @@ mod tests {
         bench.write("proc/loadavg", "0.10 0.20 1.50 1/2 3\n");
         bench.write(
             "proc/self/mounts",
-            "/dev/vda / ext4 rw 0 0\nproc /proc proc rw 0 0\nnas:/x /a\\040b nfs4 rw 0 0\n//nas/y /c cifs rw 0 0\n",
+            "/dev/vda / ext4 rw 0 0\nproc /proc proc rw 0 0\nnas:/x /a\\040b nfs4 rw 0 0\n//nas/y /c cifs rw 0 0\n\
+             /a:/b /d fuse.mergerfs rw 0 0\n",
         );
         fs::create_dir_all(bench.path("c")).unwrap();
+        fs::create_dir_all(bench.path("d")).unwrap();
         bench.write("sys/class/dmi/id/product_name", "DGX H100\n");
         bench.write("usr/bin/apt-get", "");
         let facts = read(&bench.roots);
@@ -248,9 +256,9 @@ mod tests {
         assert_eq!(facts.load, Some((0.1, 0.2, 1.5)));
         let mounts: Vec<(&str, &str)> =
             facts.mounts.iter().map(|mount| (mount.device.as_str(), mount.mount.as_str())).collect();
-        assert_eq!(mounts, [("/dev/vda", "/"), ("nas:/x", "/a b"), ("//nas/y", "/c")]);
+        assert_eq!(mounts, [("/dev/vda", "/"), ("nas:/x", "/a b"), ("//nas/y", "/c"), ("/a:/b", "/d")]);
         let asked: Vec<bool> = facts.mounts.iter().map(|mount| mount.size_total_bytes > 0).collect();
-        assert_eq!(asked, [true, false, false], "no server is asked");
+        assert_eq!(asked, [true, false, false, false], "no server is asked, and no other process");
         assert_eq!(facts.firmware.get("product_name").map(String::as_str), Some("DGX H100"));
         assert_eq!(facts.package_manager.as_deref(), Some("apt"));
         assert!(facts.time_us > 1_700_000_000_000_000);

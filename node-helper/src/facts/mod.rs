@@ -3,7 +3,7 @@
 //! What cannot be read is left out and named in `errors`; no failed reading fails the whole.
 
 mod local;
-mod machine;
+pub(crate) mod machine;
 mod network;
 
 use std::{collections::HashMap, fs, path::Path};
@@ -45,7 +45,8 @@ pub fn read(roots: &Roots) -> Facts {
         Err(_) => names.release().to_string_lossy().into_owned(),
     };
     let os = os_release(&mut reader);
-    let memory_mib = reader.proc("meminfo").and_then(|text| memory_mib(&text)).unwrap_or_default();
+    let memory_mib =
+        reader.proc("meminfo").and_then(|text| memory_kib(&text)).map_or(0, |memory| memory / 1024);
     let uptime_s = reader
         .proc("uptime")
         .and_then(|text| text.split(['.', ' ']).next()?.parse().ok())
@@ -105,9 +106,10 @@ fn parse_os_release(text: &str) -> OsFacts {
     }
 }
 
-fn memory_mib(text: &str) -> Option<u64> {
+/// Returns the size of the memory by `/proc/meminfo`, in KiB.
+pub fn memory_kib(text: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
-    Some(line.split_whitespace().next()?.parse::<u64>().ok()? / 1024)
+    line.split_whitespace().next()?.parse().ok()
 }
 
 fn processors(text: &str) -> u32 {
@@ -116,7 +118,7 @@ fn processors(text: &str) -> u32 {
 }
 
 /// Returns how many numbers a list such as `0-3,8` has.
-fn count(list: &str) -> u32 {
+pub fn count(list: &str) -> u32 {
     list.trim()
         .split(',')
         .filter_map(|part| match part.split_once('-') {

@@ -177,7 +177,7 @@ fn pids(proc: &Path) -> io::Result<Vec<u32>> {
 }
 
 /// Returns the GPUs whose device files are open; an empty set if only control devices are.
-fn devices(fd: &Path, minors: &BTreeMap<u32, u32>) -> io::Result<Option<BTreeSet<u32>>> {
+pub fn devices(fd: &Path, minors: &BTreeMap<u32, u32>) -> io::Result<Option<BTreeSet<u32>>> {
     let mut gpus: Option<BTreeSet<u32>> = None;
     for entry in fs::read_dir(fd)?.flatten() {
         let Ok(target) = fs::read_link(entry.path()) else { continue };

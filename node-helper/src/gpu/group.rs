@@ -3,13 +3,13 @@
 //! Owns what predictions have assumed, and the conversion of plans and results to outcomes, one for each member.
 
 use super::wording::joined;
-use std::path::PathBuf;
+use std::{collections::BTreeMap, path::PathBuf};
 
 use gpufleet_protocol::{
     Awaiting, Blocker, Disruption, FailureKind, OpOutcome, OpStatus,
     facts::{GpuSystem, GpuSystemState},
     message::{IdleReport, IdleVerdict, Mode},
-    nvml::Snapshot,
+    nvml::{Health, Snapshot},
     op::{GpuGroup, Staying},
 };
 
@@ -25,11 +25,12 @@ use super::{
     machine::Machine,
     mps,
     observe::{
-        has_leftovers, minors, observe, put_released, put_stopped_units, released, resets, stopped_units,
+        has_leftovers, locks, minors, observe, put_released, put_stopped_units, released, resets,
+        stopped_units,
     },
     plan::{Forecast, Planned, forecast},
-    state::{Holding, Host, State, Unit},
-    worker::{NvmlError, Worker, WorkerFile},
+    state::{Holding, Host, Lock, State, Unit},
+    worker::{NoHealth, NvmlError, Worker, WorkerFile},
 };
 use crate::{
     deadline::{Deadline, Stop},
@@ -37,6 +38,17 @@ use crate::{
     state::Record,
     world::{BootView, Effect, Overlay, UnitView, World},
 };
+
+/// What the signals of an audit are made of.
+#[derive(Clone, Debug)]
+pub struct Audited {
+    /// The reading, or why there is none.
+    pub health: Result<Health, NoHealth>,
+    /// Number of NVIDIA GPUs on the PCI bus.
+    pub on_bus: u32,
+    /// Highest clock that gpufleet locked in this boot and load of the driver, in MHz, by UUID.
+    pub locks: BTreeMap<String, u32>,
+}
 
 /// What the GPU code needs of the session.
 #[derive(Clone, Debug)]
@@ -220,6 +232,26 @@ impl Gpus {
         });
         let resets = resets(&self.record, &self.machine.boot_mark().boot_id);
         Seen { snapshot, on_bus: self.machine.pci_count(), switches, fabric_manager, resets }
+    }
+
+    /// Reads what an audit needs of the GPUs. The NVML worker keeps running: end it with [`Gpus::release`].
+    pub fn audit(&mut self, deep: bool, deadline: &Deadline) -> Audited {
+        let health = self.machine.health(deep, deadline);
+        let mark = self.machine.boot_mark();
+        let gpus = health.as_ref().map(|health| health.snapshot.gpus.as_slice()).unwrap_or_default();
+        let locks = gpus
+            .iter()
+            .filter_map(|gpu| match locks(&self.record, &gpu.uuid, &mark).graphics {
+                Lock::Locked { high_mhz, .. } => Some((gpu.uuid.clone(), high_mhz)),
+                Lock::Free | Lock::Unknown => None,
+            })
+            .collect();
+        Audited { health, on_bus: self.machine.pci_count(), locks }
+    }
+
+    /// Ends the NVML worker, which holds every GPU while it lives.
+    pub fn release(&mut self) {
+        self.machine.release();
     }
 
     /// Whether a dead run left services stopped or GPUs without persistence.

@@ -2,42 +2,35 @@
 //!
 //! Every command has a deadline. Makes no decisions.
 
-use std::{
-    collections::BTreeMap,
-    env, fs, io,
-    os::unix::fs::MetadataExt,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{collections::BTreeMap, env, fs, io, os::unix::fs::MetadataExt, path::PathBuf, time::Duration};
 
-use gpufleet_protocol::nvml::{Setting, Snapshot};
+use gpufleet_protocol::nvml::{Health, Setting, Snapshot};
 
 use super::{
+    bus,
     clients::{self, CLIENT_UNITS, PERSISTENCED, Places, Scan},
     machine::{BootMark, Machine, ResetError, UnitAction},
     mps,
     state::{Host, Mps, Unit},
-    worker::{NvmlError, SetAnswer, SetError, Worker},
+    worker::{NoHealth, NvmlError, SetAnswer, SetError, Worker},
 };
 use crate::{
     deadline::Deadline,
     os::{
         files::{self, At, Ownership},
+        roots::Roots,
         tree,
+        units::{self, UnitStatus},
     },
     process::Run,
 };
 
-const FABRIC_MANAGER: &str = "nvidia-fabricmanager.service";
+pub const FABRIC_MANAGER: &str = "nvidia-fabricmanager.service";
 const CDI_REFRESH: &str = "nvidia-cdi-refresh.service";
 /// Time limit of systemd for one unit; stopping DCGM takes seconds.
 const UNIT_TIME: Duration = Duration::from_secs(90);
 /// Time limit of a GPU reset.
 const RESET_TIME: Duration = Duration::from_secs(180);
-/// PCI classes of GPUs: VGA and 3D controllers.
-const GPU_CLASSES: [&str; 2] = ["0x0300", "0x0302"];
-/// PCI class of NVSwitches: other bridges.
-const SWITCH_CLASSES: [&str; 1] = ["0x0680"];
 
 /// The machine that the helper runs on.
 #[derive(Debug)]
@@ -63,23 +56,9 @@ impl RealMachine {
         fs::read_to_string(self.path(absolute)).ok().map(|text| text.trim().to_owned())
     }
 
-    /// Counts NVIDIA's devices of these classes.
-    fn pci_devices(&self, classes: &[&str]) -> u32 {
-        let Ok(devices) = fs::read_dir(self.path("/sys/bus/pci/devices")) else { return 0 };
-        let meant = |folder: &Path| {
-            let read = |name: &str| fs::read_to_string(folder.join(name)).unwrap_or_default();
-            read("vendor").trim() == "0x10de" && classes.iter().any(|class| read("class").starts_with(class))
-        };
-        let count = devices.flatten().filter(|device| meant(&device.path())).count();
-        u32::try_from(count).unwrap_or(u32::MAX)
-    }
-
-    fn units(&self, names: &[&str], deadline: &Deadline) -> BTreeMap<String, (Unit, u32)> {
-        let run = Run::new("systemctl")
-            .args(["show", "--property=Id,LoadState,ActiveState,UnitFileState,MainPID"])
-            .args(names)
-            .finish(&deadline.within(Duration::from_secs(20)));
-        run.map(|finished| parse_units(&finished.stdout())).unwrap_or_default()
+    /// Returns the root as the readers of the operating system want it.
+    fn roots(&self) -> Roots {
+        Roots::below(&self.root)
     }
 
     fn systemctl(&self, arguments: &[&str], deadline: &Deadline) -> Result<(), String> {
@@ -92,30 +71,19 @@ impl RealMachine {
     }
 }
 
-/// Parses the blocks of `systemctl show`, one for each unit, with the unit's main process or 0.
-fn parse_units(text: &str) -> BTreeMap<String, (Unit, u32)> {
-    let mut units = BTreeMap::new();
-    for block in text.split("\n\n") {
-        let value = |name: &str| {
-            block.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('=')).unwrap_or_default()
-        };
-        let id = value("Id");
-        if id.is_empty() {
-            continue;
-        }
-        let unit = Unit {
-            exists: matches!(value("LoadState"), "loaded" | "masked"),
-            active: matches!(value("ActiveState"), "active" | "activating" | "reloading"),
-            enabled: value("UnitFileState").starts_with("enabled"),
-        };
-        units.insert(id.to_owned(), (unit, value("MainPID").parse().unwrap_or(0)));
+impl From<&UnitStatus> for Unit {
+    fn from(status: &UnitStatus) -> Self {
+        Self { exists: status.exists, active: status.active, enabled: status.enabled }
     }
-    units
 }
 
 impl Machine for RealMachine {
     fn snapshot(&mut self, deadline: &Deadline) -> Result<Snapshot, NvmlError> {
         self.worker.snapshot(deadline)
+    }
+
+    fn health(&mut self, deep: bool, deadline: &Deadline) -> Result<Health, NoHealth> {
+        self.worker.health(deep, deadline)
     }
 
     fn set(&mut self, uuid: &str, setting: Setting, deadline: &Deadline) -> Result<SetAnswer, SetError> {
@@ -129,9 +97,9 @@ impl Machine for RealMachine {
     fn host(&mut self, deadline: &Deadline) -> Host {
         let mut names = vec![PERSISTENCED, FABRIC_MANAGER, CDI_REFRESH];
         names.extend(CLIENT_UNITS);
-        let units = self.units(&names, deadline);
-        self.service_pids = units.values().map(|(_, pid)| *pid).filter(|pid| *pid > 1).collect();
-        let unit = |name: &str| units.get(name).map(|(unit, _)| *unit).unwrap_or_default();
+        let units = units::show("systemctl", &names, deadline).unwrap_or_default();
+        self.service_pids = units.values().map(|unit| unit.main_pid).filter(|pid| *pid > 1).collect();
+        let unit = |name: &str| units.get(name).map(Unit::from).unwrap_or_default();
         let mut mps = Mps { unit: unit(mps::UNIT), ..Mps::default() };
         mps.unit_text = fs::read_to_string(self.path(&format!("/etc/systemd/system/{}", mps::UNIT))).ok();
         if let Some(program) = find_program(mps::PROGRAM) {
@@ -167,7 +135,7 @@ impl Machine for RealMachine {
     }
 
     fn log_end(&mut self) -> Option<u64> {
-        crate::health::log_end(&self.path("/dev/kmsg"))
+        crate::signals::kernel_log::log_end(&self.path("/dev/kmsg"))
     }
 
     fn unit(&mut self, unit: &str, action: UnitAction, deadline: &Deadline) -> Result<(), String> {
@@ -240,20 +208,12 @@ impl Machine for RealMachine {
     }
 
     fn pci_count(&mut self) -> u32 {
-        self.pci_devices(&GPU_CLASSES)
+        bus::read(&self.roots()).unwrap_or_default().gpus
     }
 
     fn nvswitches(&mut self) -> u32 {
-        let on_bus = self.pci_devices(&SWITCH_CLASSES);
-        // Device files too, because switches of the fourth generation are not on the node's bus.
-        let files = fs::read_dir(self.path("/dev")).map_or(0, |entries| {
-            let switch = |name: &str| {
-                name.strip_prefix("nvidia-nvswitch")
-                    .is_some_and(|rest| !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_digit()))
-            };
-            entries.flatten().filter(|entry| entry.file_name().to_str().is_some_and(switch)).count()
-        });
-        on_bus.max(u32::try_from(files).unwrap_or(u32::MAX))
+        let roots = self.roots();
+        bus::read(&roots).unwrap_or_default().switches.max(bus::switch_files(&roots).unwrap_or_default())
     }
 
     fn not_root(&mut self) -> Option<u32> {
@@ -262,15 +222,17 @@ impl Machine for RealMachine {
     }
 
     fn module_version(&mut self) -> Option<String> {
-        self.text("/sys/module/nvidia/version").or_else(|| {
-            let text = self.text("/proc/driver/nvidia/version")?;
-            // For example `NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.159.04  …`.
-            let (_, rest) = text.split_once("Module")?;
-            let dotted =
-                |word: &&str| word.contains('.') && word.bytes().all(|b| b.is_ascii_digit() || b == b'.');
-            rest.split_whitespace().find(dotted).map(str::to_owned)
-        })
+        self.text("/sys/module/nvidia/version")
+            .or_else(|| version_of(&self.text("/proc/driver/nvidia/version")?).map(str::to_owned))
     }
+}
+
+/// Returns the version in `/proc/driver/nvidia/version`, whose first line is such as `NVRM version: NVIDIA UNIX x86_64
+/// Kernel Module  580.159.04  …`.
+pub fn version_of(text: &str) -> Option<&str> {
+    let (_, rest) = text.split_once("Module")?;
+    let dotted = |word: &&str| word.contains('.') && word.bytes().all(|b| b.is_ascii_digit() || b == b'.');
+    rest.split_whitespace().find(dotted)
 }
 
 /// Finds a program on the helper's PATH.
@@ -282,20 +244,6 @@ fn find_program(name: &str) -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn units_are_read_from_one_answer() {
-        let text = "Id=nvidia-persistenced.service\nLoadState=loaded\nActiveState=active\nUnitFileState=enabled\nMainPID=71\n\n\
-                    Id=dcgm.service\nLoadState=not-found\nActiveState=inactive\nUnitFileState=\n\n\
-                    Id=nvsm.service\nLoadState=loaded\nActiveState=failed\nUnitFileState=disabled\n";
-        let units = parse_units(text);
-        assert_eq!(
-            units["nvidia-persistenced.service"],
-            (Unit { exists: true, active: true, enabled: true }, 71)
-        );
-        assert_eq!(units["dcgm.service"], (Unit::default(), 0));
-        assert_eq!(units["nvsm.service"], (Unit { exists: true, active: false, enabled: false }, 0));
-    }
 
     #[test]
     fn only_nvidia_display_controllers_count_as_gpus() {

@@ -4,12 +4,12 @@
 
 use std::collections::BTreeMap;
 
-use gpufleet_protocol::nvml::{Setting, Snapshot};
+use gpufleet_protocol::nvml::{Health, Setting, Snapshot};
 
 use super::{
     clients::Scan,
     state::Host,
-    worker::{NvmlError, SetAnswer, SetError},
+    worker::{NoHealth, NvmlError, SetAnswer, SetError},
 };
 use crate::deadline::Deadline;
 
@@ -59,6 +59,12 @@ pub trait Machine: Send {
     /// # Errors
     /// If NVML cannot be read.
     fn snapshot(&mut self, deadline: &Deadline) -> Result<Snapshot, NvmlError>;
+
+    /// Reads what the checks of an audit need; `deep` takes tens of milliseconds for each GPU.
+    ///
+    /// # Errors
+    /// If NVML cannot be read.
+    fn health(&mut self, deep: bool, deadline: &Deadline) -> Result<Health, NoHealth>;
 
     /// # Errors
     /// If NVML refuses the setting, or cannot be asked.

@@ -7,15 +7,16 @@
 mod after;
 mod apply;
 mod blockers;
-mod clients;
+pub mod bus;
+pub(crate) mod clients;
 mod desired;
 mod facts;
 mod group;
-mod host;
+pub(crate) mod host;
 mod idle;
 mod machine;
 mod mig;
-mod mps;
+pub(crate) mod mps;
 mod observe;
 mod plan;
 mod state;
@@ -23,7 +24,9 @@ mod values;
 mod wording;
 pub(crate) mod worker;
 
-pub use group::{Gpus, Settings};
+pub use group::{Audited, Gpus, Settings};
+pub use observe::resets;
+pub use worker::{NoHealth, NvmlError};
 
 #[cfg(test)]
 pub mod sim;

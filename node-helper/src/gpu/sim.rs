@@ -11,8 +11,8 @@ use std::{
 use gpufleet_protocol::{
     message::GpuClient,
     nvml::{
-        Code, ComputeInstance, GpuInstance, GpuProcess, GpuReading, MigProfile, Placement, Reading,
-        RemappedRows, Setting, Snapshot, Staged,
+        Code, ComputeInstance, GpuInstance, GpuProcess, GpuReading, Health, HealthReading, MigProfile,
+        Placement, Reading, RemappedRows, Setting, Snapshot, Staged,
     },
 };
 
@@ -21,7 +21,7 @@ use super::{
     machine::{BootMark, Machine, ResetError, UnitAction},
     mps,
     state::{Host, Mps, Unit},
-    worker::{NvmlError, SetAnswer, SetError},
+    worker::{NoHealth, NvmlError, SetAnswer, SetError},
 };
 use crate::deadline::Deadline;
 
@@ -441,6 +441,19 @@ impl Machine for SimMachine {
                 .filter(|gpu| gpu.lost)
                 .map(|gpu| (gpu.index, Code::GPU_IS_LOST))
                 .collect(),
+        })
+    }
+
+    fn health(&mut self, _deep: bool, deadline: &Deadline) -> Result<Health, NoHealth> {
+        let snapshot = self.snapshot(deadline)?;
+        let gpus = snapshot.gpus.iter().map(|_| HealthReading::none(Code::NOT_SUPPORTED)).collect();
+        Ok(Health {
+            count: Ok(u32::try_from(snapshot.gpus.len()).unwrap()),
+            excluded: Ok(0),
+            confidential: Err(Code::NOT_SUPPORTED),
+            confidential_ready: Err(Code::NOT_SUPPORTED),
+            snapshot,
+            gpus,
         })
     }
 

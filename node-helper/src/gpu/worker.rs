@@ -21,7 +21,7 @@ use std::{
 use gpufleet_protocol::{
     facts::GpuSystemState,
     frame::{Decoder, Frame},
-    nvml::{Answer, Answered, Ask, Asked, Code, Setting, Snapshot},
+    nvml::{Answer, Answered, Ask, Asked, Code, Health, Setting, Snapshot},
 };
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
@@ -87,6 +87,22 @@ impl NvmlError {
                 GpuSystemState::Failed { detail: format!("{why} before NVML answered") }
             }
         }
+    }
+}
+
+/// Why there is no reading for an audit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NoHealth {
+    pub error: NvmlError,
+    /// Result of `nvmlInit`, if it was called; [`Code::LIBRARY_NOT_FOUND`] without the library.
+    pub init: Option<Code>,
+    /// Driver version of the library that is installed, if it tells.
+    pub library: Option<String>,
+}
+
+impl From<NvmlError> for NoHealth {
+    fn from(error: NvmlError) -> Self {
+        Self { error, init: None, library: None }
     }
 }
 
@@ -196,6 +212,23 @@ impl Worker {
         }
     }
 
+    /// Reads all GPUs, and what only the checks of an audit need; `deep` takes tens of milliseconds for each GPU.
+    ///
+    /// # Errors
+    /// If NVML cannot be read.
+    pub fn health(&mut self, deep: bool, deadline: &Deadline) -> Result<Health, NoHealth> {
+        let answer = self.answer(Ask::Health { deep }, deadline)?;
+        let (init, library) = match &answer {
+            Answer::NoLibrary { .. } => (Some(Code::LIBRARY_NOT_FOUND), None),
+            Answer::InitFailed { code, library } => (Some(*code), library.clone()),
+            _ => (None, None),
+        };
+        match decided(answer).map_err(|error| NoHealth { error, init, library })? {
+            Answer::Health(health) => Ok(*health),
+            other => Err(unexpected(&other).into()),
+        }
+    }
+
     /// Makes one setting.
     ///
     /// # Errors
@@ -225,6 +258,10 @@ impl Worker {
     }
 
     fn ask(&mut self, request: Ask, deadline: &Deadline) -> Result<Answer, NvmlError> {
+        self.answer(request, deadline).and_then(decided)
+    }
+
+    fn answer(&mut self, request: Ask, deadline: &Deadline) -> Result<Answer, NvmlError> {
         if self.running.is_none() {
             self.start(deadline)?;
         }
@@ -235,7 +272,7 @@ impl Worker {
         match running.ask(self.next_id, request, deadline, self.answer_time) {
             Ok(answer) => {
                 self.running = Some(running);
-                decided(answer)
+                Ok(answer)
             }
             Err(NoAnswer::Silent { after }) => {
                 self.hangs += 1;
@@ -345,13 +382,13 @@ impl Drop for Worker {
 fn decided(answer: Answer) -> Result<Answer, NvmlError> {
     match answer {
         Answer::NoLibrary { detail } => Err(NvmlError::NoDriver { detail }),
-        Answer::InitFailed { code: code @ (Code::DRIVER_NOT_LOADED | Code(12)) } => {
+        Answer::InitFailed { code: code @ (Code::DRIVER_NOT_LOADED | Code::LIBRARY_NOT_FOUND), .. } => {
             Err(NvmlError::NoDriver { detail: code.to_string() })
         }
-        Answer::InitFailed { code: code @ Code::VERSION_MISMATCH } => {
+        Answer::InitFailed { code: code @ Code::VERSION_MISMATCH, .. } => {
             Err(NvmlError::VersionMismatch { detail: code.to_string() })
         }
-        Answer::InitFailed { code } => {
+        Answer::InitFailed { code, .. } => {
             Err(NvmlError::Failed { detail: format!("NVML cannot start: {code}") })
         }
         other => Ok(other),

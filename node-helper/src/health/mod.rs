@@ -1,7 +1,7 @@
 //! The health gate: whether a node may be given back, and the state of its operating system.
 //!
-//! Each check is a file of its own and a line in [`of`]. `gpus` applies a check to each GPU, `xid_table` knows the
-//! error codes. Nothing here changes the node. Invariant: what cannot be read is unknown, never fine.
+//! Each check is a file of its own and a line in [`of`]. `gpus` applies a check to each GPU. Nothing here changes the
+//! node. Invariant: what cannot be read is unknown, never fine.
 
 mod ecc;
 mod fabric_manager;
@@ -13,17 +13,14 @@ mod system;
 #[cfg(test)]
 mod tests;
 mod xid;
-mod xid_table;
-
-use std::collections::BTreeMap;
 
 use gpufleet_protocol::{
     health::{CheckResult, HealthCheck, HealthReport, HealthRequest, Verdict},
     nvml::Snapshot,
 };
 
-pub use self::{system::read as system, xid::log_end};
-use crate::{deadline::Deadline, os::roots::Roots};
+pub use self::system::read as system;
+use crate::{deadline::Deadline, os::roots::Roots, signals::kernel_log::Resets};
 
 /// What the checks read of GPUs and NVSwitches.
 #[derive(Clone, Debug)]
@@ -35,8 +32,7 @@ pub struct Seen {
     /// Number of NVSwitches on the PCI bus, or known to the driver.
     pub switches: u32,
     pub fabric_manager: FabricManager,
-    /// Position of the kernel's log when gpufleet reset a GPU, by PCI address, in microseconds of this boot.
-    pub resets: BTreeMap<String, u64>,
+    pub resets: Resets,
 }
 
 /// Why there is no reading of the GPUs.

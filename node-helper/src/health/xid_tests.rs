@@ -1,4 +1,4 @@
-use std::{fs, sync::Arc};
+use std::{fs, sync::Arc, time::Duration};
 
 use gpufleet_protocol::nvml::Reading;
 
@@ -118,22 +118,6 @@ fn a_recovery_action_that_is_over_asks_for_nothing() {
     assert_eq!(verdict(&line("0x2 (Node Reboot Required)")).0, Verdict::Fail);
 }
 
-#[test]
-fn older_drivers_lines_are_understood() {
-    let (at, body) = record("[  12.3] NVRM: Xid (0000:03:00): 13, 0001 00000000").unwrap();
-    assert_eq!(
-        xid(at, body),
-        Some(Xid { at: Some(12_300_000), code: 13, device: "0000:03:00".into(), to_none: false })
-    );
-    let line = "[    5.140900] node kernel: NVRM: Xid (PCI:0000:1b:00): 31, pid=1, name=x, Ch 8; MMU";
-    let (at, body) = record(line).unwrap();
-    assert_eq!(xid(at, body).map(|xid| (xid.at, xid.code)), Some((Some(5_140_900), 31)), "a `;` is no head");
-    assert_eq!(record("[    5.140900] node evil[7]: NVRM: Xid (PCI:0000:1b:00): 79, gone"), None);
-    for line in ["NVRM: Xid", "NVRM: Xid (x", "NVRM: Xid (x): ", "NVRM: Xid (x): abc", "6,1;NVRM"] {
-        assert_eq!(xid(None, line), None, "{line}");
-    }
-}
-
 /// Returns a log of one GPU; times are in seconds of the boot.
 fn log(lines: &[(u64, &str)]) -> String {
     let text =
@@ -207,11 +191,4 @@ fn the_drivers_own_word_counts_before_the_codes() {
     }
     let uncontained = log(&[(100, "NVRM: Xid (PCI:0000:1b:00): 95, pid=1, uncontained")]);
     assert_eq!(judged(Ok(0), &uncontained).0, Verdict::Fail);
-}
-
-#[test]
-fn the_end_of_the_log_is_that_of_its_last_record() {
-    let (dir, _) = node(&format!("{} DEVICE=x\n", log(&[(3, "a"), (7, "b")])));
-    assert_eq!(log_end(&dir.path().join("dev/kmsg")), Some(7_000_000));
-    assert_eq!(log_end(&dir.path().join("dev/none")), None);
 }

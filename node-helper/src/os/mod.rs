@@ -13,4 +13,5 @@ pub mod paths;
 pub mod roots;
 pub mod trail;
 pub mod tree;
+pub mod units;
 pub mod users;

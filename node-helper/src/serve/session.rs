@@ -30,13 +30,14 @@ use crate::{
     deadline::{Deadline, Stop},
     declare::{Node, NodeKind, Trouble, drive},
     facts,
-    gpu::{Gpus, Settings},
+    gpu::{self, Gpus, Settings},
     health,
     os::{
         paths::Owner,
         roots::Roots,
         users::{self, Users},
     },
+    signals,
     state::{
         Record, dir,
         jobs::Jobs,
@@ -569,6 +570,15 @@ impl Session {
             NodeOp::ReadPiece(task) => declared.act(|| reading::piece(task, &node)),
             NodeOp::WaitFor(task) => declared.act(|| waiting::run(task, &node, request.mode)),
             NodeOp::Ping(task) => Ok(reading::ping(task)),
+            NodeOp::HealthInfo(task) => {
+                let boot_id = reboot::boot_id(&self.roots).unwrap_or_default();
+                let resets = gpu::resets(&opening.record, &boot_id);
+                let reader = signals::Reader { roots: &self.roots, deadline };
+                let mut gpus = turn(&self.gpus, deadline)?;
+                let gpus = gpus.get_or_insert_with(|| Gpus::new(settings(opening)));
+                let gpus = || signals::gpu::read(gpus, &self.roots, task.deep, deadline);
+                Ok(signals::outcome(&signals::read(&reader, &resets, gpus)))
+            }
             NodeOp::Reboot(how) => {
                 if request.mode == Mode::Apply && *how == Reboot::Orderly && allowed == Disruption::Reboot {
                     gate(Disruption::Reboot)?;

@@ -12,7 +12,7 @@ mod initramfs;
 mod kernel_cmdline;
 mod lineinfile;
 pub mod modprobe;
-mod mount;
+pub mod mount;
 mod nearest;
 mod ownership;
 mod packages;
@@ -30,7 +30,7 @@ pub mod tempfile;
 #[cfg(test)]
 pub mod testing;
 mod textfile;
-mod thp;
+pub mod thp;
 mod tool;
 pub mod unarchive;
 mod unit_files;

@@ -54,7 +54,7 @@ fn edited(text: &str, settings: &[(&str, String)]) -> String {
 }
 
 /// Returns the present value in the kernel's text: the bracketed one of several words, or the only word.
-fn current(text: &str) -> Option<&str> {
+pub fn current(text: &str) -> Option<&str> {
     let mut words = text.split_whitespace();
     let bracketed = words.clone().find_map(|word| word.strip_prefix('[')?.strip_suffix(']'));
     bracketed.or_else(|| words.next().filter(|_| words.next().is_none()))

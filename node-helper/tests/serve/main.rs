@@ -19,6 +19,8 @@ use gpufleet_protocol::{
     health::{HealthCheck, HealthRequest},
     message::{Hello, Mode, Open, Spooled},
     op::{Blob, Exec, FactsRequest, Program, PutFile, Reboot, Staying},
+    signal::Signals,
+    tasks::HealthInfo,
 };
 use sha2::{Digest, Sha256};
 
@@ -407,6 +409,14 @@ fn readers_change_nothing() {
     assert!(matches!(done.status, OpStatus::Failed { kind: FailureKind::Refused, .. }), "{done:?}");
     let facts = reader.run(NodeOp::Facts(FactsRequest::default()), Mode::Apply).facts.unwrap();
     assert!(facts.memory_mib > 0 && !facts.hostname.is_empty());
+    for (mode, deep) in [(Mode::Predict, false), (Mode::Apply, true)] {
+        let done = reader.run(NodeOp::HealthInfo(HealthInfo { deep }), mode);
+        assert_eq!((&done.status, &done.changes[..]), (&OpStatus::Ok, &[][..]));
+        let signals: Signals = serde_json::from_value(done.data["signals"].clone()).unwrap();
+        assert_eq!(signals.boot_id, facts.boot_id);
+        assert_eq!(signals.node["kernel"], facts.kernel.as_str().into());
+        assert_eq!(signals.node["cpus_online"], facts.cpus.into());
+    }
     assert!(!place.state().exists());
 }
 

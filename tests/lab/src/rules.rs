@@ -205,6 +205,19 @@ mod tests {
     }
 
     #[test]
+    fn defects_are_initial_states() {
+        let (_dir, path) =
+            file("- gpu: 0\n  set: {pcie_width: 8, remap_pending: true, drain: true, margin_c: -2}\n");
+        let rules = load_states(&path).unwrap();
+        let mut machine = Machine::new("gpu001", &[ModelKey::H100], String::new());
+        apply_states(&rules, &mut machine).unwrap();
+        let gpu = &machine.gpus[0];
+        assert_eq!(gpu.broken("nvmlDeviceGetCurrPcieLinkWidth"), Some(8));
+        assert_eq!(gpu.broken("nvmlDeviceGetMarginTemperature"), Some(u64::MAX - 1));
+        assert!(gpu.health.remap_pending && gpu.draining);
+    }
+
+    #[test]
     fn faults_read_and_pick_their_nodes() {
         let (_dir, path) = file(
             "- nodes: gpu00[12]\n  function: nvmlDeviceSetEccMode\n  gpu: 1\n  effect: {return: 999}\n\

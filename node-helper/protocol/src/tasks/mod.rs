@@ -10,6 +10,7 @@ mod control;
 mod facts;
 mod files;
 mod gpu;
+mod health_info;
 mod job;
 mod kind;
 mod machine;
@@ -39,6 +40,7 @@ pub use gpu::{
     GpuPower, GpuSelector, GpuSelectorItem, MigLayout, MigMode, MigPlacement, MigStrategy, MpsState,
     PersistenceMode,
 };
+pub use health_info::HealthInfo;
 pub use job::{AsyncStatus, JobMode};
 pub use kind::{Accepted, Alone, Class, Given, Kind, KindInfo, Mistake, ParamError, Reading};
 pub use machine::{
@@ -102,6 +104,7 @@ registry! {
         node WaitFor(WaitFor);
         here Setup;
         node Ping(Ping);
+        node HealthInfo(HealthInfo);
         here Command;
         here Shell;
         here Script;

@@ -130,6 +130,15 @@ impl Mounted {
         })
     }
 
+    /// Returns the number of the device (`8:1`) in a line of mountinfo, and whether the mount and the file system itself
+    /// are read-only. The kernel makes the latter so when a disk fails, and leaves the mount as it was.
+    pub fn read_only(line: &str) -> Option<(&str, bool, bool)> {
+        let (first, last) = line.split_once(" - ")?;
+        let mut fields = first.split(' ');
+        let is = |options: &str| options.split(',').any(|option| option == "ro");
+        Some((fields.nth(2)?, is(fields.nth(2)?), is(last.split(' ').nth(2)?)))
+    }
+
     /// Formats a line for [`Mounted::parse`].
     pub fn line(&self) -> String {
         let (root, path) = (escaped(&self.root), escaped(&self.path));

@@ -2,7 +2,7 @@
 //!
 //! Reads /proc/self/mountinfo; writes fstab first, and then runs `mount` and `umount`.
 
-mod fstab;
+pub mod fstab;
 
 use std::{fs, io, path::PathBuf, time::SystemTime};
 

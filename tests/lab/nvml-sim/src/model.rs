@@ -28,7 +28,7 @@ pub enum Arch {
 }
 
 /// A recorded answer of a getter.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Reading {
     Ok(Value),

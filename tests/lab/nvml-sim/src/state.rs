@@ -2,9 +2,11 @@
 //!
 //! Owns its structure and initial values. [`crate::transitions`] changes it.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
-use crate::model::{Model, ModelKey};
+use crate::model::{Model, ModelKey, Reading};
 
 /// A current value, and the pending one that the next reset or reboot makes current.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -134,6 +136,12 @@ pub struct Health {
     pub aggregate_uncorrectable: u64,
     /// 0 none, 1 reset, 2 reboot, 3 drain peer to peer, 4 drain and reset (NVML field 230).
     pub recovery_action: u32,
+    /// Memory that is in use without a process, in MiB.
+    #[serde(default)]
+    pub held_mib: u64,
+    /// Answers that differ from the recording, by getter; see [`crate::defect`].
+    #[serde(default)]
+    pub broken: BTreeMap<String, Reading>,
 }
 
 pub const DRIVER_VERSION: &str = "580.159.04";

@@ -3,6 +3,7 @@
 //! The users of devices are an argument ([`Users`]), because only the running system knows them. Rules that are not
 //! proven on hardware take the cautious side: what may be lost is lost.
 
+use crate::defect::Until;
 use crate::model::Arch;
 use crate::placement;
 use crate::state::{ComputeInstance, Gpu, GpuInstance, Machine};
@@ -112,6 +113,8 @@ impl Gpu {
         if self.health.recovery_action == 1 {
             self.health.recovery_action = 0;
         }
+        self.health.held_mib = 0;
+        self.heal(Until::Reset);
         self.resets += 1;
     }
 
@@ -120,6 +123,7 @@ impl Gpu {
         self.apply_reset();
         self.resets = resets;
         self.health.recovery_action = 0;
+        self.heal(Until::Load);
         if self.spec().arch == Arch::Hopper {
             self.mig.current = false;
             self.mig.pending = false;

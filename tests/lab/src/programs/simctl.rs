@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use nvml_sim::defect;
 use nvml_sim::fault::Rule;
 use nvml_sim::state::{Client, Gpu};
 use nvml_sim::store::Store;
@@ -18,7 +19,10 @@ const HELP: &str = "gpusimctl: look at and change the simulated GPUs of this nod
   gpusimctl client remove PID            end it
   gpusimctl set GPU|all KEY VALUE        KEY: ecc_current ecc_pending mig_current mig_pending persistence power_limit_mw
                                          compute_mode lost remap_pending remap_failed recovery_action volatile_uncorrectable
-                                         volatile_correctable aggregate_uncorrectable
+                                         volatile_correctable aggregate_uncorrectable aggregate_correctable
+                                         remapped_correctable remapped_uncorrectable held_mib drain accounting
+  gpusimctl set GPU|all DEFECT VALUE     makes one answer differ until VALUE is as_recorded: pcie_width margin_c fabric_state …
+  gpusimctl defects                      lists the words
   gpusimctl machine KEY VALUE            KEY: driver_loaded module_version library_version nvidia_drm_refs passthrough
   gpusimctl fault add RULE               RULE as one line of YAML or JSON, such as '{function: nvmlInit*, effect: hang}'
   gpusimctl fault list | clear
@@ -47,6 +51,11 @@ fn act(store: &Store, words: &[&str]) -> Result<String, String> {
     match words {
         [] | ["help" | "--help" | "-h"] => Ok(HELP.to_owned()),
         ["show"] => serde_json::to_string_pretty(&*store.read().map_err(say)?).map_err(|e| e.to_string()),
+        ["defects"] => {
+            let words = defect::DEFECTS.iter().map(|(word, getter, _)| format!("{word:<28}{getter}"));
+            let links = format!("{:<28}nvmlDeviceGetNvLinkState of so many links", defect::LINKS_DOWN);
+            Ok(words.chain([links]).collect::<Vec<_>>().join("\n"))
+        }
         ["setters"] => Ok(read(store, "setters.jsonl")),
         ["events"] => Ok(read(store, "events.jsonl")),
         ["client", "add", gpu, rest @ ..] => {
@@ -161,7 +170,13 @@ pub fn set_gpu(gpu: &mut Gpu, key: &str, value: &str) -> Result<(), String> {
         "volatile_correctable" => gpu.health.volatile_correctable = number(value)?,
         "volatile_uncorrectable" => gpu.health.volatile_uncorrectable = number(value)?,
         "aggregate_uncorrectable" => gpu.health.aggregate_uncorrectable = number(value)?,
-        _ => return Err(format!("a GPU has no `{key}`")),
+        "aggregate_correctable" => gpu.health.aggregate_correctable = number(value)?,
+        "remapped_correctable" => gpu.health.remapped_correctable = number(value)?,
+        "remapped_uncorrectable" => gpu.health.remapped_uncorrectable = number(value)?,
+        "held_mib" => gpu.health.held_mib = number(value)?,
+        "drain" => gpu.draining = truth(value)?,
+        "accounting" => gpu.accounting = truth(value)?,
+        _ => return defect::set(gpu, key, value).unwrap_or_else(|| Err(format!("a GPU has no `{key}`"))),
     }
     Ok(())
 }

@@ -13,7 +13,7 @@ use nvml_wrapper_sys::bindings::{
 };
 
 use super::handles::{self, Target};
-use super::recorded::recorded;
+use super::recorded::{number, recorded};
 use super::session::{Call, ask, read};
 use super::{check_version, fixed_text, put, put_text, version_of};
 use crate::state::{Bus, Gpu, name_hash};
@@ -43,7 +43,10 @@ getter! {
     nvmlDeviceGetVirtualizationMode(out: c_uint) = |call| call.machine.passthrough.into();
     nvmlDeviceGetPowerUsage(out: c_uint) = |call| { call.whole()?; power_usage(call.gpu) };
     nvmlDeviceGetPowerManagementLimit(out: c_uint) = |call| { call.whole()?; call.gpu.power_limit_mw };
-    nvmlDeviceGetEnforcedPowerLimit(out: c_uint) = |call| { call.whole()?; call.gpu.power_limit_mw };
+    nvmlDeviceGetEnforcedPowerLimit(out: c_uint) = |call| {
+        call.whole()?;
+        call.gpu.broken("nvmlDeviceGetEnforcedPowerLimit").map_or(call.gpu.power_limit_mw, |limit| limit as c_uint)
+    };
     nvmlDeviceGetPowerManagementDefaultLimit(out: c_uint) = |call| { call.whole()?; call.gpu.spec().power_mw.2 };
     nvmlDeviceGetMaxMigDeviceCount(out: c_uint) = |call| {
         call.whole()?;
@@ -66,7 +69,7 @@ getter! {
     nvmlDeviceGetCurrentClocksThrottleReasons(out: c_ulonglong) = |call| event_reasons(call);
     nvmlDeviceGetUtilizationRates(out: nvmlUtilization_st) = |call| {
         call.whole()?;
-        let busy = if working(call) { 97 } else { 0 };
+        let busy = if working(call) { 97 } else { call.gpu.part("nvmlDeviceGetUtilizationRates", "gpu") as c_uint };
         nvmlUtilization_st { gpu: busy, memory: busy / 2 }
     };
     nvmlDeviceGetBAR1MemoryInfo(out: nvmlBAR1Memory_st) = |call| {
@@ -89,14 +92,16 @@ getter! {
     nvmlDeviceGetC2cModeInfoV(out: nvmlC2cModeInfo_v1_t) = |_call| nvmlC2cModeInfo_v1_t { isC2cEnabled: 0 };
     nvmlDeviceGetRowRemapperHistogram(out: nvmlRowRemapperHistogramValues_st) = |call| {
         call.whole()?;
-        let field = |name| call.gpu.spec().field("nvmlDeviceGetRowRemapperHistogram", name) as c_uint;
+        let field = |name| call.gpu.part("nvmlDeviceGetRowRemapperHistogram", name) as c_uint;
         nvmlRowRemapperHistogramValues_st {
             max: field("max"), high: field("high"), partial: field("partial"), low: field("low"), none: field("none"),
         }
     };
     nvmlDeviceGetGpuFabricInfo(out: nvmlGpuFabricInfo_t) = |call| {
         call.whole()?;
-        nvmlGpuFabricInfo_t { clusterUuid: [0; 16], status: 0, cliqueId: 0, state: fabric_state(call.gpu) }
+        let info = fabric(call)?;
+        let nvmlGpuFabricInfo_v3_t { clusterUuid, status, cliqueId, state, .. } = info;
+        nvmlGpuFabricInfo_t { clusterUuid, status, cliqueId, state }
     };
     nvmlDeviceGetPciInfo(out: nvmlPciInfo_st) = |call| pci_info(call.gpu);
     nvmlDeviceGetPciInfo_v2(out: nvmlPciInfo_st) = |call| pci_info(call.gpu);
@@ -115,11 +120,12 @@ fn working(call: &Call<'_>) -> bool {
 }
 
 fn power_usage(gpu: &Gpu) -> c_uint {
-    gpu.spec().number("nvmlDeviceGetPowerUsage") as c_uint
+    let getter = "nvmlDeviceGetPowerUsage";
+    gpu.broken(getter).unwrap_or_else(|| gpu.spec().number(getter)) as c_uint
 }
 
 fn event_reasons(call: &Call<'_>) -> c_ulonglong {
-    if working(call) { 0 } else { 1 }
+    call.gpu.broken("nvmlDeviceGetCurrentClocksEventReasons").unwrap_or_else(|| (!working(call)).into())
 }
 
 struct Memory {
@@ -137,7 +143,8 @@ fn memory(call: &Call<'_>) -> Memory {
     match call.target {
         Target::Gpu(_) => {
             let (total, reserved) = (field("total"), field("used"));
-            Memory { total, reserved, used: (reserved + work(None)).min(total) }
+            let held = call.gpu.health.held_mib << 20;
+            Memory { total, reserved, used: (reserved + work(None) + held).min(total) }
         }
         Target::Mig { gpu_instance, .. } => {
             let profile = call
@@ -164,10 +171,20 @@ fn pci_info(gpu: &Gpu) -> nvmlPciInfo_st {
     }
 }
 
-/// 0 not supported, 3 completed: fabric state of GPUs with and without NVLink.
-fn fabric_state(gpu: &Gpu) -> u8 {
-    use crate::model::Reading;
-    if matches!(gpu.spec().reading("nvmlDeviceGetNvLinkState(0)"), Some(Reading::Ok(_))) { 3 } else { 0 }
+/// Returns the newest version of the structure; the older ones are its beginning.
+fn fabric(call: &Call<'_>) -> Result<nvmlGpuFabricInfo_v3_t, u32> {
+    let getter = "nvmlDeviceGetGpuFabricInfoV";
+    recorded(call, getter)?;
+    let part = |name| call.gpu.part(getter, name) as c_uint;
+    Ok(nvmlGpuFabricInfo_v3_t {
+        version: version_of::<nvmlGpuFabricInfo_v3_t>(3),
+        clusterUuid: [0; 16],
+        status: part("status"),
+        cliqueId: part("cliqueId"),
+        state: part("state") as u8,
+        healthMask: part("healthMask"),
+        healthSummary: part("healthSummary") as u8,
+    })
 }
 
 fn attributes(call: &Call<'_>) -> Result<nvmlDeviceAttributes_st, u32> {
@@ -381,7 +398,8 @@ versioned! {
     };
     nvmlDeviceGetRepairStatus(out: nvmlRepairStatus_v1_t, 1) = |call| |version| {
         recorded(call, "nvmlDeviceGetRepairStatus")?;
-        Ok(nvmlRepairStatus_v1_t { version, bChannelRepairPending: 0, bTpcRepairPending: 0 })
+        let part = |index| call.gpu.part("nvmlDeviceGetRepairStatus", index) as c_uint;
+        Ok(nvmlRepairStatus_v1_t { version, bChannelRepairPending: part("0"), bTpcRepairPending: part("1") })
     };
     nvmlDeviceGetMarginTemperature(out: nvmlMarginTemperature_v1_t, 1) = |call| |version| {
         let margin = recorded(call, "nvmlDeviceGetMarginTemperature")?;
@@ -414,20 +432,21 @@ versioned! {
         if !call.gpu.ecc.current {
             return Err(code::NOT_SUPPORTED);
         }
+        let part = |name| call.gpu.part("nvmlDeviceGetSramEccErrorStatus", name);
         Ok(nvmlEccSramErrorStatus_v1_t {
             version,
             aggregateUncParity: 0,
-            aggregateUncSecDed: 0,
+            aggregateUncSecDed: part("aggregateUncSecDed"),
             aggregateCor: 0,
             volatileUncParity: 0,
-            volatileUncSecDed: 0,
+            volatileUncSecDed: part("volatileUncSecDed"),
             volatileCor: 0,
-            aggregateUncBucketL2: 0,
+            aggregateUncBucketL2: part("aggregateUncSecDed"),
             aggregateUncBucketSm: 0,
             aggregateUncBucketPcie: 0,
             aggregateUncBucketMcu: 0,
             aggregateUncBucketOther: 0,
-            bThresholdExceeded: 0,
+            bThresholdExceeded: part("bThresholdExceeded") as c_uint,
         })
     };
     nvmlDeviceGetPciInfoExt(out: nvmlPciInfoExt_v1_t, 1) = |call| |version| {
@@ -453,36 +472,25 @@ unsafe extern "C" fn nvmlDeviceGetGpuFabricInfoV(
 ) -> u32 {
     read("nvmlDeviceGetGpuFabricInfoV", device, |call| {
         call.whole()?;
-        let state = fabric_state(call.gpu);
-        let base = nvmlGpuFabricInfo_v2_t {
-            version: version_of::<nvmlGpuFabricInfo_v2_t>(2),
-            clusterUuid: [0; 16],
-            status: 0,
-            cliqueId: 0,
-            state,
-            healthMask: 0,
-        };
+        let newest = fabric(call)?;
+        let nvmlGpuFabricInfo_v3_t { clusterUuid, status, cliqueId, state, healthMask, .. } = newest;
+        let version = version_of::<nvmlGpuFabricInfo_v2_t>(2);
         // SAFETY: NVML's own contract: the version word tells which structure this is.
         unsafe {
             if check_version(out, 2).is_ok() {
-                return put(out, base);
+                let older =
+                    nvmlGpuFabricInfo_v2_t { version, clusterUuid, status, cliqueId, state, healthMask };
+                return put(out, older);
             }
             let out = out.cast::<nvmlGpuFabricInfo_v3_t>();
             check_version(out, 3)?;
-            put(
-                out,
-                nvmlGpuFabricInfo_v3_t {
-                    version: version_of::<nvmlGpuFabricInfo_v3_t>(3),
-                    clusterUuid: [0; 16],
-                    status: 0,
-                    cliqueId: 0,
-                    state,
-                    healthMask: 0,
-                    healthSummary: u8::from(state == 3),
-                },
-            )
+            put(out, newest)
         }
     })
+}
+
+fn temperature(call: &Call<'_>) -> u64 {
+    call.gpu.broken("nvmlDeviceGetTemperature(0)").unwrap_or(36)
 }
 
 #[unsafe(no_mangle)]
@@ -495,7 +503,7 @@ unsafe extern "C" fn nvmlDeviceGetTemperatureV(device: nvmlDevice_t, out: *mut n
             if (*out).sensorType != 0 {
                 return Err(code::INVALID_ARGUMENT);
             }
-            (*out).temperature = 36;
+            (*out).temperature = temperature(call) as c_int;
         }
         Ok(())
     })
@@ -509,7 +517,38 @@ unsafe extern "C" fn nvmlDeviceGetTemperature(device: nvmlDevice_t, sensor: c_ui
             return Err(code::INVALID_ARGUMENT);
         }
         // SAFETY: NVML's own contract for this pointer.
-        unsafe { put(out, 36) }
+        unsafe { put(out, temperature(call) as c_uint) }
+    })
+}
+
+/// A getter of one fan; there are as many as `nvmlDeviceGetNumFans` says.
+macro_rules! fan_getter {
+    ($($name:ident)*) => {$(
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name(device: nvmlDevice_t, fan: c_uint, out: *mut c_uint) -> u32 {
+            read(stringify!($name), device, |call| {
+                call.whole()?;
+                if u64::from(fan) >= number(recorded(call, "nvmlDeviceGetNumFans")?) {
+                    return Err(code::INVALID_ARGUMENT);
+                }
+                // SAFETY: NVML's own contract for this pointer.
+                unsafe { put(out, call.gpu.broken(stringify!($name)).unwrap_or(30) as c_uint) }
+            })
+        }
+    )*};
+}
+
+fan_getter! { nvmlDeviceGetFanSpeed_v2 nvmlDeviceGetTargetFanSpeed }
+
+/// Answers with the code of a defect.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvmlDeviceValidateInforom(device: nvmlDevice_t) -> u32 {
+    read("nvmlDeviceValidateInforom", device, |call| {
+        call.whole()?;
+        match call.gpu.broken("nvmlDeviceValidateInforom").unwrap_or(0) {
+            0 => Ok(()),
+            code => Err(code as u32),
+        }
     })
 }
 
@@ -539,7 +578,7 @@ unsafe extern "C" fn nvmlDeviceGetUnrepairableMemoryFlag_v1(
         // SAFETY: NVML's own contract: a version word and one number.
         unsafe {
             check_version(out, 1)?;
-            (*out)[1] = 0;
+            (*out)[1] = number(recorded(call, "nvmlDeviceGetUnrepairableMemoryFlag_v1")?) as c_uint;
         }
         Ok(())
     })

@@ -1,6 +1,7 @@
 //! Getters of a device's activity: error counters, clocks, processes, topology.
 
 use std::ffi::{c_uint, c_ulong, c_ulonglong};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use nvml_wrapper_sys::bindings::{
     nvmlDevice_t, nvmlEccErrorCounts_st, nvmlProcessDetail_v1_t, nvmlProcessDetailList_v1_t,
@@ -28,6 +29,16 @@ fn ecc_count(call: &Call<'_>, kind: c_uint, counter: c_uint) -> Result<u64, u32>
     }
 }
 
+/// Returns the errors in SRAM, which the totals count too.
+fn sram_count(call: &Call<'_>, kind: c_uint, counter: c_uint) -> u64 {
+    let part = |name| call.gpu.part("nvmlDeviceGetSramEccErrorStatus", name);
+    match (kind, counter) {
+        (1, 0) => part("volatileUncSecDed"),
+        (1, 1) => part("aggregateUncSecDed"),
+        _ => 0,
+    }
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn nvmlDeviceGetTotalEccErrors(
     device: nvmlDevice_t,
@@ -35,8 +46,11 @@ unsafe extern "C" fn nvmlDeviceGetTotalEccErrors(
     counter: c_uint,
     out: *mut c_ulonglong,
 ) -> u32 {
-    // SAFETY: NVML's own contract for this pointer.
-    read("nvmlDeviceGetTotalEccErrors", device, |call| unsafe { put(out, ecc_count(call, kind, counter)?) })
+    read("nvmlDeviceGetTotalEccErrors", device, |call| {
+        let total = ecc_count(call, kind, counter)? + sram_count(call, kind, counter);
+        // SAFETY: NVML's own contract for this pointer.
+        unsafe { put(out, total) }
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -67,21 +81,68 @@ unsafe extern "C" fn nvmlDeviceGetMemoryErrorCounter(
         let key = format!("nvmlDeviceGetMemoryErrorCounter(type={kind},counter={counter},loc={location})");
         recorded(call, &key).map_err(|code| if location > 7 { code::INVALID_ARGUMENT } else { code })?;
         let total = ecc_count(call, kind, counter)?;
-        // Location 2 is the device memory; what the simulator counts happens there.
+        // Location 2 is the device memory, 7 the SRAM.
+        let count = match location {
+            2 => total,
+            7 => sram_count(call, kind, counter),
+            _ => 0,
+        };
         // SAFETY: NVML's own contract for this pointer.
-        unsafe { put(out, if location == 2 { total } else { 0 }) }
+        unsafe { put(out, count) }
     })
+}
+
+/// Writes the addresses of retired pages, which a defect makes up, and returns how many there are.
+///
+/// # Safety
+/// As NVML's own contract: `count` is null or valid, and `addresses` for `*count` items.
+unsafe fn retired(
+    call: &Call<'_>,
+    cause: c_uint,
+    count: *mut c_uint,
+    addresses: *mut c_ulonglong,
+) -> Result<usize, u32> {
+    let pages = at_index(call, "nvmlDeviceGetRetiredPages", &[cause])?;
+    let all: Vec<c_ulonglong> = (0..pages).map(|page| (page + 1) << 16).collect();
+    // SAFETY: the caller's promise.
+    unsafe { put_list(count, addresses, &all)? };
+    Ok(all.len())
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn nvmlDeviceGetRetiredPages(
     device: nvmlDevice_t,
     cause: c_uint,
-    _count: *mut c_uint,
-    _addresses: *mut c_ulonglong,
+    count: *mut c_uint,
+    addresses: *mut c_ulonglong,
 ) -> u32 {
     read("nvmlDeviceGetRetiredPages", device, |call| {
-        at_index(call, "nvmlDeviceGetRetiredPages", &[cause]).map(|_| ())
+        // SAFETY: NVML's own contract.
+        unsafe { retired(call, cause, count, addresses) }.map(|_| ())
+    })
+}
+
+/// As above, with the Unix time of each: now.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvmlDeviceGetRetiredPages_v2(
+    device: nvmlDevice_t,
+    cause: c_uint,
+    count: *mut c_uint,
+    addresses: *mut c_ulonglong,
+    times: *mut c_ulonglong,
+) -> u32 {
+    read("nvmlDeviceGetRetiredPages_v2", device, |call| {
+        // SAFETY: NVML's own contract.
+        let pages = unsafe { retired(call, cause, count, addresses) }?;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+        if times.is_null() && pages > 0 {
+            return Err(code::INVALID_ARGUMENT);
+        }
+        for page in 0..pages {
+            // SAFETY: as long as `addresses`, by NVML's own contract.
+            unsafe { times.add(page).write(now) };
+        }
+        Ok(())
     })
 }
 

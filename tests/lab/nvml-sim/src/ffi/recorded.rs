@@ -10,9 +10,9 @@ use super::{put, put_text};
 use crate::model::Reading;
 use crate::transitions::code;
 
-/// Returns the recorded answer; a getter without one is not supported.
+/// Returns the answer of a defect, else the recorded one; a getter without one is not supported.
 pub(super) fn recorded<'a>(call: &Call<'a>, name: &str) -> Result<&'a Value, u32> {
-    match call.gpu.spec().reading(name) {
+    match call.gpu.answer(name) {
         Some(Reading::Ok(value)) => Ok(value),
         Some(Reading::Err(code)) => Err(*code),
         None => Err(code::NOT_SUPPORTED),
@@ -23,10 +23,6 @@ pub(super) fn number(value: &Value) -> u64 {
     // Some getters with one output were recorded as a list of one.
     let value = value.get(0).unwrap_or(value);
     value.as_u64().or_else(|| value.as_i64().map(|n| n as u64)).unwrap_or(0)
-}
-
-fn item(value: &Value, index: usize) -> c_uint {
-    value.get(index).map_or(0, |v| number(v) as c_uint)
 }
 
 macro_rules! numbers {
@@ -63,11 +59,12 @@ macro_rules! pairs {
         unsafe extern "C" fn $name(device: nvmlDevice_t, first: *mut c_uint, second: *mut c_uint) -> u32 {
             read(stringify!($name), device, |call| {
                 call.whole()?;
-                let value = recorded(call, stringify!($name))?;
+                recorded(call, stringify!($name))?;
+                let item = |index| call.gpu.part(stringify!($name), index) as c_uint;
                 // SAFETY: NVML's own contract for these pointers.
                 unsafe {
-                    put(first, item(value, 0))?;
-                    put(second, item(value, 1))
+                    put(first, item("0"))?;
+                    put(second, item("1"))
                 }
             })
         }
@@ -106,7 +103,7 @@ macro_rules! by_index {
 /// Returns the recorded answer of a getter with arguments; others than the recorded ones are invalid.
 pub(super) fn at_index(call: &Call<'_>, name: &str, arguments: &[u32]) -> Result<u64, u32> {
     let text = arguments.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
-    match call.gpu.spec().reading(&format!("{name}({text})")) {
+    match call.gpu.answer(&format!("{name}({text})")) {
         Some(Reading::Ok(value)) => Ok(number(value)),
         Some(Reading::Err(code)) => Err(*code),
         None => Err(code::INVALID_ARGUMENT),
@@ -140,8 +137,22 @@ pairs! {
 }
 
 texts! {
-    nvmlDeviceGetBoardPartNumber nvmlDeviceGetGspFirmwareVersion nvmlDeviceGetInforomImageVersion
-    nvmlDeviceGetVbiosVersion
+    nvmlDeviceGetBoardPartNumber nvmlDeviceGetInforomImageVersion nvmlDeviceGetVbiosVersion
+}
+
+/// The firmware comes with the loaded driver. This getter takes no length: nvml.h promises at most 64 bytes.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvmlDeviceGetGspFirmwareVersion(device: nvmlDevice_t, out: *mut c_char) -> u32 {
+    read("nvmlDeviceGetGspFirmwareVersion", device, |call| {
+        call.whole()?;
+        recorded(call, "nvmlDeviceGetGspFirmwareVersion")?;
+        let version = match call.gpu.health.broken.get("nvmlDeviceGetGspFirmwareVersion") {
+            Some(Reading::Ok(Value::String(other))) => other,
+            _ => &call.machine.module_version,
+        };
+        // SAFETY: NVML's own contract for this buffer.
+        unsafe { put_text(out, 64, version) }
+    })
 }
 
 by_index! {

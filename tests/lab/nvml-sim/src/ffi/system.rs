@@ -123,6 +123,12 @@ unsafe extern "C" fn nvmlSystemGetDriverBranch(
 }
 
 #[unsafe(no_mangle)]
+unsafe extern "C" fn nvmlGetExcludedDeviceCount(count: *mut c_uint) -> u32 {
+    // SAFETY: NVML's own contract for this pointer.
+    ask("nvmlGetExcludedDeviceCount", |_| unsafe { put(count, 0) })
+}
+
+#[unsafe(no_mangle)]
 unsafe extern "C" fn nvmlSystemGetHicVersion(count: *mut c_uint, _entries: *mut u8) -> u32 {
     // SAFETY: NVML's own contract for this pointer.
     ask("nvmlSystemGetHicVersion", |_| unsafe { put(count, 0) })

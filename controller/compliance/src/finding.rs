@@ -1,0 +1,127 @@
+//! What a check found on one subject.
+
+use std::sync::Arc;
+
+use gpufleet_protocol::signal::Signal;
+use serde::{Serialize, Serializer};
+
+use crate::catalogue::Check;
+use crate::texts;
+use crate::verdict::{Action, Verdict};
+
+/// What was judged.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case", tag = "kind")]
+pub enum Subject {
+    /// The node as a whole.
+    Node,
+    /// A GPU. `uuid` is the PCI address for one that no longer answers.
+    Gpu {
+        #[serde(serialize_with = "texts::one")]
+        uuid: Arc<str>,
+        #[serde(serialize_with = "texts::one")]
+        label: Arc<str>,
+    },
+    /// A file system, by its mount point.
+    Disk {
+        #[serde(serialize_with = "texts::one")]
+        id: Arc<str>,
+        #[serde(serialize_with = "texts::one")]
+        label: Arc<str>,
+    },
+}
+
+impl Subject {
+    /// What stays the same over boots: `node`, the UUID of a GPU, a mount point.
+    pub fn id(&self) -> &str {
+        match self {
+            Self::Node => "node",
+            Self::Gpu { uuid: id, .. } | Self::Disk { id, .. } => id,
+        }
+    }
+
+    /// What a person calls it; empty for the node.
+    pub fn label(&self) -> &str {
+        match self {
+            Self::Node => "",
+            Self::Gpu { label, .. } | Self::Disk { label, .. } => label,
+        }
+    }
+
+    /// Whether a fault of one can be the cause of a fault of the other: they are the same, or one is the node.
+    pub fn concerns(&self, other: &Self) -> bool {
+        self == other || matches!(self, Self::Node) || matches!(other, Self::Node)
+    }
+}
+
+/// Why a check does not apply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NaReason {
+    /// The node, the GPU or the declaration lacks what is judged.
+    NotApplicable,
+    /// It needs an earlier reading, or one that only some audits make. Counts as not judged.
+    NotYet,
+}
+
+/// A verdict and what it rests on.
+#[derive(Clone, Debug, Serialize)]
+pub struct Finding {
+    /// In documents: its id.
+    #[serde(serialize_with = "id_of")]
+    pub check: Arc<Check>,
+    pub subject: Subject,
+    pub verdict: Verdict,
+    pub action: Action,
+    /// Which rule decided, in words, or why nothing could be judged; empty for ok.
+    #[serde(skip_serializing_if = "is_empty", serialize_with = "texts::one")]
+    pub note: Arc<str>,
+    /// What was declared, or the limits, as far as the deciding rule compares with them: `power_w 600`.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "texts::maybe")]
+    pub expected: Option<Arc<str>>,
+    /// What was read.
+    #[serde(serialize_with = "readings")]
+    pub evidence: Vec<(Arc<str>, Signal)>,
+    /// Set where the verdict is na.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub na: Option<NaReason>,
+    /// The waiver that covers it. Set by [`crate::Waivers::apply`].
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "texts::maybe")]
+    pub waived: Option<Arc<str>>,
+    /// The check whose finding is the cause of this one. Set by [`crate::fold()`].
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "texts::maybe")]
+    pub explained_by: Option<Arc<str>>,
+}
+
+impl Finding {
+    /// Whether it counts against the node: not ok, not na, not waived.
+    pub const fn counts(&self) -> bool {
+        self.verdict.is_not_ok() && self.waived.is_none()
+    }
+
+    /// Returns the command of the check's remediation for this subject, to be pasted on the node.
+    ///
+    /// `None` where the check has none, or where the node calls the GPU something that is not safe in a shell.
+    pub fn command(&self) -> Option<String> {
+        let command = self.check.remediation.command.as_deref()?;
+        if !command.contains("{gpu}") {
+            return Some(command.to_owned());
+        }
+        let Subject::Gpu { uuid, .. } = &self.subject else { return None };
+        let plain = uuid.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | ':' | '.'));
+        (plain && uuid.starts_with(|c: char| c.is_ascii_alphanumeric()))
+            .then(|| command.replace("{gpu}", uuid))
+    }
+}
+
+fn id_of<S: Serializer>(check: &Arc<Check>, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&check.id)
+}
+
+fn readings<S: Serializer>(evidence: &[(Arc<str>, Signal)], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(evidence.iter().map(|(name, signal)| (&**name, signal)))
+}
+
+fn is_empty(text: &Arc<str>) -> bool {
+    text.is_empty()
+}

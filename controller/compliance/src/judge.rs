@@ -1,0 +1,364 @@
+//! Judges the readings of one node.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use gpufleet_protocol::signal::{Readings, RecordSort, Signal, Signals, SubjectReadings};
+use serde_json::Value;
+
+use crate::catalogue::{Check, RuleVerdict};
+use crate::finding::{Finding, NaReason, Subject};
+use crate::policy::{NodePolicy, PolicyCheck};
+use crate::rule::{Code, Others, Pci, Scene};
+use crate::verdict::{Action, Scope, Verdict};
+
+/// GPUs, and file systems, of one node that are judged: more than any node has, and few enough for one that lies.
+const MOST_SUBJECTS: usize = 256;
+/// The tier whose readings are made in every audit.
+const EVERY_AUDIT: u8 = 1;
+/// Characters of a node's own reason that a note takes over.
+const MOST_REASON: usize = 200;
+
+/// Judges every check of a policy on every subject of its scope. Findings stand in the order of the policy's checks,
+/// and of the subjects in the readings.
+///
+/// A check is na where `na_when` holds or a required signal is absent, and unknown where a required one could not be
+/// read. Then its rules are tried in order, and the first that holds decides. Where a rule before that one may hold,
+/// because an operand could not be read, and would be worse, the finding is unknown. Where no rule holds the check is
+/// ok, unless an operand that could not be read might have made one hold: then it is unknown. Where each rule compares
+/// with something that is absent, there was nothing to judge: na.
+pub fn judge(policy: &NodePolicy, signals: &Signals) -> Vec<Finding> {
+    let subjects = Subjects::of(signals);
+    let mut judged = Judged { policy, signals, findings: Vec::new(), ranges: BTreeMap::new() };
+    let (derived, plain): (Vec<_>, Vec<_>) =
+        policy.checks.iter().enumerate().partition(|(_, entry)| entry.check.is_derived());
+    let mut order = Vec::new();
+    for (position, entry) in plain.into_iter().chain(derived) {
+        if entry.check.rules.is_empty() {
+            continue;
+        }
+        let begin = judged.findings.len();
+        judged.check(entry, &subjects);
+        let end = judged.findings.len();
+        judged.ranges.insert(Arc::clone(&entry.check.id), (begin, end));
+        order.extend(std::iter::repeat_n(position, end - begin));
+    }
+    let mut placed: Vec<(usize, Finding)> = order.into_iter().zip(judged.findings).collect();
+    placed.sort_by_key(|(position, _)| *position);
+    placed.into_iter().map(|(_, finding)| finding).collect()
+}
+
+/// The parts of a node.
+struct Subjects<'a> {
+    gpus: Vec<(Subject, &'a SubjectReadings)>,
+    disks: Vec<(Subject, &'a SubjectReadings)>,
+    /// GPUs of which only the kernel's log still tells.
+    gone: Vec<(Subject, SubjectReadings)>,
+}
+
+impl<'a> Subjects<'a> {
+    fn of(signals: &'a Signals) -> Self {
+        let gpus = signals.gpus.iter().map(|gpu| {
+            let (uuid, label) = (gpu.id.as_str().into(), gpu.label.as_str().into());
+            (Subject::Gpu { uuid, label }, gpu)
+        });
+        let disks = signals.disks.iter().map(|disk| {
+            let (id, label) = (disk.id.as_str().into(), disk.label.as_str().into());
+            (Subject::Disk { id, label }, disk)
+        });
+        Self { gpus: gpus.collect(), disks: disks.collect(), gone: gone(signals) }
+    }
+}
+
+/// Returns the GPUs that the kernel logged an Xid of, and that are not among those that were read.
+fn gone(signals: &Signals) -> Vec<(Subject, SubjectReadings)> {
+    let address = |gpu: &SubjectReadings| {
+        gpu.readings.get("pci").and_then(Signal::known).and_then(Value::as_str).and_then(Pci::of)
+    };
+    let mut known: BTreeSet<Pci> = signals.gpus.iter().filter_map(address).collect();
+    let mut found = Vec::new();
+    for record in signals.records.iter().filter(|record| record.sort == RecordSort::Xid) {
+        if found.len() >= MOST_SUBJECTS {
+            break;
+        }
+        let Some(text) = &record.pci else { continue };
+        if Pci::of(text).is_some_and(|pci| known.insert(pci)) {
+            let readings: Readings = [("pci".to_owned(), Signal::from(text.as_str()))].into();
+            let label = format!("GPU at {text}");
+            let subject = Subject::Gpu { uuid: text.as_str().into(), label: label.as_str().into() };
+            found.push((subject, SubjectReadings { id: text.clone(), label, readings }));
+        }
+    }
+    found
+}
+
+struct Judged<'a> {
+    policy: &'a NodePolicy,
+    signals: &'a Signals,
+    findings: Vec<Finding>,
+    /// Where the findings of a check begin and end.
+    ranges: BTreeMap<Arc<str>, (usize, usize)>,
+}
+
+/// The verdicts so far, seen from one subject.
+struct Seen<'a, 'b> {
+    judged: &'a Judged<'b>,
+    subject: &'a Subject,
+}
+
+impl Others for Seen<'_, '_> {
+    fn verdict_of(&self, check: &str) -> Option<Verdict> {
+        let (begin, end) = *self.judged.ranges.get(check)?;
+        let findings = self.judged.findings.get(begin..end)?;
+        findings
+            .iter()
+            .filter(|finding| finding.subject.concerns(self.subject))
+            .map(|finding| finding.verdict)
+            .max()
+    }
+}
+
+impl Judged<'_> {
+    fn check(&mut self, entry: &PolicyCheck, subjects: &Subjects<'_>) {
+        let listed = match entry.check.scope {
+            Scope::Node => {
+                let finding = self.one(entry, &Subject::Node, None);
+                self.findings.push(finding);
+                return;
+            }
+            Scope::Gpu => &subjects.gpus,
+            Scope::Disk => &subjects.disks,
+        };
+        if listed.is_empty() {
+            let finding = self.none_listed(entry);
+            self.findings.push(finding);
+        }
+        for (subject, readings) in listed.iter().take(MOST_SUBJECTS) {
+            let finding = self.one(entry, subject, Some(readings));
+            self.findings.push(finding);
+        }
+        if listed.len() > MOST_SUBJECTS {
+            let why = format!("the node lists {}, and {MOST_SUBJECTS} were judged", listed.len());
+            let finding = Outcome::unknown(why.into()).into_finding(entry, Subject::Node, Vec::new());
+            self.findings.push(finding);
+        }
+        if entry.check.scope == Scope::Gpu && entry.check.rules.iter().any(|rule| rule.when.counts_xids) {
+            for (subject, readings) in &subjects.gone {
+                let finding = self.one(entry, subject, Some(readings));
+                if finding.verdict.is_not_ok() {
+                    self.findings.push(finding);
+                }
+            }
+        }
+    }
+
+    /// A check of GPUs or file systems where none could be listed: there are none, or nobody knows.
+    fn none_listed(&self, entry: &PolicyCheck) -> Finding {
+        let subject = Subject::Node;
+        let seen = Seen { judged: self, subject: &subject };
+        let scene = self.scene(entry, None, &seen);
+        let check = &entry.check;
+        let none = check.scope == Scope::Gpu
+            && matches!(scene.signal(Scope::Node, "pci_count"), Signal::Known(count) if count.as_f64() == Some(0.0));
+        let outcome = match &check.na_when {
+            Some(na) if na.holds(&scene).holds() => Outcome::na(na_note(check, na)),
+            _ if none => Outcome::na("the node has no GPU".into()),
+            _ => Outcome::unknown(match check.scope {
+                Scope::Disk => "no file system could be read".into(),
+                _ => "no GPU could be read".into(),
+            }),
+        };
+        outcome.into_finding(entry, subject, Vec::new())
+    }
+
+    fn scene<'a>(
+        &'a self,
+        entry: &'a PolicyCheck,
+        subject: Option<&'a SubjectReadings>,
+        others: &'a dyn Others,
+    ) -> Scene<'a> {
+        let declared = &self.policy.declared;
+        Scene { signals: self.signals, subject, declared, params: &entry.params, others }
+    }
+
+    fn one(&self, entry: &PolicyCheck, subject: &Subject, readings: Option<&SubjectReadings>) -> Finding {
+        let seen = Seen { judged: self, subject };
+        let scene = self.scene(entry, readings, &seen);
+        let outcome = decide(entry, &scene);
+        let check = &entry.check;
+        let mut evidence: Vec<(Arc<str>, Signal)> = (check.evidence.iter())
+            .map(|(scope, name)| (Arc::clone(name), scene.signal(*scope, name)))
+            .collect();
+        let mut lines: Vec<&str> = Vec::new();
+        for rule in check.rules.iter().filter(|rule| rule.when.reads_log) {
+            rule.when.lines(&scene, &mut lines);
+        }
+        if !lines.is_empty() {
+            evidence.push(("kernel_log".into(), Signal::from(lines)));
+        }
+        outcome.into_finding(entry, subject.clone(), evidence)
+    }
+}
+
+/// What a check comes to, before it is told of a subject.
+struct Outcome {
+    verdict: Verdict,
+    action: Action,
+    note: Arc<str>,
+    na: Option<NaReason>,
+    /// The rule that decided.
+    rule: Option<usize>,
+}
+
+impl Outcome {
+    fn na(note: Arc<str>) -> Self {
+        let na = Some(NaReason::NotApplicable);
+        Self { verdict: Verdict::Na, action: Action::None, note, na, rule: None }
+    }
+
+    fn unknown(note: Arc<str>) -> Self {
+        Self { verdict: Verdict::Unknown, action: Action::Investigate, note, na: None, rule: None }
+    }
+
+    fn into_finding(
+        self,
+        entry: &PolicyCheck,
+        subject: Subject,
+        evidence: Vec<(Arc<str>, Signal)>,
+    ) -> Finding {
+        let expected = match self.rule {
+            Some(rule) => entry.expected.get(rule).cloned().flatten(),
+            None if self.verdict == Verdict::Na => None,
+            None => entry.expected_of_all.clone(),
+        };
+        Finding {
+            check: Arc::clone(&entry.check),
+            subject,
+            verdict: self.verdict,
+            action: self.action,
+            note: self.note,
+            expected,
+            evidence,
+            na: self.na,
+            waived: None,
+            explained_by: None,
+        }
+    }
+}
+
+fn na_note(check: &Check, na: &Code) -> Arc<str> {
+    let nothing_declared = na.signals.is_empty() && !na.declared.is_empty();
+    if nothing_declared {
+        return format!("not declared: {}", na.declared.join(", ")).into();
+    }
+    // Why by the signals: their readings stand beside the note, as evidence.
+    let signals: Vec<&str> = na.signals.iter().map(|(_, name)| &**name).collect();
+    format!("it does not apply to this {}, by {}", check.scope, signals.join(", ")).into()
+}
+
+fn decide<'a>(entry: &'a PolicyCheck, scene: &Scene<'a>) -> Outcome {
+    let check = &entry.check;
+    let na = check.na_when.as_ref().map(|na| (na, na.holds(scene)));
+    if let Some((na, truth)) = na
+        && truth.holds()
+    {
+        return Outcome::na(na_note(check, na));
+    }
+    if let Some((_, name)) = check.requires.iter().find(|(scope, name)| scene.is_absent(*scope, name)) {
+        return Outcome::na(format!("there is no `{name}` here").into());
+    }
+    if check.tier > EVERY_AUDIT {
+        // Why not unknown: nothing went wrong, it was not asked for.
+        let unasked = check.requires.iter().find(|(scope, name)| !scene.was_read(*scope, name));
+        if let Some((_, name)) = unasked {
+            let note = format!("this audit did not read `{name}`").into();
+            return Outcome { na: Some(NaReason::NotYet), ..Outcome::na(note) };
+        }
+    }
+    for (scope, name) in &check.requires {
+        if let Some(why) = scene.why_unknown(*scope, name) {
+            return Outcome::unknown(unread(name, why).into());
+        }
+    }
+
+    let verdict_of = |rule: &RuleVerdict| match rule {
+        RuleVerdict::Fixed(verdict) => *verdict,
+        // A parameter that is no verdict is refused when a baseline is read.
+        RuleVerdict::Param(name) => {
+            let word = entry.params.get(name).and_then(Value::as_str);
+            word.and_then(Verdict::of_word).unwrap_or(Verdict::Unknown)
+        }
+    };
+    // The worst verdict of the rules that may hold, and the rule.
+    let mut open: Option<(Verdict, &Code)> = None;
+    let mut nothing_there = true;
+    let mut decided = None;
+    for (index, rule) in check.rules.iter().enumerate() {
+        let truth = rule.when.holds(scene);
+        nothing_there &= truth.is_neither();
+        if truth.holds() {
+            decided = Some((index, rule));
+            break;
+        }
+        let verdict = verdict_of(&rule.verdict);
+        if truth.may_hold() && open.is_none_or(|(worst, _)| verdict > worst) {
+            open = Some((verdict, &rule.when));
+        }
+    }
+    let (verdict, action, note) = match decided {
+        Some((_, rule)) => (verdict_of(&rule.verdict), rule.action, Arc::clone(&rule.note)),
+        None if nothing_there => {
+            let mut read = check.rules.iter().flat_map(|rule| &rule.when.signals);
+            let absent = read.find(|(scope, name)| scene.is_absent(*scope, name));
+            return Outcome::na(match absent {
+                Some((_, name)) => format!("there is no `{name}` here to compare with").into(),
+                None => "there is nothing here to compare with".into(),
+            });
+        }
+        None => (Verdict::Ok, Action::None, "".into()),
+    };
+    let open = match (open, na) {
+        (Some((worst, code)), _) if worst > verdict => Some(code),
+        (_, Some((na, truth))) if truth.may_hold() && verdict == Verdict::Ok => Some(na),
+        _ => None,
+    };
+    let rule = decided.map(|(index, _)| index);
+    match open {
+        Some(code) if verdict < Verdict::Unknown => {
+            let why = why_open(code, scene);
+            let note = if note.is_empty() { why } else { format!("{note}; {why}") };
+            Outcome { rule, action: action.max(Action::Investigate), ..Outcome::unknown(note.into()) }
+        }
+        _ => Outcome { verdict, action, note, na: None, rule },
+    }
+}
+
+/// Says why a signal could not be read.
+fn unread(name: &str, why: &str) -> String {
+    match why.char_indices().nth(MOST_REASON) {
+        Some((end, _)) => format!("`{name}`: {}…", why.get(..end).unwrap_or_default()),
+        None => format!("`{name}`: {why}"),
+    }
+}
+
+/// Says why a rule could not be decided.
+fn why_open<'a>(code: &'a Code, scene: &Scene<'a>) -> String {
+    if let Some((name, why)) = code.unknown_signal(scene) {
+        return unread(name, why);
+    }
+    if code.reads_log && !scene.log_is_whole() {
+        return "the kernel's log does not reach back to the boot".to_owned();
+    }
+    if code.reads_log {
+        return "which GPU the kernel's log tells of cannot be told".to_owned();
+    }
+    let unjudged = |check: &&Arc<str>| scene.others.verdict_of(check) == Some(Verdict::Unknown);
+    if let Some(check) = code.checks.iter().find(unjudged) {
+        return format!("`{check}` could not be judged");
+    }
+    let names: Vec<&str> = code.signals.iter().map(|(_, name)| &**name).collect();
+    format!("unexpected value of {}", names.join(", "))
+}
+
+#[cfg(test)]
+mod tests;

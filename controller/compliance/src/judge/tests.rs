@@ -1,0 +1,456 @@
+use serde_json::json;
+
+use super::*;
+use crate::catalogue::Catalogue;
+use crate::samples::{everything, node, policy, told, xid};
+
+fn of<'a>(findings: &'a [Finding], check: &str) -> Vec<&'a Finding> {
+    findings.iter().filter(|finding| *finding.check.id == *check).collect()
+}
+
+fn verdicts(signals: &Signals, check: &str) -> Vec<Verdict> {
+    let findings = judge(&everything(), signals);
+    of(&findings, check).iter().map(|finding| finding.verdict).collect()
+}
+
+fn with(change: impl FnOnce(&mut Signals)) -> Signals {
+    let mut signals = node();
+    change(&mut signals);
+    signals
+}
+
+fn gpu(signals: &mut Signals, name: &str, signal: impl Into<Signal>) {
+    signals.gpus[0].readings.insert(name.to_owned(), signal.into());
+}
+
+#[test]
+fn a_healthy_node_has_no_finding() {
+    let findings = judge(&everything(), &node());
+    assert_eq!(told(&findings), "");
+    assert!(findings.iter().filter(|finding| finding.verdict == Verdict::Ok).count() > 80);
+    for baseline in crate::baseline::built_in() {
+        let policy = policy(baseline.0).for_node("gpu001", &[]);
+        let mut signals = node();
+        if baseline.0 == "mig-shared" {
+            for gpu in &mut signals.gpus {
+                gpu.readings.extend(
+                    [("mig_current", 1), ("mig_pending", 1)].map(|(name, on)| (name.to_owned(), on.into())),
+                );
+            }
+        }
+        assert_eq!(told(&judge(&policy, &signals)), "", "{}", baseline.0);
+    }
+}
+
+#[test]
+fn nothing_read_makes_nothing_ok() {
+    let mut empty = Signals { gpus: node().gpus, disks: node().disks, ..Signals::default() };
+    for subject in empty.gpus.iter_mut().chain(&mut empty.disks) {
+        subject.readings.clear();
+    }
+    for signals in [Signals::default(), empty] {
+        let findings = judge(&everything(), &signals);
+        let ok: Vec<_> = findings.iter().filter(|finding| finding.verdict.is_judged()).collect();
+        assert!(ok.is_empty(), "{ok:?}");
+        assert!(findings.iter().filter(|finding| finding.verdict == Verdict::Unknown).count() > 60);
+    }
+}
+
+/// For each signal by itself: if it cannot be read, no check that names it may say more than it knows.
+#[test]
+fn each_reading_that_fails_is_seen_by_a_check() {
+    let policy = everything();
+    let healthy = judge(&policy, &node());
+    for (scope, name) in Catalogue::get().signals() {
+        let signals = with(|signals| {
+            let readings = match scope {
+                Scope::Node => &mut signals.node,
+                Scope::Gpu => &mut signals.gpus[0].readings,
+                Scope::Disk => &mut signals.disks[0].readings,
+            };
+            readings.insert(name.to_owned(), Signal::Unknown("no permission".to_owned()));
+        });
+        for (before, after) in healthy.iter().zip(&judge(&policy, &signals)) {
+            let required = after.check.requires.iter().any(|(_, required)| &**required == name);
+            let of_this =
+                scope == Scope::Node || after.subject.id() == signals.gpus[0].id || scope == Scope::Disk;
+            if required && of_this && before.verdict != Verdict::Na {
+                assert_eq!(after.verdict, Verdict::Unknown, "{} without {name}", after.check.id);
+                assert!(after.note.contains("no permission"), "{}: {}", after.check.id, after.note);
+            }
+            assert!(after.verdict != Verdict::Fail, "{} fails without {name}", after.check.id);
+        }
+    }
+}
+
+#[test]
+fn a_rule_that_may_hold_makes_ok_unknown() {
+    // The second rule needs the daemon's state only where it is declared.
+    let signals = with(|signals| {
+        signals.node.insert("persistenced".to_owned(), Signal::Unknown("no permission".to_owned()));
+    });
+    assert_eq!(verdicts(&signals, "cfg.persistence"), [Verdict::Ok, Verdict::Ok]);
+    let declared = policy("checks: [cfg.persistence]\ndeclared: {persistence: daemon}\n").for_node("x", &[]);
+    let findings = judge(&declared, &signals);
+    insta::assert_snapshot!(told(&findings), @r#"
+    cfg.persistence [GPU 0] unknown investigate: `persistenced`: no permission
+    cfg.persistence [GPU 1] unknown investigate: `persistenced`: no permission
+    "#);
+    // A rule before it that holds decides, whatever the daemon's state is.
+    let mut off = signals;
+    gpu(&mut off, "persistence", 0);
+    assert_eq!(judge(&declared, &off)[0].verdict, Verdict::Drift);
+}
+
+#[test]
+fn a_mild_rule_does_not_hide_a_worse_one_that_may_hold() {
+    // A double-bit error: contained, or the driver asks for a reset. Nobody knows.
+    let mut signals = with(|signals| {
+        signals.records.push(xid(48, "0000:50:00.0"));
+        gpu(signals, "recovery_action", Signal::Unknown("timeout".to_owned()));
+    });
+    let findings = judge(&everything(), &signals);
+    let finding = of(&findings, "err.xid_memory")[0];
+    assert_eq!((finding.verdict, finding.action), (Verdict::Unknown, Action::Investigate));
+    assert_eq!(&*finding.note, "a double-bit error was contained; `recovery_action`: timeout");
+    // What is certain and worse is told as it is.
+    signals.records.push(xid(95, "0000:50:00.0"));
+    assert_eq!(verdicts(&signals, "err.xid_memory"), [Verdict::Fail, Verdict::Ok]);
+}
+
+#[test]
+fn what_is_absent_does_not_apply() {
+    let signals = with(|signals| {
+        gpu(signals, "mem_temp_c", Signal::Absent);
+        gpu(signals, "mem_max_c", Signal::Unknown("x".to_owned()));
+        gpu(signals, "power_default_w", Signal::Absent);
+        gpu(signals, "fabric_state", 0);
+    });
+    let findings = judge(&everything(), &signals);
+    let told: Vec<String> =
+        ["thermal.memory", "power.limit", "nvl.fabric_state", "cfg.mig_mode", "mem.remap_failed"]
+            .iter()
+            .map(|check| {
+                let finding = of(&findings, check)[0];
+                format!("{check} {} {:?}: {}", finding.verdict, finding.na, finding.note)
+            })
+            .collect();
+    insta::assert_snapshot!(told.join("\n"), @r#"
+    thermal.memory na Some(NotApplicable): there is no `mem_temp_c` here
+    power.limit na Some(NotApplicable): it does not apply to this gpu, by power_default_w
+    nvl.fabric_state na Some(NotApplicable): it does not apply to this gpu, by fabric_state
+    cfg.mig_mode na Some(NotApplicable): not declared: mig
+    mem.remap_failed ok None:
+    "#);
+}
+
+#[test]
+fn a_gpu_that_only_the_log_knows_is_told_of() {
+    let signals = with(|signals| {
+        signals.gpus.remove(1);
+        signals.node.insert("nvml_count".to_owned(), 1.into());
+        signals.records.push(xid(79, "0000:51:00.0"));
+        signals.records.push(xid(13, "0000:77:00.0"));
+    });
+    let findings = judge(&everything(), &signals);
+    insta::assert_snapshot!(told(&findings), @r#"
+    inv.gpu_count [] fail reboot: a GPU is on the bus, and the driver does not list it
+    err.xid_reboot [GPU at 0000:51:00.0] fail reboot: an Xid that only a reboot settles was logged
+    "#);
+    let gone = of(&findings, "err.xid_reboot")[1];
+    assert_eq!(gone.subject.id(), "0000:51:00.0");
+    let (name, lines) = gone.evidence.last().unwrap();
+    assert_eq!(&**name, "kernel_log");
+    assert_eq!(*lines, Signal::Known(json!(["NVRM: Xid (PCI:0000:51:00.0): 79, pid='<unknown>'"])));
+}
+
+#[test]
+fn a_log_that_lost_its_beginning_proves_no_absence() {
+    let signals = with(|signals| {
+        signals.node.insert("log_from".to_owned(), "partial".into());
+        signals.records.push(xid(119, "0000:50:00.0"));
+    });
+    let findings = judge(&everything(), &signals);
+    assert_eq!(of(&findings, "err.xid_reset")[0].verdict, Verdict::Fail);
+    assert_eq!(of(&findings, "err.xid_reset")[1].verdict, Verdict::Unknown);
+    assert_eq!(&*of(&findings, "err.xid_reboot")[0].note, "the kernel's log does not reach back to the boot");
+}
+
+#[test]
+fn without_gpus_there_is_nothing_to_judge_or_nobody_knows() {
+    let mut signals = with(|signals| signals.gpus.clear());
+    let findings = judge(&everything(), &signals);
+    let finding = of(&findings, "mem.remap_failed")[0];
+    assert_eq!((finding.verdict, &*finding.note), (Verdict::Unknown, "no GPU could be read"));
+    assert_eq!(of(&findings, "cfg.mig_mode")[0].verdict, Verdict::Na);
+    signals.node.insert("pci_count".to_owned(), 0.into());
+    signals.node.insert("nvml_count".to_owned(), 0.into());
+    assert_eq!(verdicts(&signals, "mem.remap_failed"), [Verdict::Na]);
+    assert_eq!(verdicts(&signals, "sw.driver_loaded"), [Verdict::Na]);
+}
+
+#[test]
+fn a_check_of_checks_sees_their_verdicts() {
+    let signals = with(|signals| gpu(signals, "remap_failed", 1));
+    assert_eq!(verdicts(&signals, "mem.class"), [Verdict::Fail, Verdict::Ok]);
+    let signals = with(|signals| gpu(signals, "hist_none", 1));
+    assert_eq!(verdicts(&signals, "mem.class"), [Verdict::Warn, Verdict::Ok]);
+    let signals = with(|signals| gpu(signals, "sram_threshold", Signal::Unknown("no permission".to_owned())));
+    let findings = judge(&everything(), &signals);
+    assert_eq!(&*of(&findings, "mem.class")[0].note, "`mem.sram_threshold` could not be judged");
+}
+
+#[test]
+fn parameters_and_declared_values_are_what_is_expected() {
+    let text = "checks: [power.limit, disk.space, err.xid_other]\nparams:\n  disk.space: {warn: 0.5}\n  \
+                err.xid_other: {unknown_verdict: fail}\ndeclared: {power_w: 600}\n";
+    let policy = policy(text).for_node("gpu001", &[]);
+    let signals = with(|signals| {
+        signals.disks[0].readings.insert("disk_used_ratio".to_owned(), 0.6.into());
+        signals.records.push(xid(999, "0000:50:00.0"));
+    });
+    let findings = judge(&policy, &signals);
+    let limit = of(&findings, "power.limit")[0];
+    assert_eq!(
+        (limit.verdict, limit.expected.as_deref()),
+        (Verdict::Drift, Some("power_w 600; tolerance_w 1"))
+    );
+    let space = of(&findings, "disk.space")[0];
+    assert_eq!((space.verdict, space.expected.as_deref()), (Verdict::Warn, Some("warn 0.5")));
+    assert_eq!(of(&findings, "err.xid_other")[0].verdict, Verdict::Fail);
+}
+
+#[test]
+fn commands_name_the_gpu_unless_its_name_is_not_plain() {
+    let mut signals = with(|signals| gpu(signals, "remap_pending", 1));
+    let findings = judge(&everything(), &signals);
+    let command = of(&findings, "mem.remap_pending")[0].command();
+    assert_eq!(command.as_deref(), Some("nvidia-smi --gpu-reset -i GPU-0"));
+    signals.gpus[0].id = "GPU-0; rm -rf /".to_owned();
+    assert_eq!(of(&judge(&everything(), &signals), "mem.remap_pending")[0].command(), None);
+}
+
+/// A fault for each check and the verdict that it must give: on a healthy node nothing is found, which another test
+/// proves.
+#[test]
+fn planted_faults_are_found() {
+    let planted: &[(&str, &str, serde_json::Value, Verdict)] = &[
+        ("inv.gpu_count", "nvml_count", json!(1), Verdict::Fail),
+        ("inv.gpu_lost", "lost_code", json!(15), Verdict::Fail),
+        ("inv.gpu_lost", "lost_code", json!(17), Verdict::Unknown),
+        ("inv.excluded_gpu", "excluded_count", json!(1), Verdict::Warn),
+        ("inv.model_uniform", "name", json!("NVIDIA H100"), Verdict::Warn),
+        ("err.recovery_action", "recovery_action", json!(1), Verdict::Fail),
+        ("err.recovery_action", "recovery_action", json!(42), Verdict::Fail),
+        ("err.nvml_responsive", "worker_state", json!("hung"), Verdict::Unknown),
+        ("err.nvml_responsive", "nvml_init_code", json!(999), Verdict::Unknown),
+        ("err.log_complete", "log_from", json!("partial"), Verdict::Warn),
+        ("mem.ecc_mode", "ecc_current", json!(0), Verdict::Warn),
+        ("mem.ecc_pending", "ecc_pending", json!(0), Verdict::Drift),
+        ("mem.uncorrected_volatile", "ecc_unc_vol", json!(1), Verdict::Warn),
+        ("mem.corrected_rate", "ecc_cor_vol", json!(30_000_000), Verdict::Warn),
+        ("mem.remap_pending", "remap_pending", json!(true), Verdict::Drift),
+        ("mem.remap_failed", "remap_failed", json!(1), Verdict::Fail),
+        ("mem.remap_budget", "hist_low", json!(2), Verdict::Warn),
+        ("mem.retired_pages", "retired_sbe", json!(63), Verdict::Fail),
+        ("mem.sram_threshold", "sram_threshold", json!(1), Verdict::Fail),
+        ("mem.sram_uncorrected", "sram_unc_vol", json!(1), Verdict::Fail),
+        ("mem.repair_pending", "repair_tpc", json!(1), Verdict::Drift),
+        ("mem.unrepairable", "unrepairable", json!(1), Verdict::Fail),
+        ("pcie.width", "pcie_width", json!(8), Verdict::Fail),
+        ("nvl.links", "nvl_active", json!(17), Verdict::Fail),
+        ("nvl.speed", "nvl_speed_min", json!(1), Verdict::Warn),
+        ("nvl.fabric_state", "fabric_status", json!(999), Verdict::Fail),
+        ("nvl.fabric_state", "fabric_state", json!(2), Verdict::Fail),
+        ("nvl.fabric_health", "fabric_mask", json!(0x10), Verdict::Fail),
+        ("nvl.fabric_manager", "fm_state", json!("absent"), Verdict::Fail),
+        ("thermal.margin", "margin_c", json!(3), Verdict::Warn),
+        ("thermal.memory", "mem_temp_c", json!(95), Verdict::Fail),
+        ("thermal.hw_slowdown", "reasons", json!(0x48), Verdict::Warn),
+        ("power.limit", "power_limit_w", json!(500), Verdict::Warn),
+        ("power.enforced", "power_enforced_w", json!(600), Verdict::Warn),
+        ("power.brake", "reasons", json!(0x88), Verdict::Warn),
+        ("power.draw", "power_draw_w", json!(900), Verdict::Warn),
+        ("clock.locked", "reasons", json!(2), Verdict::Warn),
+        ("cfg.persistence", "persistence", json!(0), Verdict::Drift),
+        ("cfg.mig_pending", "mig_pending", json!(1), Verdict::Drift),
+        ("cfg.compute_mode", "compute_mode", json!(2), Verdict::Drift),
+        ("cfg.mps", "mps_state", json!("stale_pipe"), Verdict::Drift),
+        ("cfg.drain_state", "drain_state", json!(1), Verdict::Drift),
+        ("sw.driver_loaded", "nvml_init_code", json!(9), Verdict::Fail),
+        ("sw.module_match", "driver_version", json!("570.1"), Verdict::Fail),
+        ("sw.gsp", "gsp_version", json!("570.1"), Verdict::Fail),
+        ("sw.nouveau", "nouveau_loaded", json!(true), Verdict::Fail),
+        ("sw.device_nodes", "wrong_major", json!(1), Verdict::Fail),
+        ("proc.orphan_memory", "mem_used_mib", json!(4096), Verdict::Warn),
+        ("proc.pids", "zombies", json!(2000), Verdict::Warn),
+        ("os.systemd", "system_state", json!("degraded"), Verdict::Warn),
+        ("os.clock_sync", "clock_unsync", json!(true), Verdict::Warn),
+        ("os.taint", "taint", json!(16), Verdict::Fail),
+        ("os.reboot_pending", "reboot_required", json!(true), Verdict::Warn),
+        ("os.governor", "governor_bad", json!(64), Verdict::Drift),
+        ("os.numa_affinity", "gpu_numa_node", json!(-1), Verdict::Warn),
+        ("os.pressure", "psi_memory_full_avg300", json!(20.5), Verdict::Warn),
+        ("disk.space", "inode_used_ratio", json!(0.99), Verdict::Fail),
+        ("disk.readonly", "ro_unexpected", json!(1), Verdict::Fail),
+        ("disk.raid", "md_degraded", json!(1), Verdict::Warn),
+        ("disk.nfs", "nfs_hung_servers", json!(1), Verdict::Warn),
+        ("audit.cost", "audit_cpu_ms", json!(900), Verdict::Warn),
+    ];
+    for (check, name, value, wanted) in planted {
+        let signals = with(|signals| {
+            let (scope, _) = crate::vocabulary::lookup(name).unwrap();
+            let readings = match scope {
+                Scope::Node => &mut signals.node,
+                Scope::Gpu => &mut signals.gpus[0].readings,
+                Scope::Disk => &mut signals.disks[0].readings,
+            };
+            readings.insert((*name).to_owned(), Signal::Known(value.clone()));
+        });
+        assert_eq!(verdicts(&signals, check)[0], *wanted, "{check}: {name} {value}");
+    }
+}
+
+#[test]
+fn traps_are_no_findings() {
+    let harmless: &[(&str, serde_json::Value)] = &[
+        // Marks that NVIDIA's own driver sets.
+        ("taint", json!(4096 + 8192 + 1)),
+        // A mask whose fields say "false": 2 in each.
+        ("fabric_mask", json!(0b1000_1000)),
+        ("ecc_cor_vol", json!(1000)),
+        ("pcie_gen", json!(1)),
+        // The power cap at work.
+        ("reasons", json!(4)),
+        ("recovery_action", json!(null)),
+        ("mem_used_mib", json!(200)),
+    ];
+    for (name, value) in harmless {
+        let signals = with(|signals| {
+            let (scope, _) = crate::vocabulary::lookup(name).unwrap();
+            let readings =
+                if scope == Scope::Node { &mut signals.node } else { &mut signals.gpus[0].readings };
+            readings.insert((*name).to_owned(), value.clone().into());
+        });
+        assert_eq!(told(&judge(&everything(), &signals)), "", "{name} {value}");
+    }
+}
+
+#[test]
+fn what_this_audit_did_not_read_is_not_judged_yet() {
+    let mut signals = with(|signals| {
+        signals.gpus[0].readings.remove("inforom_code");
+    });
+    let findings = judge(&everything(), &signals);
+    let finding = of(&findings, "sw.inforom_valid")[0];
+    assert_eq!((finding.verdict, finding.na), (Verdict::Na, Some(NaReason::NotYet)));
+    assert_eq!(&*finding.note, "this audit did not read `inforom_code`");
+    gpu(&mut signals, "inforom_code", 14);
+    assert_eq!(verdicts(&signals, "sw.inforom_valid"), [Verdict::Fail, Verdict::Ok]);
+}
+
+/// Lines as the helper passes them on.
+#[test]
+fn lines_of_the_kernel_are_found() {
+    use gpufleet_protocol::signal::KernelRecord;
+    let line = |sort, text: &str| KernelRecord {
+        at_us: None,
+        sort,
+        code: None,
+        pci: None,
+        settled: false,
+        text: text.to_owned(),
+    };
+    let lines = [
+        (
+            "err.nvrm_assert",
+            RecordSort::Nvrm,
+            "NVRM: GPU 0000:3b:00.0: RmInitAdapter failed! (0x62:0x55:2477)",
+            Verdict::Fail,
+        ),
+        ("os.mce", RecordSort::Hardware, "EDAC MC0: 1 UE memory read error on CPU_SrcID#0", Verdict::Fail),
+        (
+            "os.mce",
+            RecordSort::Hardware,
+            "pcieport 0000:00:01.0: PCIe Bus Error: severity=Uncorrected (Non-Fatal)",
+            Verdict::Warn,
+        ),
+        (
+            "os.kernel_log",
+            RecordSort::Kernel,
+            "watchdog: BUG: soft lockup - CPU#3 stuck for 22s!",
+            Verdict::Fail,
+        ),
+        (
+            "os.kernel_log",
+            RecordSort::Kernel,
+            "rcu: INFO: rcu_sched detected stalls on CPUs/tasks:",
+            Verdict::Fail,
+        ),
+        ("os.kernel_log", RecordSort::Disk, "EXT4-fs (sda1): Remounting filesystem read-only", Verdict::Fail),
+        (
+            "os.oom",
+            RecordSort::Oom,
+            "oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),task=python",
+            Verdict::Warn,
+        ),
+        (
+            "os.oom",
+            RecordSort::Oom,
+            "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),task=python",
+            Verdict::Ok,
+        ),
+        ("disk.io_errors", RecordSort::Disk, "nvme nvme0: I/O 12 QID 3 timeout, aborting", Verdict::Warn),
+        (
+            "err.sxid",
+            RecordSort::Sxid,
+            "nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 12028, Non-fatal, Link 32",
+            Verdict::Ok,
+        ),
+        (
+            "err.sxid",
+            RecordSort::Sxid,
+            "nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 30",
+            Verdict::Fail,
+        ),
+    ];
+    for (check, sort, text, wanted) in lines {
+        let signals = with(|signals| signals.records.push(line(sort, text)));
+        assert_eq!(verdicts(&signals, check), [wanted], "{text}");
+    }
+}
+
+#[test]
+fn a_node_that_lists_too_much_is_not_believed() {
+    let mut signals = node();
+    let gpu = signals.gpus[0].clone();
+    signals.gpus = vec![gpu; 5_000];
+    for (index, gpu) in signals.gpus.iter_mut().enumerate() {
+        gpu.readings.insert("fabric_cluster".to_owned(), index.to_string().into());
+        gpu.readings.insert("pcie_width".to_owned(), Signal::Unknown("x".repeat(10_000)));
+    }
+    let findings = judge(&everything(), &signals);
+    let last = of(&findings, "nvl.fabric_clique").pop().unwrap();
+    assert_eq!((last.verdict, &*last.note), (Verdict::Unknown, "the node lists 5000, and 256 were judged"));
+    assert_eq!(of(&findings, "nvl.fabric_clique")[0].verdict, Verdict::Fail);
+    assert!(of(&findings, "pcie.width")[0].note.chars().count() < 300);
+}
+
+/// Prints what judging a node costs; see docs/benchmarks.md for how figures are taken.
+#[test]
+#[ignore = "a measurement"]
+fn time_of_a_node() {
+    let policy = everything();
+    let mut signals = node();
+    let gpu = signals.gpus[0].clone();
+    signals.gpus = vec![gpu; 8];
+    let rounds = 200;
+    let begin = std::time::Instant::now();
+    let mut findings = 0;
+    for _ in 0..rounds {
+        let mut judged = judge(&policy, &signals);
+        crate::fold(&policy, &mut judged);
+        findings = judged.len();
+    }
+    println!("{findings} findings in {:?}", begin.elapsed() / rounds);
+}

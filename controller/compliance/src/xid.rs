@@ -1,0 +1,119 @@
+//! Error codes of the driver (Xid) by what they ask of a node, as rules name them.
+//!
+//! The kinds are those of the checks of group `err`. Source: NVIDIA's Xid catalogue
+//! (docs.nvidia.com/deploy/xid-errors). The helper's table (`Asks`) decides the same for the health gate; once it is
+//! part of the protocol, [`Kind::of`] should take `Reset`, `Reboot` and `Driver` from there, and keep only what that
+//! table does not tell apart: memory, application, hardware, software.
+
+/// What a code is a sign of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A GPU that only a reset brings back.
+    Reset,
+    /// A GPU that only a new boot brings back.
+    Reboot,
+    /// A memory error, to be read with remapping and the recovery action.
+    Memory,
+    /// A program's own error, or what follows from one.
+    App,
+    /// NVLink of Blackwell: the sub-code decides, and so does the recovery action.
+    Nvlink,
+    /// A part of the machine, such as a power connector.
+    Hardware,
+    /// The driver or what runs beside it.
+    Software,
+    /// What tells something without asking for anything.
+    Information,
+    /// A code that NVIDIA's catalogue leaves to people, or that is not in it.
+    Investigate,
+}
+
+/// The kinds by the names that rules give them.
+pub(crate) const KINDS: [(&str, Kind); 9] = [
+    ("reset", Kind::Reset),
+    ("reboot", Kind::Reboot),
+    ("memory", Kind::Memory),
+    ("app", Kind::App),
+    ("nvlink", Kind::Nvlink),
+    ("hardware", Kind::Hardware),
+    ("software", Kind::Software),
+    ("information", Kind::Information),
+    ("investigate", Kind::Investigate),
+];
+
+impl Kind {
+    /// Returns the kind of a code.
+    pub const fn of(code: u32) -> Self {
+        match code {
+            46 | 62 | 74 | 109 | 110 | 119 | 120 | 136 | 140 | 143 | 155 | 156 | 158 => Self::Reset,
+            79 | 151 => Self::Reboot,
+            48 | 63 | 64 | 94 | 95 => Self::Memory,
+            144..=150 => Self::Nvlink,
+            54 | 142 => Self::Hardware,
+            78 => Self::Software,
+            // RESTART_APP of the catalogue, and 43 and 45, which follow from another error or a killed program.
+            8
+            | 11
+            | 13
+            | 25
+            | 31
+            | 32
+            | 39..=41
+            | 43
+            | 45
+            | 60
+            | 68..=72
+            | 75..=77
+            | 80
+            | 82..=86
+            | 88
+            | 89
+            | 96..=105
+            | 126..=135
+            | 139 => Self::App,
+            // IGNORE of the catalogue. 154 is the recovery action, which is read by itself; 171 and 172 only tell
+            // where a 48 was; 160 is memory marked for repair, which has its own check; 162 to 165 concern circuits
+            // for power smoothing.
+            14
+            | 37
+            | 38
+            | 44
+            | 66
+            | 67
+            | 92
+            | 93
+            | 106..=108
+            | 121
+            | 137
+            | 141
+            | 152..=154
+            | 157
+            | 160..=165
+            | 171
+            | 172 => Self::Information,
+            _ => Self::Investigate,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_kind_has_codes_and_a_name() {
+        for (name, kind) in KINDS {
+            assert!((0..400).any(|code| Kind::of(code) == kind), "{name}");
+        }
+    }
+
+    #[test]
+    fn codes_of_programs_never_count_against_the_node() {
+        for code in [13, 31, 43, 45, 68, 69, 80] {
+            assert_eq!(Kind::of(code), Kind::App, "{code}");
+        }
+        for code in [79, 119, 999] {
+            assert!(!matches!(Kind::of(code), Kind::App | Kind::Information), "{code}");
+        }
+    }
+}

@@ -1,0 +1,290 @@
+//! Signals of the node as a whole, and of its file systems.
+
+use super::{Scope, SignalInfo};
+use crate::Unit;
+
+pub static SIGNALS: &[SignalInfo] = &[
+    node(
+        "boot_id_start",
+        None,
+        "Boot that the node was in before the first reading, by `/proc/sys/kernel/random/boot_id`.",
+    ),
+    node(
+        "boot_id_end",
+        None,
+        "Boot that the node was in after the last reading; another one than before makes all readings doubtful.",
+    ),
+    node(
+        "driver_load_start",
+        None,
+        "Mark of the load of the NVIDIA driver before the first reading: the inode of `/sys/module/nvidia`.",
+    ),
+    node("driver_load_end", None, "Mark of the load of the NVIDIA driver after the last reading."),
+    node("uptime_s", Some(Unit::Seconds), "Time since the boot, by `/proc/uptime`."),
+    node(
+        "kernel",
+        None,
+        "Release of the running kernel, as `uname -r` prints it, by `/proc/sys/kernel/osrelease`.",
+    ),
+    node("cmdline", None, "Command line that the kernel was booted with, by `/proc/cmdline`."),
+    node(
+        "taint",
+        None,
+        "Why the kernel's makers would not trust it, as a sum of bits, by `/proc/sys/kernel/tainted`.",
+    ),
+    node(
+        "secure_boot",
+        None,
+        "Whether the firmware checks signatures (0 or 1), by its variable `SecureBoot`; absent without UEFI.",
+    ),
+    node(
+        "clock_unsync",
+        None,
+        "Whether nothing keeps the clock right, by the flag `STA_UNSYNC` of adjtimex(2).",
+    ),
+    node(
+        "reboot_required",
+        None,
+        "Whether an installed package asks for a reboot, by `/run/reboot-required`, which only Debian and its \
+         relatives have.",
+    ),
+    node("cpus_online", None, "Number of CPUs that are online, by `/sys/devices/system/cpu/online`."),
+    node("memory_gib", None, "Size of the memory in GiB, by `MemTotal` of `/proc/meminfo`."),
+    node(
+        "edac_ue",
+        None,
+        "Uncorrected errors of the memory since the driver of its controllers was loaded, by `ue_count` of EDAC; \
+         absent without such a driver.",
+    ),
+    node(
+        "edac_ce",
+        None,
+        "Corrected errors of the memory since the driver of its controllers was loaded, by `ce_count` of EDAC; \
+         absent without such a driver.",
+    ),
+    node("pstore_files", None, "Number of records that an earlier crash left, by `/sys/fs/pstore`."),
+    node(
+        "log_from",
+        None,
+        "What of the kernel's log since the boot could be read: `complete`, `partial` or `none`, by the first \
+         record of `/dev/kmsg`, else the journal.",
+    ),
+    node(
+        "records_dropped",
+        None,
+        "Number of records of the kernel's log that count and were left out for want of room.",
+    ),
+    node(
+        "nfs_hung_servers",
+        None,
+        "Number of NFS servers whose last word in the kernel's log is that they do not respond.",
+    ),
+    node(
+        "system_state",
+        None,
+        "State of the system as systemd sees it, such as `running` or `degraded`, by `systemctl is-system-running`; \
+         absent without systemd.",
+    ),
+    node(
+        "failed_units",
+        None,
+        "Names of units that have failed, at most 64, by `systemctl list-units --failed`; absent without systemd.",
+    ),
+    node(
+        "shutdown_scheduled",
+        None,
+        "Whether the system is about to go down, by `/run/systemd/shutdown/scheduled` and `/run/nologin`.",
+    ),
+    node(
+        "docker_state",
+        None,
+        "Whether Docker runs: `running`, `failed` or `absent`, by its unit and its process.",
+    ),
+    node(
+        "containerd_state",
+        None,
+        "Whether containerd runs: `running`, `failed` or `absent`, by its unit and its process.",
+    ),
+    node(
+        "crio_state",
+        None,
+        "Whether CRI-O runs: `running`, `failed` or `absent`, by its unit and its process.",
+    ),
+    node(
+        "runtime_state",
+        None,
+        "Whether any container runtime runs: `running`, `failed` or `absent`, by the states of Docker, containerd \
+         and CRI-O.",
+    ),
+    node(
+        "pci_count",
+        None,
+        "Number of NVIDIA GPUs of this machine on the PCI bus, by vendor and class in `/sys/bus/pci/devices`; \
+         without those that vfio-pci has for a virtual machine.",
+    ),
+    node(
+        "switches_present",
+        None,
+        "Whether the node has NVSwitches, by the PCI bus, `/dev/nvidia-nvswitch*` and \
+         `/proc/driver/nvidia-nvswitch/devices`.",
+    ),
+    node(
+        "module_version",
+        None,
+        "Version of the loaded NVIDIA kernel module, by `/sys/module/nvidia/version`; absent if it is not loaded.",
+    ),
+    node(
+        "module_kind",
+        None,
+        "Whether the loaded NVIDIA kernel module is `open` or `proprietary`, by `/proc/driver/nvidia/version`.",
+    ),
+    node(
+        "installed_driver",
+        None,
+        "Version of the NVIDIA kernel module that the running kernel would load now, by `modinfo`.",
+    ),
+    node("nouveau_loaded", None, "Whether the module nouveau is loaded, by `/sys/module/nouveau`."),
+    node(
+        "peermem_loaded",
+        None,
+        "Whether the module nvidia_peermem is loaded, by `/sys/module/nvidia_peermem`.",
+    ),
+    node(
+        "dmabuf_capable",
+        None,
+        "Whether network cards reach memory of GPUs without nvidia_peermem: with the open module and a kernel since \
+         5.12.",
+    ),
+    node(
+        "drm_modeset",
+        None,
+        "Whether nvidia_drm sets modes of displays, by its parameter `modeset`, which only root may read.",
+    ),
+    node(
+        "missing_device_nodes",
+        None,
+        "Number of device files of the NVIDIA driver that `/dev` lacks: the control file, one for each GPU, and \
+         that of unified memory if its module is loaded.",
+    ),
+    node(
+        "wrong_major",
+        None,
+        "Number of device files of the NVIDIA driver whose number differs from that in `/proc/devices`.",
+    ),
+    node(
+        "persistenced",
+        None,
+        "Whether the persistence daemon runs: `running`, `failed` or `absent`, by its unit and its process.",
+    ),
+    node(
+        "persistenced_enabled",
+        None,
+        "Whether a boot starts the persistence daemon: its unit is enabled, and its program is there; absent \
+         without systemd.",
+    ),
+    node(
+        "fm_state",
+        None,
+        "Whether the fabric manager runs: `running`, `failed` or `absent`, by its unit and its process.",
+    ),
+    node(
+        "fm_version",
+        None,
+        "Version of the fabric manager, by `nv-fabricmanager --version`; absent on a node without NVSwitches.",
+    ),
+    node(
+        "imex_state",
+        None,
+        "State of the IMEX daemon, such as `READY`, by `nvidia-imex-ctl -q`; `stopped` or `failed` if its unit does \
+         not run, and absent without one.",
+    ),
+    node(
+        "mps_state",
+        None,
+        "Whether the MPS control daemon runs: `running`, `absent`, or `stale_pipe` if a dead one left its pipe, by \
+         its process and `/tmp/nvidia-mps`.",
+    ),
+    node(
+        "dcgm_state",
+        None,
+        "Whether the host engine of DCGM runs: `running`, `failed` or `absent`, by its unit and its process.",
+    ),
+    node("zombies", None, "Number of dead processes that nobody waited for (state Z), by `/proc/*/stat`."),
+    node(
+        "gpu_dstate_count",
+        None,
+        "Number of processes in a state that no signal ends (D) that are the driver's or have a device file of it \
+         open, by `/proc/*/stat` and `/proc/*/fd`.",
+    ),
+    node(
+        "gpu_zombie_count",
+        None,
+        "Number of dead processes (Z) of which a thread still has a device file of the driver open, by \
+         `/proc/*/task/*/fd`.",
+    ),
+    node(
+        "pid_ratio",
+        None,
+        "Threads of the node by the largest number that it may have (0 to 1), by `/proc/loadavg` and \
+         `/proc/sys/kernel/pid_max`.",
+    ),
+    node(
+        "file_ratio",
+        None,
+        "Open files of the node by the largest number that it may have (0 to 1), by `/proc/sys/fs/file-nr`.",
+    ),
+    node(
+        "governor_bad",
+        None,
+        "Number of CPUs whose governor is neither `performance` nor `powersave` with that preference, by \
+         `/sys/devices/system/cpu/cpufreq`; absent without it.",
+    ),
+    node("thp", None, "Setting of transparent huge pages, by `/sys/kernel/mm/transparent_hugepage/enabled`."),
+    node(
+        "hugepages_total",
+        None,
+        "Reserved huge pages by size, such as `2048kB=512`, by `/sys/kernel/mm/hugepages`.",
+    ),
+    node("numa_nodes", None, "Number of NUMA nodes that are online, by `/sys/devices/system/node/online`."),
+    node(
+        "numa_balancing",
+        None,
+        "Whether the kernel moves memory between NUMA nodes (0, or a sum of bits), by \
+         `/proc/sys/kernel/numa_balancing`.",
+    ),
+    node("swap_kib", None, "Size of all swap in KiB, by `/proc/swaps`."),
+    node("swappiness", None, "How readily the kernel swaps (0 to 200), by `/proc/sys/vm/swappiness`."),
+    node(
+        "psi_memory_full_avg300",
+        Some(Unit::Percent),
+        "Share of the last five minutes in which no process went on for want of memory, by `/proc/pressure/memory`.",
+    ),
+    node(
+        "ro_unexpected",
+        None,
+        "Number of file systems on disks that are read-only although their mount or fstab says otherwise, by \
+         `/proc/self/mountinfo`.",
+    ),
+    node(
+        "md_degraded",
+        None,
+        "Number of md arrays that lack a disk, by `/sys/block/md*/md/degraded`; absent without such arrays.",
+    ),
+    node("nvme_count", None, "Number of NVMe controllers, by `/sys/class/nvme`."),
+    disk("disk_used_ratio", None, "Used part of a file system as root sees it (0 to 1), by statvfs(3)."),
+    disk(
+        "inode_used_ratio",
+        None,
+        "Used part of a file system's inodes (0 to 1), by statvfs(3); absent if their number has no limit.",
+    ),
+    disk("disk_free_gib", None, "Free room of a file system as root sees it, in GiB, by statvfs(3)."),
+    disk("disk_size_gib", None, "Size of a file system in GiB, by statvfs(3)."),
+];
+
+const fn node(name: &'static str, unit: Option<Unit>, source: &'static str) -> SignalInfo {
+    SignalInfo { name, scope: Scope::Node, unit, source }
+}
+
+const fn disk(name: &'static str, unit: Option<Unit>, source: &'static str) -> SignalInfo {
+    SignalInfo { name, scope: Scope::Disk, unit, source }
+}

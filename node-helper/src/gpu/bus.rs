@@ -1,0 +1,111 @@
+//! GPUs and NVSwitches of NVIDIA on the PCI bus, whether a driver has them or not.
+
+use std::{fs, io, path::Path};
+
+use crate::os::roots::Roots;
+
+/// PCI classes of GPUs: VGA and 3D controllers.
+const GPUS: [&str; 2] = ["0x0300", "0x0302"];
+/// PCI class of NVSwitches: other bridges.
+const SWITCHES: [&str; 1] = ["0x0680"];
+/// Driver of devices that a virtual machine has.
+const PASSED: &str = "vfio-pci";
+
+/// What is on the bus.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Bus {
+    /// GPUs of this machine, without those that a virtual machine has.
+    pub gpus: u32,
+    pub switches: u32,
+}
+
+/// Counts the devices of the bus.
+///
+/// # Errors
+/// If they cannot be listed. A machine without a PCI bus has none.
+pub fn read(roots: &Roots) -> io::Result<Bus> {
+    let mut bus = Bus::default();
+    let devices = match fs::read_dir(roots.path("/sys/bus/pci/devices")) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound && roots.path("/sys/bus").is_dir() => {
+            return Ok(bus);
+        }
+        devices => devices?,
+    };
+    for device in devices {
+        let folder = device?.path();
+        let read = |name: &str| fs::read_to_string(folder.join(name)).unwrap_or_default();
+        if read("vendor").trim() != "0x10de" {
+            continue;
+        }
+        let class = read("class");
+        let is = |classes: &[&str]| classes.iter().any(|wanted| class.starts_with(wanted));
+        if is(&GPUS) && !is_passed(&folder) {
+            bus.gpus += 1;
+        } else if is(&SWITCHES) {
+            bus.switches += 1;
+        }
+    }
+    Ok(bus)
+}
+
+fn is_passed(folder: &Path) -> bool {
+    fs::read_link(folder.join("driver")).is_ok_and(|driver| driver.file_name() == Some(PASSED.as_ref()))
+}
+
+/// Returns the number of device files of NVSwitches: those of the fourth generation are not on the node's bus.
+///
+/// # Errors
+/// If `/dev` cannot be listed.
+pub fn switch_files(roots: &Roots) -> io::Result<u32> {
+    let mut files = 0;
+    for entry in fs::read_dir(roots.path("/dev"))? {
+        let name = entry?.file_name();
+        let number = name.to_str().and_then(|name| name.strip_prefix("nvidia-nvswitch"));
+        files += u32::from(
+            number.is_some_and(|rest| !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_digit())),
+        );
+    }
+    Ok(files)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_display_controllers_of_this_machine_count_as_gpus() {
+        let root = tempfile::tempdir().unwrap();
+        let roots = Roots::below(root.path());
+        assert!(read(&roots).is_err(), "without /sys nothing is known");
+        fs::create_dir_all(root.path().join("sys/bus")).unwrap();
+        assert_eq!(read(&roots).unwrap(), Bus::default());
+        for (slot, vendor, class) in [
+            ("0000:1b:00.0", "0x10de", "0x030200"),
+            ("0000:1b:00.1", "0x10de", "0x040300"),
+            ("0000:02:00.0", "0x10de", "0x030000"),
+            ("0000:03:00.0", "0x8086", "0x030000"),
+            ("0000:04:00.0", "0x10de", "0x030200"),
+            ("0000:05:00.0", "0x10de", "0x068000"),
+        ] {
+            let folder = root.path().join("sys/bus/pci/devices").join(slot);
+            fs::create_dir_all(&folder).unwrap();
+            fs::write(folder.join("vendor"), vendor).unwrap();
+            fs::write(folder.join("class"), class).unwrap();
+        }
+        let passed = root.path().join("sys/bus/pci/devices/0000:04:00.0/driver");
+        std::os::unix::fs::symlink("../../../../bus/pci/drivers/vfio-pci", passed).unwrap();
+        assert_eq!(read(&roots).unwrap(), Bus { gpus: 2, switches: 1 });
+    }
+
+    #[test]
+    fn switches_are_found_by_their_files() {
+        let root = tempfile::tempdir().unwrap();
+        let roots = Roots::below(root.path());
+        assert!(switch_files(&roots).is_err());
+        fs::create_dir_all(root.path().join("dev")).unwrap();
+        for name in ["nvidia-nvswitchctl", "nvidia-nvswitch0", "nvidia-nvswitch1", "nvidia0"] {
+            fs::write(root.path().join("dev").join(name), "").unwrap();
+        }
+        assert_eq!(switch_files(&roots).unwrap(), 2);
+    }
+}

@@ -1,0 +1,221 @@
+//! Signals: what the node says about itself, for the checks of an audit.
+//!
+//! Each file reads one subject; the registry in the protocol names every signal. Nothing here judges, and nothing here
+//! changes the node. Invariants: what cannot be read is unknown and never absent; the size and the time of every
+//! reading are bounded.
+
+mod disk;
+mod driver;
+pub mod gpu;
+pub mod kernel_log;
+mod process;
+mod system;
+#[cfg(test)]
+mod tests;
+mod tuning;
+
+use std::{
+    fs, io,
+    io::Read as _,
+    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
+    str::FromStr,
+};
+
+use gpufleet_protocol::{
+    OpOutcome, OpStatus,
+    signal::{Readings, Signal, Signals},
+};
+use serde_json::{Value, json};
+
+use self::{gpu::GpuSignals, kernel_log::Resets};
+use crate::{deadline::Deadline, os::roots::Roots, tasks::reboot};
+
+/// Largest file that is read, in bytes; the largest of the kernel's own has about 300 bytes for each mount or CPU.
+const MOST_BYTES: u64 = 1024 * 1024;
+/// Largest number of names of a folder.
+const MOST_NAMES: usize = 65_536;
+
+/// A value, `None` if the node lacks it, or why it cannot be read.
+type Found<T> = Result<Option<T>, String>;
+/// A reading and its name in the registry.
+type Named = (&'static str, Signal);
+
+/// What is read, and within which time.
+pub struct Reader<'a> {
+    pub roots: &'a Roots,
+    pub deadline: &'a Deadline,
+}
+
+/// Reads everything. Never fails: what cannot be read is unknown.
+///
+/// `resets` is when gpufleet reset GPUs in this boot; `gpus` reads what NVML tells.
+pub fn read(reader: &Reader<'_>, resets: &Resets, gpus: impl FnOnce() -> GpuSignals) -> Signals {
+    let begun = cpu_time();
+    let roots = reader.roots;
+    let (boot, driver) = (reboot::boot_id(roots), load_of_driver(roots));
+    let processes = process::scan(reader);
+    let units = system::units(reader);
+    let log = kernel_log::read(roots, reader.deadline);
+    let mut named: Vec<Named> = Vec::new();
+    named.extend(driver::read(reader, &units, &processes));
+    named.extend(system::read(reader, &units, &processes));
+    named.extend(tuning::read(reader));
+    named.extend(process::read(reader, &processes));
+    named.extend(disk::read(reader));
+    let (records, dropped) = log.records(resets);
+    let log_from = match &log.gap {
+        None => "complete",
+        Some(gap) if gap.whole => "none",
+        Some(_) => "partial",
+    };
+    named.extend([
+        ("log_from", log_from.into()),
+        ("records_dropped", dropped.into()),
+        ("nfs_hung_servers", signal(log.hung_servers().map(Some))),
+    ]);
+    let gpu = gpus();
+    let (boot_end, driver_end) = (reboot::boot_id(roots), load_of_driver(roots));
+    named.extend([
+        ("boot_id_start", signal(boot.clone().ok_or_else(no_boot_id).map(Some))),
+        ("boot_id_end", signal(boot_end.clone().ok_or_else(no_boot_id).map(Some))),
+        ("driver_load_start", signal(driver)),
+        ("driver_load_end", signal(driver_end)),
+    ]);
+    let uptime_s = uptime(reader);
+    named.push(("uptime_s", signal(uptime_s.clone())));
+    let mut node: Readings = named.into_iter().map(|(name, signal)| (name.to_owned(), signal)).collect();
+    node.extend(gpu.node);
+    Signals {
+        boot_id: boot.filter(|boot| Some(boot) == boot_end.as_ref()),
+        uptime_s: uptime_s.ok().flatten().unwrap_or_default(),
+        node,
+        gpus: gpu.gpus,
+        disks: disk::disks(reader),
+        records,
+        cpu_ms: cpu_time().saturating_sub(begun),
+    }
+}
+
+/// Returns the outcome of `health_info`.
+pub fn outcome(signals: &Signals) -> OpOutcome {
+    let mut outcome = OpOutcome::new(OpStatus::Ok);
+    outcome.data.insert("signals".to_owned(), json!(signals));
+    outcome
+}
+
+fn no_boot_id() -> String {
+    "the kernel does not tell its boot id".to_owned()
+}
+
+/// Returns a mark that differs for every load of the driver: the kernel numbers the folders of sysfs upwards.
+fn load_of_driver(roots: &Roots) -> Found<String> {
+    match fs::metadata(roots.path("/sys/module/nvidia")) {
+        Ok(folder) => Ok(Some(folder.ino().to_string())),
+        Err(error) if is_missing(&error) => Ok(None),
+        Err(error) => Err(format!("/sys/module/nvidia: {error}")),
+    }
+}
+
+fn uptime(reader: &Reader<'_>) -> Found<u64> {
+    reader.parsed("/proc/uptime", |text| text.split(['.', ' ']).next()?.parse().ok())
+}
+
+/// Returns the CPU time of this process and of the children that it waited for, in milliseconds.
+#[expect(unsafe_code, reason = "getrusage writes to a structure that it is given")]
+fn cpu_time() -> u64 {
+    let of = |who: i32| {
+        // SAFETY: all-zero bytes are a valid `rusage`, which consists of integers.
+        let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+        // SAFETY: `usage` is valid for writes during the call, and `who` is a constant of the call.
+        let done = unsafe { libc::getrusage(who, &raw mut usage) };
+        let micros = |time: libc::timeval| time.tv_sec * 1_000_000 + time.tv_usec;
+        if done == 0 { micros(usage.ru_utime) + micros(usage.ru_stime) } else { 0 }
+    };
+    u64::try_from((of(libc::RUSAGE_SELF) + of(libc::RUSAGE_CHILDREN)) / 1000).unwrap_or_default()
+}
+
+fn signal<T: Into<Value>>(found: Found<T>) -> Signal {
+    match found {
+        Ok(Some(value)) => value.into().into(),
+        Ok(None) => Signal::Absent,
+        Err(why) => Signal::Unknown(why),
+    }
+}
+
+/// Rounds to four decimals.
+fn rounded(number: f64) -> f64 {
+    (number * 10_000.0).round() / 10_000.0
+}
+
+fn is_missing(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
+impl Reader<'_> {
+    /// Reads a file of the kernel or of root.
+    fn text(&self, path: &str) -> Found<String> {
+        let told = |error: io::Error| match error {
+            error if is_missing(&error) => Ok(None),
+            error => Err(format!("{path}: {error}")),
+        };
+        // Without waiting for the other end of a pipe.
+        let flags = libc::O_NONBLOCK | libc::O_CLOEXEC | libc::O_NOCTTY;
+        let file = match fs::File::options().read(true).custom_flags(flags).open(self.roots.path(path)) {
+            Ok(file) => file,
+            Err(error) => return told(error),
+        };
+        let mut bytes = Vec::new();
+        match file.take(MOST_BYTES + 1).read_to_end(&mut bytes) {
+            Ok(count) if count as u64 > MOST_BYTES => {
+                Err(format!("{path}: it has more than {} KiB", MOST_BYTES / 1024))
+            }
+            Ok(_) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
+            Err(error) => told(error),
+        }
+    }
+
+    fn parsed<T>(&self, path: &str, parse: impl FnOnce(&str) -> Option<T>) -> Found<T> {
+        let Some(text) = self.text(path)? else { return Ok(None) };
+        let parsed = parse(text.trim());
+        parsed.map(Some).ok_or_else(|| format!("{path}: its content is not what the kernel writes"))
+    }
+
+    fn number<T: FromStr>(&self, path: &str) -> Found<T> {
+        self.parsed(path, |text| text.parse().ok())
+    }
+
+    /// Returns a text of one line of at most 4 KiB.
+    fn line(&self, path: &str) -> Found<String> {
+        self.parsed(path, |text| {
+            (text.len() <= 4096 && !text.contains(char::is_control) && !text.is_empty())
+                .then(|| text.to_owned())
+        })
+    }
+
+    /// Whether there is anything at a path.
+    fn exists(&self, path: &str) -> Result<bool, String> {
+        match fs::symlink_metadata(self.roots.path(path)) {
+            Ok(_) => Ok(true),
+            Err(error) if is_missing(&error) => Ok(false),
+            Err(error) => Err(format!("{path}: {error}")),
+        }
+    }
+
+    /// Returns the names in a folder of the kernel.
+    fn names(&self, folder: &str) -> Found<Vec<String>> {
+        let entries = match fs::read_dir(self.roots.path(folder)) {
+            Ok(entries) => entries,
+            Err(error) if is_missing(&error) => return Ok(None),
+            Err(error) => return Err(format!("{folder}: {error}")),
+        };
+        let mut names = Vec::new();
+        for entry in entries {
+            let entry = entry.map_err(|error| format!("{folder}: {error}"))?;
+            names.push(entry.file_name().to_string_lossy().into_owned());
+            if names.len() > MOST_NAMES {
+                return Err(format!("{folder}: it has more than {MOST_NAMES} entries"));
+            }
+        }
+        Ok(Some(names))
+    }
+}
