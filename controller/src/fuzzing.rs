@@ -6,7 +6,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use gpufleet_language::yaml;
+use gpufleet_compliance::{Waivers, baseline, fold, judge, rule};
+use gpufleet_language::{diagnostic::SourceFile, yaml};
+use gpufleet_protocol::signal::Signals;
 use serde_json::Map;
 
 use crate::inventory::{Inventory, LoadOptions};
@@ -30,6 +32,8 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("scontrol", scontrol),
     ("kubernetes", kubernetes),
     ("command", command),
+    ("baseline", baseline_file),
+    ("signals", signals),
 ];
 
 fn text(bytes: &[u8]) -> String {
@@ -149,6 +153,27 @@ fn command(bytes: &[u8]) {
     let text = text(bytes);
     let _ = migration::advise(&text);
     let _ = migration::needs_shell(&text);
+}
+
+/// A file of a baseline, and the same text as waivers and as a rule.
+fn baseline_file(bytes: &[u8]) {
+    let text = text(bytes);
+    let source = SourceFile::new("site.yaml", text.as_str());
+    let _ = rule::parse(&text);
+    let choice = [baseline::Choice::File(Arc::clone(&source))];
+    let Ok(loaded) = baseline::load(&choice, &|_| baseline::GroupHint::Known) else { return };
+    let _ = Waivers::read(&source, &loaded.policy);
+    let _ = judge(&loaded.policy.for_node("gpu001", &[]), &Signals::default());
+}
+
+/// What a node says of itself.
+fn signals(bytes: &[u8]) {
+    let Ok(signals) = serde_json::from_slice::<Signals>(bytes) else { return };
+    let core = [baseline::Choice::BuiltIn("core".to_owned())];
+    let Ok(loaded) = baseline::load(&core, &|_| baseline::GroupHint::Known) else { return };
+    let policy = loaded.policy.for_node("gpu001", &[]);
+    let mut findings = judge(&policy, &signals);
+    let _ = fold(&policy, &mut findings);
 }
 
 #[cfg(test)]

@@ -327,7 +327,10 @@ impl Configuration {
                 self.flag(&mut args.diff, "diff");
             }
             Command::Audit(args) => {
-                self.playbooks(&mut args.source);
+                self.choice_of_tasks(&mut args.choice);
+                self.inventory(&mut args.inventory);
+                self.escalation(&mut args.escalation);
+                self.roles(&mut args.roles_path);
                 self.connection(&mut args.connection);
                 self.documents(&mut args.documents);
             }

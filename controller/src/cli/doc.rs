@@ -3,7 +3,7 @@
 use std::{fs, path::PathBuf};
 
 use clap::{Args, CommandFactory, ValueEnum, builder::PossibleValue};
-use gpufleet::{diagnostic, playbook, reference};
+use gpufleet::{diagnostic, playbook, reference, visible::command_line};
 use gpufleet_protocol::tasks;
 
 use super::{
@@ -15,11 +15,16 @@ use super::{
 
 /// The page about drainers, beside those of kinds.
 const DRAIN: &str = "drain";
+/// The page that lists the checks; each has one of its own under its id.
+const CHECKS: &str = "checks";
 
 /// Every page of `gpufleet doc`, with its summary.
 fn pages() -> impl Iterator<Item = (&'static str, &'static str)> {
     let kinds = tasks::KINDS.iter().map(|kind| (kind.name, kind.summary));
-    kinds.chain([(DRAIN, "How nodes are taken out of service and given back.")])
+    kinds.chain([
+        (DRAIN, "How nodes are taken out of service and given back."),
+        (CHECKS, "What an audit judges; each check has a page under its id."),
+    ])
 }
 
 /// Names and summaries of all pages, one per line.
@@ -58,11 +63,20 @@ pub fn doc(args: &DocArgs, output: &Output) -> Result<u8, CommandError> {
         output.data(&reference::drainers_text())?;
         return Ok(0);
     }
+    if name == CHECKS {
+        output.data(&reference::checks_text())?;
+        return Ok(0);
+    }
+    if let Some(text) = reference::check_text(name) {
+        output.data(&text)?;
+        return Ok(0);
+    }
     let Some(kind) = tasks::find(name) else {
         let known = pages().map(|(name, _)| name);
         let error = CommandError::user(format!("no task kind `{name}`"));
         if playbook::DRAINERS.iter().any(|info| info.word == name) {
-            return Err(error.hint(format!("`gpufleet doc {DRAIN}` describes the drainer `{name}`")));
+            let page = command_line(["gpufleet", "doc", DRAIN]);
+            return Err(error.hint(format!("`{page}` describes the drainer `{name}`")));
         }
         return Err(match diagnostic::suggest(name, known) {
             Some(close) => error.hint(format!("did you mean `{close}`?")),

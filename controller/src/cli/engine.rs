@@ -28,7 +28,8 @@ use gpufleet_protocol::RunEpoch;
 use tokio::sync::mpsc;
 
 use super::{
-    args::{AuditArgs, Connection, ConnectionKind, Documents, Format, PlanArgs, PlaybookSource, RunArgs},
+    args::{Checks, Connection, ConnectionKind, Documents, Format, PlanArgs, PlaybookSource, RunArgs},
+    audit,
     command_line::command_line,
     environment::Environment,
     error::CommandError,
@@ -74,6 +75,8 @@ pub struct Request<'a> {
     pub record: Option<&'a RunArgs>,
     /// Nodes that lost runs left drained.
     adopted: HashMap<String, Marker>,
+    /// Which checks judge the nodes.
+    pub checks: Option<&'a Checks>,
 }
 
 impl<'a> Request<'a> {
@@ -102,6 +105,7 @@ impl<'a> Request<'a> {
             winds_up: false,
             record: None,
             adopted: HashMap::new(),
+            checks: None,
         }
     }
 
@@ -207,14 +211,6 @@ pub fn plan(args: &PlanArgs, environment: &Environment, output: &Output) -> Resu
         overrides: Overrides { window: args.bounds.window.clone(), ..Overrides::default() },
         ..Request::new(Verb::Plan, &args.source, &args.connection, &args.documents)
     };
-    carry_out(&request, None, environment, output)
-}
-
-pub fn audit(args: &AuditArgs, environment: &Environment, output: &Output) -> Result<u8, CommandError> {
-    if args.listing.is_wanted() {
-        return listing::listing(args.listing, &args.source, environment, output);
-    }
-    let request = Request::new(Verb::Audit, &args.source, &args.connection, &args.documents);
     carry_out(&request, None, environment, output)
 }
 
@@ -324,6 +320,7 @@ pub fn carry_out(
     {
         return Err(CommandError::user(format!("`--node {node}`: no play selects this host")));
     }
+    let audit = request.checks.map(|checks| audit::scope(checks, &loaded, output)).transpose()?;
     let inputs = Inputs::of(&loaded);
     if let Some(before) = &taken_up {
         inputs.prove_same(&before.started)?;
@@ -352,6 +349,7 @@ pub fn carry_out(
                 command_line: command_line(),
                 digest: inputs.digest(),
                 inputs: inputs.into_parts(),
+                audit: audit.map(Box::new),
             };
             if let Some(args) = request.record {
                 resume::remember(&dir, args)?;
@@ -690,6 +688,7 @@ mod tests {
             command_line: Vec::new(),
             digest: String::new(),
             inputs: std::collections::BTreeMap::new(),
+            audit: None,
         };
         let mut screen = Screen::new(false, false, Style::default());
         let grant = |host: &str| What::PermitGranted { host: host.to_owned(), class: Disruption::Reboot };

@@ -110,6 +110,7 @@ mod tests {
             command_line: Vec::new(),
             digest: String::new(),
             inputs: std::collections::BTreeMap::new(),
+            audit: None,
         };
         let play = PlayStarted {
             play: PlayIndex(0),

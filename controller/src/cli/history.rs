@@ -4,7 +4,7 @@ use std::fs;
 
 use gpufleet::{
     display::{self, JsonLines, PlanView, RunRow},
-    event::ResultScreen,
+    event::{HEALTH, ResultScreen},
     journal::{JournalError, RunDir, list_runs, process_of, read_events, resolve_run},
     report::{HTML, JSON, NOT_OVER, Renderer, RunModel, Standing},
 };
@@ -34,7 +34,13 @@ pub fn runs(args: &RunsArgs, environment: &Environment, output: &Output) -> Resu
             run_id: run.run.to_string(),
             resumable: run.is_unfinished(),
             verb: run.started.verb,
-            playbooks: run.started.playbooks.iter().filter(|name| *name != AD_HOC).cloned().collect(),
+            playbooks: run
+                .started
+                .playbooks
+                .iter()
+                .filter(|name| ![AD_HOC, HEALTH].contains(&name.as_str()))
+                .cloned()
+                .collect(),
             started: Some(run.started_at),
             exit_code: run.finished.as_ref().map(|finished| finished.exit_code),
             nodes: run.started.hosts.len(),

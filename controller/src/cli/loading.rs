@@ -8,6 +8,7 @@ use std::{
 
 use gpufleet::{
     diagnostic::{Diagnostic, Diagnostics, Span},
+    event::HEALTH,
     interpreter::{CachedFiles, check_files},
     inventory::Inventory,
     playbook::{Known, Order, Play, Program, Reader, TagFilter},
@@ -91,7 +92,12 @@ pub fn load(
     sources::warn_of_others(&source.inventory, directory.as_deref(), &program.sources, environment, output);
     check_tags(&program, &source.choice, output)?;
     let whole = program;
-    let program = chosen(&whole, &source.choice)?;
+    let mut program = chosen(&whole, &source.choice)?;
+    let reads_health = names.last().is_some_and(|name| name == HEALTH);
+    if reads_health {
+        // First, because a host of which a task cannot be judged takes no part in later plays.
+        program.plays.rotate_right(1);
+    }
     let (mut play_hosts, mut neighbours) = (Vec::new(), Vec::new());
     let mut emptied = Vec::new();
     for play in &program.plays {
@@ -136,6 +142,10 @@ pub fn load(
             }
         });
         play_hosts.push(selected);
+    }
+    if reads_health && play_hosts.len() > 1 {
+        let others: HashSet<String> = play_hosts[1..].iter().flatten().cloned().collect();
+        play_hosts[0].retain(|host| others.contains(host));
     }
     let selected: BTreeSet<&String> = play_hosts.iter().flatten().collect();
     // Why no mistake of one play: of several a limit leaves those in which its hosts take part.
@@ -228,7 +238,7 @@ struct AdHocOrDisk<'a> {
 impl Reader for AdHocOrDisk<'_> {
     fn read(&self, path: &str) -> std::io::Result<Vec<u8>> {
         match self.text {
-            Some(text) if path == AD_HOC => Ok(text.as_bytes().to_vec()),
+            Some(text) if [AD_HOC, HEALTH].contains(&path) => Ok(text.as_bytes().to_vec()),
             _ => sources::Disk.read(path),
         }
     }

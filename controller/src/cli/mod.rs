@@ -4,6 +4,7 @@
 
 mod adhoc;
 mod args;
+mod audit;
 mod check;
 mod command_line;
 mod complete;
@@ -93,7 +94,7 @@ fn carry_out(
     match command {
         Command::Run(args) => engine::run(&args, environment, output),
         Command::Plan(args) => engine::plan(&args, environment, output),
-        Command::Audit(args) => engine::audit(&args, environment, output),
+        Command::Audit(args) => audit::audit(&args, environment, output),
         Command::Facts(args) => adhoc::facts(args, environment, output),
         Command::Exec(args) => adhoc::exec(*args, environment, output),
         Command::Clean(args) => adhoc::clean(args, environment, output),

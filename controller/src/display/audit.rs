@@ -1,30 +1,56 @@
-//! The screen of `audit`: which nodes are as declared, which are not, and what to do.
+//! The screen of `audit`: which nodes are as declared, what keeps the others from it, and what to do.
 
-use super::{Role, Style, count, figures::wrap, plan::cause_text};
-use crate::report::{
-    NextAction, NodeModel, RunModel, Verdict, causes, fold_changes, fold_gpus, fold_names, reasons,
-};
+use super::{Role, Style, clean, count, figures::wrap};
+use crate::report::{FleetFinding, NodeModel, RunModel, Verdict, fleet_findings, fold_names};
 
-/// Number of groups shown for each verdict; the report has all.
-const MOST: usize = 20;
+/// Number of findings shown; the report has all.
+const MOST: usize = 40;
+/// Number of columns of the names of nodes.
+const NAMES: usize = 24;
 
 /// Returns the screen; the report has the details of every node.
 pub fn audit_screen(model: &RunModel, style: &Style) -> String {
-    let verb = model.verb();
-    let mut by_verdict: Vec<(Verdict, Vec<&NodeModel>)> =
-        Verdict::WORST_FIRST.iter().map(|verdict| (*verdict, Vec::new())).collect();
-    for node in model.nodes() {
-        let verdict = node.verdict(verb);
-        if let Some((_, nodes)) = by_verdict.iter_mut().find(|(known, _)| *known == verdict) {
-            nodes.push(node);
+    let mut out = headline(model, style);
+    if let Some(coverage) = coverage(model) {
+        out.push_str(&format!("{coverage}\n"));
+    }
+    let findings = fleet_findings(model);
+    let (causes, others): (Vec<_>, Vec<_>) =
+        findings.into_iter().partition(|finding| finding.finding.is_cause());
+    for finding in causes.iter().take(MOST) {
+        row(finding, style, &mut out);
+    }
+    let mut left: Vec<String> = Vec::new();
+    if causes.len() > MOST {
+        left.push(format!("{} more", count(causes.len() - MOST, "finding")));
+    }
+    let (waived, symptoms): (Vec<_>, Vec<_>) =
+        others.into_iter().partition(|finding| finding.finding.waived.is_some());
+    for (what, several) in [("waived", waived), ("explained by one above", symptoms)] {
+        if !several.is_empty() {
+            left.push(format!("{} {what}", count(several.len(), "finding")));
         }
     }
-    let of = |wanted: Verdict| {
-        by_verdict.iter().find(|(verdict, _)| *verdict == wanted).map_or(0, |(_, nodes)| nodes.len())
-    };
-    let total = model.nodes().len();
-    let good = of(Verdict::Ok) + of(Verdict::Warn) + of(Verdict::Na);
+    if !left.is_empty() {
+        out.push_str(&format!("  … and {}; the report has all\n", left.join(", ")));
+    }
+    out
+}
+
+/// How many nodes have each verdict, and the share that is compliant.
+fn headline(model: &RunModel, style: &Style) -> String {
+    let verb = model.verb();
+    let verdicts: Vec<Verdict> = model.nodes().iter().map(|node| node.verdict(verb)).collect();
+    let of = |wanted: Verdict| verdicts.iter().filter(|verdict| **verdict == wanted).count();
+    let total = verdicts.len();
+    let good = model.nodes().iter().filter(|node| node.is_compliant(verb)).count();
     let mut parts = vec![style.paint(Role::Good, format!("{good} compliant"))];
+    // A baseline may say that a warning counts.
+    let warned = |node: &&NodeModel| node.verdict(verb) == Verdict::Warn && !node.is_compliant(verb);
+    let warned = model.nodes().iter().filter(warned).count();
+    if warned > 0 {
+        parts.push(style.verdict(Verdict::Warn, format!("{warned} warn")));
+    }
     for verdict in [Verdict::Drift, Verdict::Fail, Verdict::Unknown] {
         if of(verdict) > 0 {
             parts.push(style.verdict(verdict, format!("{} {verdict}", of(verdict))));
@@ -36,84 +62,45 @@ pub fn audit_screen(model: &RunModel, style: &Style) -> String {
         out.push_str(&format!("        {}.{} %", tenths / 10, tenths % 10));
     }
     out.push('\n');
-    for (verdict, nodes) in
-        by_verdict.iter().filter(|(verdict, _)| !matches!(verdict, Verdict::Ok | Verdict::Na))
-    {
-        let groups = group(*verdict, nodes, model);
-        for (why, action, hosts) in groups.iter().take(MOST) {
-            row(*verdict, hosts, why, *action, style, &mut out);
-        }
-        if groups.len() > MOST {
-            out.push_str(&format!(
-                "  … and {} more; the report has all\n",
-                count(groups.len() - MOST, "group")
-            ));
-        }
-    }
     out
 }
 
-type Group<'a> = (String, NextAction, Vec<&'a str>);
-
-/// Groups the nodes of one verdict by reason.
-fn group<'a>(verdict: Verdict, nodes: &[&'a NodeModel], model: &RunModel) -> Vec<Group<'a>> {
-    let mut groups: Vec<Group<'a>> = Vec::new();
-    for &node in nodes {
-        let why = reason(verdict, node);
-        let action = node.next_action(model.verb());
-        match groups.iter_mut().find(|(known, next, _)| *known == why && *next == action) {
-            Some((_, _, hosts)) => hosts.push(&node.name),
-            None => groups.push((why, action, vec![&node.name])),
-        }
+/// How much of what applies to the nodes was judged; `None` where no check was asked for.
+fn coverage(model: &RunModel) -> Option<String> {
+    let audit = model.run.as_ref()?.audit.as_ref()?;
+    let (mut judged, mut applicable, mut not_asked) = (0, 0, 0);
+    for node in model.nodes() {
+        let tasks = node.judged(model.verb());
+        let checks = node.health.as_ref().map(|health| &health.verdict.coverage);
+        judged += tasks.judged() + checks.map_or(0, |checks| checks.judged);
+        not_asked += checks.map_or(0, |checks| checks.not_yet);
+        applicable += tasks.tasks() + checks.map_or(0, |checks| checks.asked());
     }
-    groups.sort_by_key(|(_, _, hosts)| std::cmp::Reverse(hosts.len()));
-    groups
+    let unread = match model.nodes().iter().filter(|node| node.awaits_health && node.health.is_none()).count()
+    {
+        0 => String::new(),
+        nodes => format!("; {} not read", count(nodes, "node")),
+    };
+    let name = clean(&audit.policy.data().name);
+    let deep = match not_asked {
+        0 => String::new(),
+        more => format!("; {more} more with --deep"),
+    };
+    Some(format!("{judged} of {applicable} judgements were made{deep}{unread}; baseline {name}"))
 }
 
-/// Returns the reason for a node's verdict, in one sentence without its name.
-fn reason(verdict: Verdict, node: &NodeModel) -> String {
-    if let Some(cause) = causes([node]).first() {
-        return cause_text(cause);
-    }
-    let drift = || {
-        let class = node.disruption()?;
-        let mut all = reasons([node], class);
-        let others =
-            fold_changes(node.changes()).iter().filter(|group| group.change.disruption != class).count();
-        if others > 0 {
-            all.push(count(others, "smaller change"));
-        }
-        Some(all.join(", "))
-    };
-    // All of them: any one leads to the verdict, and none causes another.
-    let warning = || {
-        let all = fold_gpus(node.tasks.iter().flat_map(|task| &task.warnings).map(String::as_str));
-        (!all.is_empty()).then(|| all.join("; "))
-    };
-    let hardware = || {
-        let gpu = &node.facts.as_ref()?.gpu;
-        let (seen, there) = (gpu.gpus.len(), gpu.pci_count as usize);
-        (seen < there).then(|| format!("the driver shows {seen} of {there} GPUs on the PCI bus"))
-    };
-    let found = match verdict {
-        Verdict::Fail => hardware().or_else(drift),
-        Verdict::Warn => warning(),
-        _ => drift(),
-    };
-    found
-        .map(|text| super::clean(&text))
-        .unwrap_or_else(|| format!("{}, and nothing more is known", node.state))
-}
-
-fn row(verdict: Verdict, hosts: &[&str], why: &str, action: NextAction, style: &Style, out: &mut String) {
-    const NAMES: usize = 24;
-    let nodes = count(hosts.len(), "node");
-    let names = style.cut(&fold_names(hosts), NAMES);
-    let next = style.paint(Role::Strong, format!("-> {action:11}"));
-    let left =
-        format!("  {}  {nodes:10}{next}  {names:NAMES$}  ", style.verdict(verdict, format!("{verdict:7}")));
+fn row(found: &FleetFinding, style: &Style, out: &mut String) {
+    let finding = &found.finding;
+    let nodes = count(found.nodes.len(), "node");
+    let hosts: Vec<&str> = found.nodes.iter().map(String::as_str).collect();
+    let names = style.cut(&fold_names(&hosts), NAMES);
+    let next = style.paint(Role::Strong, format!("-> {:11}", finding.action));
+    let verdict = style.verdict(finding.verdict, format!("{:7}", finding.verdict));
+    let left = format!("  {verdict}  {nodes:10}{next}  {names:NAMES$}  ");
     let used = 2 + 7 + 2 + 10 + 14 + 2 + NAMES + 2;
-    for (at, line) in wrap(why, style.width.saturating_sub(used).max(24)).into_iter().enumerate() {
+    let place = found.place().map(|place| format!(" ({place})")).unwrap_or_default();
+    let why = style.without_digests(&clean(&(found.sentence() + &place)));
+    for (at, line) in wrap(&why, style.width.saturating_sub(used).max(24)).into_iter().enumerate() {
         let start = if at == 0 { left.clone() } else { " ".repeat(used) };
         out.push_str(&format!("{start}{line}\n"));
     }

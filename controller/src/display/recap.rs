@@ -283,6 +283,13 @@ pub fn not_over(model: &RunModel, style: &Style) -> String {
 /// Returns the last lines: the outcome, the place of the report, what to do next.
 pub fn ending_lines(model: &RunModel, report: Option<&str>, style: &Style) -> String {
     let total = model.nodes().len();
+    if model.is_audit_of_checks() {
+        let verb = model.verb();
+        let good = model.nodes().iter().filter(|node| node.is_compliant(verb)).count();
+        let mut out = format!("{good} of {} compliant.", count(total, "node"));
+        tail(model, report, style, &mut out);
+        return out;
+    }
     let open = model.not_judged().len();
     let good = (model.count(NodeState::Done) + model.count(NodeState::Compliant)).saturating_sub(open);
     let mut parts = vec![if good == total {
@@ -300,6 +307,12 @@ pub fn ending_lines(model: &RunModel, report: Option<&str>, style: &Style) -> St
         parts.push(style.state(state, format!("{} {state}", model.count(state))));
     }
     let mut out = format!("{}.", parts.join(", "));
+    tail(model, report, style, &mut out);
+    out
+}
+
+/// Where the report is, what is to be known, and how the run ended.
+fn tail(model: &RunModel, report: Option<&str>, style: &Style, out: &mut String) {
     if let Some(path) = report {
         out.push_str(&format!(" Report: {path}"));
     }
@@ -328,5 +341,4 @@ pub fn ending_lines(model: &RunModel, report: Option<&str>, style: &Style) -> St
             out.push_str(&format!("Again for those in trouble: {command}\n"));
         }
     }
-    out
 }

@@ -232,17 +232,18 @@ fn audit() {
     1000 nodes, 956 compliant, 31 drift, 3 fail, 10 unknown        95.6 %
       fail     3 nodes   -> investigate  gpu[006,339,672]          the driver shows 7 of 8 GPUs on the
                                                                    PCI bus
-      unknown  6 nodes   -> investigate  gpu[045,225,405,585,765…  gpu_power: NVML did not answer in 10
-                                                                   s; the worker was killed
-                                                                   (playbooks/bringup.yaml:18); counted
-                                                                   as not compliant
       unknown  4 nodes   -> investigate  gpu[121,371,621,871]      no route to host
-      drift    11 nodes  -> apply        gpu[003,101-104,106-111]  power limit 700 -> 600 W
-      drift    10 nodes  -> reset        gpu[008,202,299,396,493…  MIG layout 7x 1g.10gb -> 2x 3g.40gb
-      drift    9 nodes   -> reboot       gpu[004,124,244,364,484…  ECC disabled -> enabled, 1 smaller
-                                                                   change
-      drift    1 node    -> reset        gpu105                    MIG layout 7x 1g.10gb -> 2x 3g.40gb,
-                                                                   1 smaller change
+      unknown  6 nodes   -> investigate  gpu[045,225,405,585,765…  NVML did not answer in 10 s; the
+                                                                   worker was killed
+                                                                   (playbooks/bringup.yaml:18)
+      drift    12 nodes  -> apply        gpu[003,101-111]          GPU 0-7 power limit 700 -> 600 W
+                                                                   (playbooks/bringup.yaml:18)
+      drift    11 nodes  -> reset        gpu[008,105,202,299,396…  GPU 0-7 MIG layout 7x 1g.10gb -> 2x
+                                                                   3g.40gb (playbooks/bringup.yaml:14)
+      drift    9 nodes   -> reboot       gpu[004,124,244,364,484…  GPU 0-7 ECC disabled -> enabled
+                                                                   (playbooks/bringup.yaml:12)
+      drift    9 nodes   -> apply        gpu[004,124,244,364,484…  vm.swappiness 60 -> 10
+                                                                   (playbooks/bringup.yaml:24)
     ");
     insta::assert_snapshot!(audit_screen(&RunModel::of(&sample::audit(2)), &style()), @r"2 nodes, 2 compliant        100.0 %");
 }

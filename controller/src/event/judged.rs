@@ -11,8 +11,8 @@ use super::{Phase, TaskReport, TaskStatus};
 /// The tasks of one node that declare something and apply to it, and whether a reading judged each.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Judged {
-    /// By name and place; items of a loop and members of a GPU group are one task.
-    tasks: BTreeMap<(String, String), bool>,
+    /// By name and place, with why it was not judged; items of a loop and members of a GPU group are one task.
+    tasks: BTreeMap<(String, String), Option<String>>,
     /// The first that was not judged, with the reason.
     first: Option<String>,
 }
@@ -32,22 +32,32 @@ impl Judged {
         }
         let unread = matches!(report.status, TaskStatus::Unknown | TaskStatus::Unreachable);
         let judged = !unread && report.status != TaskStatus::Possible;
-        if !judged && self.first.is_none() {
-            let why = report.message.as_deref().unwrap_or("only a run can tell");
+        let why = (!judged).then(|| report.message.as_deref().unwrap_or("only a run can tell").to_owned());
+        if let Some(why) = why.as_ref().filter(|_| self.first.is_none()) {
             self.first = Some(format!("`{}` ({}): {why}", report.task, report.position));
         }
         let key = (report.task.clone(), report.position.to_string());
-        self.tasks.entry(key).and_modify(|all| *all &= judged).or_insert(judged);
+        let known = self.tasks.entry(key).or_default();
+        if known.is_none() {
+            *known = why;
+        }
     }
 
     /// Tasks that were judged.
     pub fn judged(&self) -> usize {
-        self.tasks.values().filter(|judged| **judged).count()
+        self.tasks.values().filter(|why| why.is_none()).count()
     }
 
     /// Tasks that declare something and apply to the node.
     pub fn tasks(&self) -> usize {
         self.tasks.len()
+    }
+
+    /// Returns what was not judged: the task, its place, and why.
+    pub fn not_judged(&self) -> impl Iterator<Item = (&str, &str, &str)> {
+        self.tasks
+            .iter()
+            .filter_map(|((task, position), why)| Some((task.as_str(), position.as_str(), why.as_deref()?)))
     }
 
     pub fn is_whole(&self) -> bool {

@@ -4,6 +4,7 @@
 //! of the same stream. This module owns their shape, and knows nothing of any sink or of who tells of events. What only a
 //! resume reads is no event: it is the [journal](crate::journal)'s.
 
+mod audit;
 mod drain;
 mod judged;
 mod node;
@@ -12,6 +13,7 @@ mod policy;
 mod task;
 mod verb;
 
+pub use audit::{AuditScope, HEALTH};
 pub use drain::DrainStep;
 pub use judged::Judged;
 pub use node::{NodeOutcome, NodeState};
@@ -267,6 +269,9 @@ pub struct RunStarted {
     /// The same of each part, by its name: what changed can be named. Empty in records of versions before it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub inputs: BTreeMap<String, String>,
+    /// What checks judge the nodes by; left out where no check was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub audit: Option<Box<AuditScope>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]

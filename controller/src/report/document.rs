@@ -4,13 +4,16 @@
 
 use std::collections::BTreeMap;
 
+use gpufleet_compliance::{NodeVerdict, Severity};
 use gpufleet_protocol::{Awaiting, Blocker, message::GpuClient};
 use jiff::Timestamp;
 use schemars::{JsonSchema, generate::SchemaSettings};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::{NextAction, NodeModel, RunModel, Standing, Verdict, exit_code, hardware_class};
+use super::{
+    Control, NextAction, NodeFinding, NodeHealth, NodeModel, RunModel, Standing, Verdict, exit_code,
+};
 use crate::event::{
     ChangeRecord, DrainStep, Event, Level, NodeState, PlayStarted, RecapCounts, TaskReport, TaskStatus, Verb,
 };
@@ -142,6 +145,90 @@ struct JudgedDocument {
     judged: usize,
 }
 
+/// One thing that keeps a node from being compliant.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "finding", deny_unknown_fields)]
+struct FindingDocument {
+    /// The id of a check, the place of a task (`site.yaml:24`), or `node`.
+    control: String,
+    title: String,
+    severity: Severity,
+    verdict: Verdict,
+    next_action: NextAction,
+    /// `GPU 3`, `/var`; empty for the node as a whole.
+    subject: String,
+    /// What was found, in one sentence.
+    text: String,
+    /// What was read, by the name of the signal: `margin_c 4`.
+    evidence: Vec<String>,
+    /// The waiver that covers it: it does not count.
+    waived: Option<String>,
+    /// The check whose finding is its cause.
+    explained_by: Option<String>,
+}
+
+impl From<NodeFinding> for FindingDocument {
+    fn from(finding: NodeFinding) -> Self {
+        let NodeFinding { control, verdict, action, subject, text, evidence, waived, explained_by } = finding;
+        let Control { id, title, severity } = control;
+        let next_action = action;
+        Self {
+            control: id,
+            title,
+            severity,
+            verdict,
+            next_action,
+            subject,
+            text,
+            evidence,
+            waived,
+            explained_by,
+        }
+    }
+}
+
+/// What the checks of an audit come to on a node.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "checks", deny_unknown_fields)]
+struct ChecksDocument {
+    verdict: Verdict,
+    /// From 0 to 100: the points of the worst finding, at most the share of what was judged.
+    score: u8,
+    /// Judgements that were made, of those that apply to the node.
+    judged: usize,
+    applicable: usize,
+    /// Judgements beside these whose readings this audit did not take: `--deep` takes them.
+    not_yet: usize,
+    not_judged: Vec<NotJudgedDocument>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "not_judged", deny_unknown_fields)]
+struct NotJudgedDocument {
+    check: String,
+    subject: String,
+    why: String,
+}
+
+impl From<&NodeHealth> for ChecksDocument {
+    fn from(health: &NodeHealth) -> Self {
+        let NodeVerdict { verdict, score, coverage, .. } = &health.verdict;
+        let not_judged = coverage.not_judged.iter().map(|it| NotJudgedDocument {
+            check: it.check.to_string(),
+            subject: it.subject.label().to_owned(),
+            why: it.why.to_string(),
+        });
+        Self {
+            verdict: *verdict,
+            score: *score,
+            judged: coverage.judged,
+            applicable: coverage.asked(),
+            not_yet: coverage.not_yet,
+            not_judged: not_judged.collect(),
+        }
+    }
+}
+
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "node", deny_unknown_fields)]
 struct NodeDocument<'a> {
@@ -153,6 +240,10 @@ struct NodeDocument<'a> {
     message: Option<&'a str>,
     /// How much of what is declared was judged; null in a run, which leaves nothing to guess.
     judged: Option<JudgedDocument>,
+    /// What the checks come to; null where none were asked for, or nothing was read.
+    checks: Option<ChecksDocument>,
+    /// What keeps it from being compliant, the worst first.
+    findings: Vec<FindingDocument>,
     /// Such as `8x H100 80GB HBM3`; null where the GPUs were not read.
     hardware: Option<String>,
     /// When the facts were read, `hardware` among them; RFC 3339.
@@ -303,7 +394,9 @@ fn node_document(node: &NodeModel, verb: Verb) -> NodeDocument<'_> {
         next_action: node.next_action(verb),
         message: node.message(),
         judged: (!verb.writes()).then(|| JudgedDocument { tasks: judged.tasks(), judged: judged.judged() }),
-        hardware: node.facts.as_deref().and_then(hardware_class),
+        checks: node.health.as_ref().map(ChecksDocument::from),
+        findings: node.findings(verb).into_iter().map(FindingDocument::from).collect(),
+        hardware: node.hardware(),
         facts_read: node.facts_at,
         facts_before_changes: node.facts_are_old(),
         changes: node.change_records(),

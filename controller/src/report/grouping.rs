@@ -285,9 +285,14 @@ pub fn causes<'a>(nodes: impl IntoIterator<Item = &'a NodeModel>) -> Vec<Cause> 
 
 /// Returns a node's hardware, such as `8x H100 80GB HBM3`; `None` if no GPU could be read.
 pub fn hardware_class(facts: &Facts) -> Option<String> {
+    class_of(facts.gpu.gpus.iter().map(|gpu| gpu.name.as_str()))
+}
+
+/// Returns the hardware that GPUs of these names are.
+pub(super) fn class_of<'a>(gpus: impl Iterator<Item = &'a str>) -> Option<String> {
     let mut names: BTreeMap<&str, usize> = BTreeMap::new();
-    for gpu in &facts.gpu.gpus {
-        *names.entry(gpu.name.strip_prefix("NVIDIA ").unwrap_or(&gpu.name)).or_default() += 1;
+    for name in gpus {
+        *names.entry(name.strip_prefix("NVIDIA ").unwrap_or(name)).or_default() += 1;
     }
     let parts: Vec<String> = names.into_iter().map(|(name, count)| format!("{count}x {name}")).collect();
     if parts.is_empty() { None } else { Some(parts.join(" + ")) }

@@ -3,24 +3,31 @@
 //! Owns the model of a run, the verdict of each node, the exit code, the JSON document and the HTML page. Must not know
 //! anything but events: no terminal, no file system, no clock. The same events always give the same report.
 
+mod csv;
 mod digests;
 mod document;
+mod findings;
 mod gpus;
 mod grouping;
+mod health;
 mod html;
 mod junit;
+mod markdown;
 pub(crate) mod mig;
 mod model;
 mod page;
 mod rendering;
+mod sarif;
 mod timing;
 mod verdict;
 
 pub use crate::names::{fold_names, fold_numbers};
 pub(crate) use digests::short;
 pub use document::{DOCUMENT_FORMAT, document, document_schema, event_schema, json};
+pub use findings::{Control, FleetFinding, NodeFinding, fleet_findings};
 pub(crate) use grouping::without_name;
 pub use grouping::{Cause, ChangeGroup, causes, fold_changes, fold_gpus, hardware_class, reasons};
+pub use health::NodeHealth;
 pub use html::{HtmlError, html};
 pub use junit::junit;
 pub(crate) use model::seconds_between;

@@ -5,16 +5,25 @@
 
 use std::collections::{HashMap, HashSet, hash_map::Entry};
 
-use gpufleet_protocol::{Awaiting, Blocker, Change, Disruption, facts::Facts, message::IdleReport};
+use gpufleet_protocol::{
+    Awaiting, Blocker, Change, Disruption,
+    facts::{Facts, GpuSystemState},
+    message::IdleReport,
+};
 use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::event::{
-    ChangeRecord, DrainStep, Event, Judged, Level, NodeOutcome, NodeState, Phase, PlayStarted, RecapCounts,
-    RunFinished, RunStarted, TaskReport, TaskStatus, Verb, What, tells_of_a_stop,
+    ChangeRecord, DrainStep, Event, HEALTH, Judged, Level, NodeOutcome, NodeState, Phase, PlayStarted,
+    RecapCounts, RunFinished, RunStarted, TaskReport, TaskStatus, Verb, What, tells_of_a_stop,
 };
 use crate::index::PlayIndex;
+
+use super::{
+    Verdict, hardware_class,
+    health::{self, NodeHealth},
+};
 
 /// The state of a run after its events so far.
 #[derive(Clone, Debug, Default)]
@@ -96,6 +105,10 @@ pub struct NodeModel {
     /// A permit that was requested and not granted yet.
     pub wanted: Option<Wanted>,
     pub reboots: Vec<Reboot>,
+    /// Whether checks are to judge it.
+    pub awaits_health: bool,
+    /// What they say; `None` until its signals were read.
+    pub health: Option<NodeHealth>,
     pub outcome: Option<NodeOutcome>,
     /// Whether a permit was granted, and the node was not given back since.
     permitted: bool,
@@ -152,6 +165,8 @@ impl NodeModel {
             drains: Vec::new(),
             wanted: None,
             reboots: Vec::new(),
+            awaits_health: false,
+            health: None,
             outcome: None,
             permitted: false,
             live_counts: RecapCounts::default(),
@@ -248,6 +263,26 @@ impl NodeModel {
         )
     }
 
+    /// Returns its GPUs, such as `8x H100 80GB HBM3`, by its facts or the signals of an audit.
+    pub fn hardware(&self) -> Option<String> {
+        let of_facts = self.facts.as_deref().and_then(hardware_class);
+        of_facts.or_else(|| self.health.as_ref()?.hardware.clone())
+    }
+
+    /// Returns the version of its driver, from the same.
+    pub(super) fn driver_version(&self) -> Option<&str> {
+        let of_facts = self.facts.as_ref().and_then(|facts| facts.gpu.driver_version.as_deref());
+        of_facts.or_else(|| self.health.as_ref()?.driver_version.as_deref())
+    }
+
+    /// Says that the driver shows fewer GPUs than the PCI bus; `None` if that is not so, or not known.
+    pub(super) fn missing_gpus(&self) -> Option<String> {
+        let gpu = &self.facts.as_ref()?.gpu;
+        let (seen, there) = (gpu.gpus.len(), gpu.pci_count as usize);
+        (gpu.state == GpuSystemState::Ok && seen < there)
+            .then(|| format!("the driver shows {seen} of {there} GPUs on the PCI bus"))
+    }
+
     /// Whether the facts are outdated: the run changed or rebooted the node after they were read.
     pub fn facts_are_old(&self) -> bool {
         let away = self.reboots.last().is_some_and(|reboot| reboot.after.is_none());
@@ -327,8 +362,26 @@ impl RunModel {
         self.nodes.iter().filter(calm).filter(partly).map(|node| node.name.as_str()).collect()
     }
 
+    /// Whether checks judge the nodes.
+    pub fn is_audit_of_checks(&self) -> bool {
+        self.run.as_ref().is_some_and(|run| run.audit.is_some())
+    }
+
+    /// Returns the number of nodes with each verdict, in words: `2 ok, 1 fail`.
+    fn verdicts_text(&self) -> String {
+        let verb = self.verb();
+        let of = |verdict: Verdict| self.nodes.iter().filter(|node| node.verdict(verb) == verdict).count();
+        let counts = Verdict::WORST_FIRST.into_iter().rev().map(|verdict| (of(verdict), verdict));
+        let parts =
+            counts.filter(|(count, _)| *count > 0).map(|(count, verdict)| format!("{count} {verdict}"));
+        parts.collect::<Vec<_>>().join(", ")
+    }
+
     /// Returns the number of nodes in each state, in words: `2 done, 1 failed`.
     pub fn counts_text(&self) -> String {
+        if self.is_audit_of_checks() {
+            return self.verdicts_text();
+        }
         let open = self.not_judged().len();
         let mut parts: Vec<String> = Vec::new();
         for state in NodeState::ALL {
@@ -455,6 +508,11 @@ impl RunModel {
                 for host in &run.hosts {
                     self.node_mut(host);
                 }
+                if let Some(scope) = &run.audit {
+                    for node in &mut self.nodes {
+                        node.awaits_health = !scope.without.contains(&node.name);
+                    }
+                }
                 self.started = Some(event.at);
                 self.run = Some(run.clone());
             }
@@ -498,7 +556,13 @@ impl RunModel {
             }
             What::Progress { host, text } => self.node_mut(host).progress = Some(text.clone()),
             What::TaskFinished { host, report } => {
+                let scope = self.run.as_ref().and_then(|run| run.audit.as_deref());
+                let judged = scope
+                    // Not those of a playbook's own task, which may be of another host, or not as deep.
+                    .filter(|_| report.kind == health::KIND && *report.position.file == *HEALTH)
+                    .and_then(|scope| NodeHealth::of(scope, host, &report.data));
                 let node = self.node_mut(host);
+                node.health = judged.or(node.health.take());
                 node.running = None;
                 node.progress = None;
                 node.since = Some(event.at);

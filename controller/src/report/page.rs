@@ -1,16 +1,18 @@
 //! The data of the HTML page, ready for its template, which computes nothing.
 
+use gpufleet_compliance::Finding;
 use gpufleet_protocol::{Certainty, Disruption, Property};
 use jiff::{Timestamp, tz::TimeZone};
 use serde::Serialize;
 
 use super::{
-    Cause, ChangeGroup, NextAction, NodeModel, RunModel, Standing, Verdict, causes,
+    Cause, ChangeGroup, NextAction, NodeFinding, NodeModel, RunModel, Standing, Verdict, causes,
     digests::short,
-    exit_code, fold_changes, fold_gpus, fold_names,
+    exit_code,
+    findings::findings_of,
+    fleet_findings, fold_changes, fold_gpus, fold_names,
     gpus::{GpuGroup, gpu_groups},
     grouping::culprit,
-    hardware_class,
     mig::{Block, blocks_of, layout_of},
     reasons,
 };
@@ -83,6 +85,10 @@ struct Node {
     read: String,
     /// `3 of 4 tasks judged`; `None` in a run.
     judged: Option<String>,
+    /// `58 of 61 checks judged, score 70`; `None` where no check was asked for.
+    checked: Option<String>,
+    /// What the checks found.
+    checks: Vec<CheckRow>,
     /// The full digests that the page shows shortened.
     digests: Vec<String>,
     brief: String,
@@ -104,6 +110,43 @@ struct Node {
     system: Vec<(&'static str, String)>,
     gpus: Vec<GpuGroup>,
     errors: Vec<String>,
+}
+
+/// What a check found on one subject.
+#[derive(Debug, Serialize)]
+struct CheckRow {
+    verdict: Verdict,
+    id: String,
+    title: String,
+    severity: &'static str,
+    subject: String,
+    text: String,
+    /// The waiver that covers it, or the check that explains it.
+    aside: Option<String>,
+    why: String,
+    remedy: String,
+    /// To be pasted on the node.
+    command: Option<String>,
+}
+
+impl CheckRow {
+    fn of(finding: &Finding) -> Option<Self> {
+        let found = NodeFinding::of_check(finding)?;
+        let text = found.sentence();
+        let waived = found.waived.map(|waiver| format!("waived: {waiver}"));
+        Some(Self {
+            verdict: found.verdict,
+            id: found.control.id,
+            title: found.control.title,
+            severity: found.control.severity.word(),
+            subject: found.subject,
+            text,
+            aside: waived.or_else(|| found.explained_by.map(|cause| format!("explained by {cause}"))),
+            why: finding.check.why.clone(),
+            remedy: finding.check.remediation.text.clone(),
+            command: finding.command(),
+        })
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -193,6 +236,8 @@ const fn advice(action: NextAction) -> &'static str {
         NextAction::Reboot => {
             "A run reboots these nodes in waves, one at a time unless the playbook says more."
         }
+        NextAction::Drain => "The nodes should get no new work; then a person looks.",
+        NextAction::Replace => "The nodes should get no new work; the vendor's field diagnostics come next.",
         NextAction::Investigate => "",
     }
 }
@@ -229,8 +274,8 @@ impl Page {
         let unknown = || model.nodes().iter().filter(|node| node.verdict(verb) == Verdict::Unknown);
         let unjudged = unknown().filter(|node| is_unjudged(node, verb)).count();
         let unread = unknown().count() - unjudged;
-        let is_good = |verdict| matches!(verdict, Verdict::Ok | Verdict::Warn | Verdict::Na);
-        let good: usize = tiles.iter().filter(|tile| is_good(tile.verdict)).map(|tile| tile.count).sum();
+        let good = model.nodes().iter().filter(|node| node.is_compliant(verb)).count();
+        let good_word = if model.is_audit_of_checks() { "compliant" } else { "as declared" };
         // Rounded down, so that 100 % means all of them.
         let tenths = (good * 1000).checked_div(total).unwrap_or(0);
         let plays: Vec<&str> = model.plays.iter().map(|play| play.name.as_str()).collect();
@@ -247,9 +292,9 @@ impl Page {
             exit_code: exit_code(model),
             headline: match (good == total, total) {
                 (_, 0) => "No node was selected".to_owned(),
-                (true, 1) => format!("The node is as declared{so_far}"),
-                (true, _) => format!("All {total} nodes are as declared{so_far}"),
-                (false, _) => format!("{good} of {total} nodes are as declared{so_far}"),
+                (true, 1) => format!("The node is {good_word}{so_far}"),
+                (true, _) => format!("All {total} nodes are {good_word}{so_far}"),
+                (false, _) => format!("{good} of {total} nodes are {good_word}{so_far}"),
             },
             not_over: (standing != Standing::Finished).then(|| standing.text()),
             as_of: time(model.latest),
@@ -280,11 +325,12 @@ fn is_unjudged(node: &NodeModel, verb: Verb) -> bool {
 
 fn hardware(model: &RunModel) -> Vec<(String, usize)> {
     let mut all: Vec<(String, usize)> = Vec::new();
-    for facts in model.nodes().iter().filter_map(|node| node.facts.as_deref()) {
-        let Some(class) = hardware_class(facts) else { continue };
-        let driver =
-            facts.gpu.driver_version.as_ref().map_or_else(String::new, |text| format!(", driver {text}"));
-        let what = class + &driver;
+    for node in model.nodes() {
+        let Some(class) = node.hardware() else { continue };
+        let what = match node.driver_version() {
+            Some(driver) => format!("{class}, driver {driver}"),
+            None => class,
+        };
         match all.iter_mut().find(|(known, _)| *known == what) {
             Some((_, nodes)) => *nodes += 1,
             None => all.push((what, 1)),
@@ -335,6 +381,11 @@ fn brief(node: &NodeModel, verb: Verb) -> String {
     if let Some(gap) = node.judged(verb).gap() {
         return gap;
     }
+    if node.health.is_some()
+        && let Some(worst) = findings_of([node], verb).iter().find(|found| found.finding.is_cause())
+    {
+        return worst.sentence();
+    }
     let warning = node.tasks.iter().find_map(|task| task.warnings.first());
     match (warning, node.verdict(verb)) {
         (Some(warning), _) => warning.clone(),
@@ -343,8 +394,31 @@ fn brief(node: &NodeModel, verb: Verb) -> String {
     }
 }
 
+/// Returns what an audit found, equal findings of several nodes as one.
+fn causes_of_audit(model: &RunModel) -> Vec<Next> {
+    let findings = fleet_findings(model).into_iter().filter(|found| found.finding.is_cause());
+    findings
+        .map(|found| {
+            let hosts: Vec<&str> = found.nodes.iter().map(String::as_str).collect();
+            let place = found.place().map(|place| format!(" ({place})")).unwrap_or_default();
+            let text = found.sentence() + &place;
+            Next {
+                action: found.finding.action,
+                verdict: found.finding.verdict,
+                count: hosts.len(),
+                names: fold_names(&hosts),
+                why: short(text.trim(), &mut Vec::new()).replace(" -> ", " → "),
+                advice: advice(found.finding.action),
+            }
+        })
+        .collect()
+}
+
 /// Groups nodes that are not as declared by action and reason.
 fn next(model: &RunModel, verb: Verb) -> Vec<Next> {
+    if verb.info().judges {
+        return causes_of_audit(model);
+    }
     let mut groups: Vec<(Verdict, NextAction, String, Vec<&str>)> = Vec::new();
     for node in model.nodes() {
         let (verdict, action) = (node.verdict(verb), node.next_action(verb));
@@ -470,12 +544,27 @@ impl Node {
             verdict,
             rank: Verdict::WORST_FIRST.iter().position(|known| *known == verdict).unwrap_or_default(),
             action: node.next_action(verb),
-            hardware: facts.and_then(hardware_class).unwrap_or_default(),
+            hardware: node.hardware().unwrap_or_default(),
             read: match node.facts_are_old() {
                 true => format!("{}, before this run changed the node", time(node.facts_at)),
                 false => time(node.facts_at),
             },
             judged: (judged.tasks() > 0).then(|| judged.counts()),
+            checked: node.health.as_ref().map(|health| {
+                let coverage = &health.verdict.coverage;
+                format!(
+                    "{} of {} checks judged, score {}",
+                    coverage.judged,
+                    coverage.asked(),
+                    health.verdict.score
+                )
+            }),
+            checks: {
+                let findings = node.health.iter().flat_map(|health| &health.findings);
+                let mut rows: Vec<CheckRow> = findings.filter_map(CheckRow::of).collect();
+                rows.sort_by_key(|row| (row.aside.is_some(), std::cmp::Reverse(row.verdict)));
+                rows
+            },
             message: message.map(str::to_owned),
             changes: Change::all(fold_changes(node.changes()), node, &mut digests),
             not_made: Change::all(fold_changes(node.changes_not_made()), node, &mut digests),

@@ -1,6 +1,8 @@
 //! The formats of a report. A new one is a file with its function, and a line in [`RENDERERS`].
 
-use super::{RunModel, Timing, document::json, html::html, junit::junit};
+use super::{
+    RunModel, Timing, csv::csv, document::json, html::html, junit::junit, markdown::markdown, sarif::sarif,
+};
 use crate::event::Event;
 
 /// A document could not be created: always an error of gpufleet, never of the data.
@@ -46,8 +48,29 @@ static JUNIT: Renderer = Renderer {
     make: |_, events| Ok(junit(&Timing::of(events))?),
 };
 
+static SARIF: Renderer = Renderer {
+    name: "sarif",
+    ending: "sarif",
+    summary: "SARIF 2.1.0: a result a finding of a node",
+    make: |model, _| Ok(sarif(model)?),
+};
+
+static CSV: Renderer = Renderer {
+    name: "csv",
+    ending: "csv",
+    summary: "CSV: a line a finding of a node",
+    make: |model, _| csv(model),
+};
+
+static MARKDOWN: Renderer = Renderer {
+    name: "md",
+    ending: "md",
+    summary: "Markdown tables: findings, then nodes",
+    make: |model, _| Ok(markdown(model)),
+};
+
 /// All formats, in the order of the help.
-pub static RENDERERS: &[&Renderer] = &[&JSON, &HTML, &JUNIT];
+pub static RENDERERS: &[&Renderer] = &[&JSON, &HTML, &JUNIT, &SARIF, &CSV, &MARKDOWN];
 
 impl Renderer {
     /// Returns the format with this name.

@@ -57,6 +57,7 @@ impl Stream {
                 .to_vec(),
             digest: "6f1c".to_owned(),
             inputs: BTreeMap::new(),
+            audit: None,
         }))
     }
 

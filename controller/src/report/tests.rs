@@ -191,6 +191,8 @@ fn the_document_of_a_node() {
       "next_action": "none",
       "message": null,
       "judged": null,
+      "checks": null,
+      "findings": [],
       "hardware": "8x H100 80GB HBM3",
       "facts_read": "2026-11-21T09:06:03.5Z",
       "facts_before_changes": true,

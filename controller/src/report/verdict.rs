@@ -2,89 +2,34 @@
 //!
 //! Invariant: what could not be read is `unknown` and never `ok`.
 
-use gpufleet_protocol::{Disruption, facts::GpuSystemState};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+pub use gpufleet_compliance::{Action as NextAction, Verdict};
+use gpufleet_protocol::facts::GpuSystemState;
 
-use super::{NodeModel, RunModel};
+use super::{NodeModel, RunModel, findings::action_of};
 use crate::event::{NodeState, TaskStatus, Verb};
-
-/// How a node compares with what is declared for it, from best to worst.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Verdict {
-    /// Nothing that is declared applies to it.
-    Na,
-    Ok,
-    /// As declared, with something that a person should see.
-    Warn,
-    /// Differs from what is declared.
-    Drift,
-    /// Could not be read.
-    Unknown,
-    /// Cannot be as declared, or an act on it failed.
-    Fail,
-}
-
-impl Verdict {
-    /// All verdicts, from worst to best.
-    pub const WORST_FIRST: [Self; 6] =
-        [Self::Fail, Self::Unknown, Self::Drift, Self::Warn, Self::Ok, Self::Na];
-
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Na => "na",
-            Self::Ok => "ok",
-            Self::Warn => "warn",
-            Self::Drift => "drift",
-            Self::Unknown => "unknown",
-            Self::Fail => "fail",
-        }
-    }
-}
-
-impl std::fmt::Display for Verdict {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.pad(self.as_str())
-    }
-}
-
-/// What brings a node nearer to what is declared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum NextAction {
-    None,
-    /// A run that disturbs no running work.
-    Apply,
-    /// A run that resets GPUs or stops their clients.
-    Reset,
-    /// A run that reboots the node.
-    Reboot,
-    /// A person looks at the node.
-    Investigate,
-}
-
-impl NextAction {
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::Apply => "apply",
-            Self::Reset => "reset",
-            Self::Reboot => "reboot",
-            Self::Investigate => "investigate",
-        }
-    }
-}
-
-impl std::fmt::Display for NextAction {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.pad(self.as_str())
-    }
-}
 
 impl NodeModel {
     /// Returns the worst verdict of what is known about the node.
     pub fn verdict(&self, verb: Verb) -> Verdict {
+        let of_checks = match &self.health {
+            Some(health) => health.verdict.verdict,
+            None if self.awaits_health => Verdict::Unknown,
+            None => Verdict::Na,
+        };
+        self.verdict_of_tasks(verb).max(of_checks)
+    }
+
+    /// Whether nothing that counts is wrong with it. A baseline may say that a warning counts.
+    pub fn is_compliant(&self, verb: Verb) -> bool {
+        let of_checks = match &self.health {
+            Some(health) => health.verdict.compliant,
+            None => !self.awaits_health,
+        };
+        of_checks && self.verdict_of_tasks(verb) < Verdict::Drift
+    }
+
+    /// Returns the worst verdict of its tasks and of its state.
+    fn verdict_of_tasks(&self, verb: Verb) -> Verdict {
         let mut worst = match self.state {
             NodeState::Done | NodeState::Compliant => Verdict::Ok,
             NodeState::Drift | NodeState::Held => Verdict::Drift,
@@ -114,9 +59,7 @@ impl NodeModel {
             match &facts.gpu.state {
                 GpuSystemState::Hung { .. } | GpuSystemState::Crashed { .. } => judge(Verdict::Unknown),
                 GpuSystemState::VersionMismatch { .. } => judge(Verdict::Fail),
-                GpuSystemState::Ok if facts.gpu.gpus.len() < facts.gpu.pci_count as usize => {
-                    judge(Verdict::Fail);
-                }
+                GpuSystemState::Ok if self.missing_gpus().is_some() => judge(Verdict::Fail),
                 _ => {}
             }
         }
@@ -126,18 +69,23 @@ impl NodeModel {
         if only_skipped { Verdict::Na } else { worst }
     }
 
-    /// Returns what to do about the verdict.
+    /// Returns what to do about the verdict: the strongest action of what it comes from.
     pub fn next_action(&self, verb: Verb) -> NextAction {
-        match self.verdict(verb) {
+        let verdict = self.verdict(verb);
+        let of_checks = match &self.health {
+            Some(health) if health.verdict.verdict == verdict => health.verdict.action,
+            // A board to be replaced is, whatever else is wrong.
+            Some(health) if health.verdict.action == NextAction::Replace => NextAction::Replace,
+            _ => NextAction::None,
+        };
+        let of_tasks = match verdict {
             Verdict::Na | Verdict::Ok => NextAction::None,
+            _ if self.verdict_of_tasks(verb) < verdict => NextAction::None,
             Verdict::Warn | Verdict::Unknown | Verdict::Fail => NextAction::Investigate,
             Verdict::Drift if self.state == NodeState::Held => NextAction::Investigate,
-            Verdict::Drift => match self.disruption() {
-                Some(Disruption::Reboot) => NextAction::Reboot,
-                Some(Disruption::GpuReset | Disruption::Clients) => NextAction::Reset,
-                Some(Disruption::Live) | None => NextAction::Apply,
-            },
-        }
+            Verdict::Drift => self.disruption().map_or(NextAction::Apply, action_of),
+        };
+        of_tasks.max(of_checks)
     }
 }
 
@@ -176,9 +124,9 @@ pub fn exit_code(model: &RunModel) -> u8 {
 pub fn computed_exit_code(model: &RunModel, rules: ExitRules) -> u8 {
     let verb = model.verb();
     let any = |state: NodeState| model.count(state) > 0;
-    let verdicts = |wanted: &[Verdict]| {
+    let not_compliant = || {
         let judged = |node: &&NodeModel| !matches!(node.state, NodeState::Unreachable | NodeState::Held);
-        model.nodes().iter().filter(judged).any(|node| wanted.contains(&node.verdict(verb)))
+        model.nodes().iter().filter(judged).any(|node| !node.is_compliant(verb))
     };
     if rules.ending == Ending::Interrupted {
         return 130;
@@ -187,7 +135,7 @@ pub fn computed_exit_code(model: &RunModel, rules: ExitRules) -> u8 {
         return 5;
     }
     if verb.info().judges {
-        if verdicts(&[Verdict::Drift, Verdict::Unknown, Verdict::Fail]) || any(NodeState::Held) {
+        if not_compliant() || any(NodeState::Held) {
             return 3;
         }
     } else if any(NodeState::Failed) || any(NodeState::Unknown) {

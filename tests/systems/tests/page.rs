@@ -48,6 +48,7 @@ fn page(count: usize) -> Page {
             command_line: vec!["gpufleet".to_owned(), EVIL.to_owned()],
             digest: String::new(),
             inputs: Default::default(),
+            audit: None,
         }),
         What::PlayStarted(PlayStarted {
             play: PlayIndex(0),

@@ -21,7 +21,9 @@ pub use self::{
     inventory::{HostsArgs, InventoryArgs},
     nodes::{CleanArgs, ExecArgs, FactsArgs},
     records::{AbortArgs, DocArgs, PauseArgs, ReportArgs, ReportFormat, ResumeArgs, RunsArgs},
-    run::{AdoptArgs, AuditArgs, Bounds, Documents, Listing, LocksArgs, Overruling, PlanArgs, RunArgs},
+    run::{
+        AdoptArgs, AuditArgs, Bounds, Checks, Documents, Listing, LocksArgs, Overruling, PlanArgs, RunArgs,
+    },
     sources::{AskedPlaybooks, InventorySource, PlaybookSource, TaskChoice, VaultSource},
     vault::{
         AgeRecipients, EncryptWith, VaultCommand, VaultDecryptArgs, VaultEncryptArgs, VaultEncryptStringArgs,
@@ -95,9 +97,13 @@ pub enum Command {
         5 stopped by a safety gate, 130 interrupted.")]
     Run(Box<RunArgs>),
     /// Tells what a run would change on each node, and how much that would disturb.
-    Plan(PlanArgs),
-    /// Reports whether the nodes are as declared; exit code 3 when one is not, or cannot be read.
-    Audit(AuditArgs),
+    Plan(Box<PlanArgs>),
+    /// Reports whether the nodes are healthy and as declared, and changes nothing; exit code 3 when one is not, or cannot
+    /// be read.
+    #[command(after_help = "Examples:\n  \
+        gpufleet audit --health -i inventory/\n  \
+        gpufleet audit site.yaml -i inventory/ --baseline training --waivers waivers.yaml")]
+    Audit(Box<AuditArgs>),
     /// Shows hardware and driver facts.
     Facts(FactsArgs),
     /// Runs one program, or one task of any kind, on nodes.

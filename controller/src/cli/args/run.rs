@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
-use super::{AskedPlaybooks, Connection, Format, PlaybookSource};
+use super::{AskedPlaybooks, Connection, Escalation, Format, InventorySource, PlaybookSource, TaskChoice};
 
 /// As in a play.
 const MAX_SOAK_S: u64 = 30 * 24 * 60 * 60;
@@ -146,14 +146,65 @@ pub struct PlanArgs {
 
 #[derive(Clone, Debug, Args)]
 pub struct AuditArgs {
+    /// Playbooks whose tasks are compared with the nodes.
+    #[arg(value_name = "PLAYBOOK", required_unless_present_any = ["health", "baseline"])]
+    pub playbooks: Vec<PathBuf>,
     #[command(flatten)]
-    pub source: PlaybookSource,
+    pub checks: Checks,
+    #[command(flatten)]
+    pub choice: TaskChoice,
+    #[command(flatten)]
+    pub inventory: InventorySource,
+    #[command(flatten)]
+    pub escalation: Escalation,
+    /// Folders in which roles are looked for, from the settings.
+    #[arg(skip)]
+    pub roles_path: Vec<String>,
     #[command(flatten)]
     pub listing: Listing,
     #[command(flatten)]
     pub documents: Documents,
     #[command(flatten)]
     pub connection: Connection,
+}
+
+impl AuditArgs {
+    /// The playbooks that were given.
+    pub fn source(&self) -> PlaybookSource {
+        PlaybookSource {
+            playbooks: self.playbooks.clone(),
+            choice: self.choice.clone(),
+            inventory: self.inventory.clone(),
+            escalation: self.escalation.clone(),
+            text: None,
+            roles_path: self.roles_path.clone(),
+        }
+    }
+}
+
+/// Which checks of the catalogue judge the nodes.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Health and compliance")]
+pub struct Checks {
+    /// Judges the health of the nodes by the baseline `core`; needs no playbook.
+    #[arg(long)]
+    pub health: bool,
+    /// Judges the nodes by this baseline: `training`, `inference`, … or a YAML file; may be given several times.
+    #[arg(long, value_name = "NAME|FILE")]
+    pub baseline: Vec<String>,
+    /// Findings that a person accepted for a time, with owner, reason and end.
+    #[arg(long, value_name = "FILE")]
+    pub waivers: Option<PathBuf>,
+    /// Also reads what takes long: InfoROM checksums, each NVLink.
+    #[arg(long)]
+    pub deep: bool,
+}
+
+impl Checks {
+    /// Whether nodes are judged by checks at all.
+    pub fn are_wanted(&self) -> bool {
+        self.health || !self.baseline.is_empty()
+    }
 }
 
 #[derive(Clone, Debug, Args)]

@@ -111,6 +111,7 @@ fn started(hosts: &[String]) -> RunStarted {
         command_line: Vec::new(),
         digest: String::new(),
         inputs: BTreeMap::new(),
+        audit: None,
     }
 }
 

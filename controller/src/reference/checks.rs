@@ -1,0 +1,135 @@
+//! Text about the checks of an audit, from their catalogue.
+
+use std::fmt::Write as _;
+
+use gpufleet_compliance::{Catalogue, Check, baseline, catalogue::RuleVerdict};
+
+/// The list of all checks, for a terminal.
+pub fn checks_text() -> String {
+    let mut out = String::from(
+        "checks\n\n  What `gpufleet audit --health` judges; `gpufleet doc CHECK` describes one.\n\n",
+    );
+    let checks = Catalogue::get().checks();
+    let width = checks.iter().map(|check| check.id.len()).max().unwrap_or(0);
+    for check in checks {
+        let _ = writeln!(out, "  {:width$}  {:8}  {}", check.id, check.severity, check.title);
+    }
+    out.push_str("\nbaselines\n\n");
+    for (name, purpose) in baseline::built_in() {
+        let _ = writeln!(out, "  {name:width$}  {purpose}");
+    }
+    out
+}
+
+/// The manual of one check, for a terminal; `None` if there is none of this id.
+pub fn check_text(id: &str) -> Option<String> {
+    let check = Catalogue::get().check(id)?;
+    let mut out =
+        format!("{}  ({}, of each {})\n\n  {}.\n", check.id, check.severity, check.scope, check.title);
+    let _ = writeln!(out, "  {}\n", check.why);
+    for (when, verdict, note) in rules(check) {
+        let _ = writeln!(out, "  {verdict}: {note}\n      {when}");
+    }
+    if !check.params.is_empty() {
+        out.push('\n');
+        for (name, value) in &check.params {
+            let _ = writeln!(out, "  parameter {name}: {value}");
+        }
+    }
+    let _ = writeln!(out, "\n  next step: {}", check.remediation.text);
+    if let Some(command) = &check.remediation.command {
+        let _ = writeln!(out, "      {command}");
+    }
+    for reference in &check.references {
+        let _ = writeln!(out, "  see {reference}");
+    }
+    Some(out)
+}
+
+/// The reference of all checks, as docs/reference/checks.md holds it.
+pub fn checks_markdown() -> String {
+    let mut out = String::from(
+        "# Checks\n\n\
+         Made from the catalogue of checks; a test keeps this file true (`make reference` rewrites it). The guide is\n\
+         [Health and compliance](../guide/health.md).\n\n\
+         A check is `na` where what it reads is not there, and `unknown` where it could not be read. Its rules are tried in\n\
+         their order; where none holds it is `ok`.\n\n\
+         | check | severity | of each | what holds where it is ok |\n|---|---|---|---|\n",
+    );
+    for check in Catalogue::get().checks() {
+        let anchor = check.id.replace(['.', '_'], "");
+        let _ = writeln!(
+            out,
+            "| [`{}`](#{anchor}) | {} | {} | {} |",
+            check.id, check.severity, check.scope, check.title
+        );
+    }
+    out.push_str("\n## Baselines\n\n| baseline | for |\n|---|---|\n");
+    for (name, purpose) in baseline::built_in() {
+        let _ = writeln!(out, "| `{name}` | {purpose} |");
+    }
+    for check in Catalogue::get().checks() {
+        section(check, &mut out);
+    }
+    out
+}
+
+fn section(check: &Check, out: &mut String) {
+    let _ = write!(out, "\n## {}\n\n{}. {}\n", check.id, check.title, check.why);
+    let rules: Vec<_> = rules(check).collect();
+    if !rules.is_empty() {
+        out.push_str("\n| verdict | if | which means |\n|---|---|---|\n");
+    }
+    for (when, verdict, note) in rules {
+        let _ = writeln!(out, "| {verdict} | `{}` | {} |", when.replace('|', "\\|"), note);
+    }
+    if !check.params.is_empty() {
+        let params: Vec<String> =
+            check.params.iter().map(|(name, value)| format!("`{name}` {value}")).collect();
+        let _ = writeln!(out, "\nParameters: {}.", params.join(", "));
+    }
+    let _ = write!(out, "\nNext step: {}", check.remediation.text);
+    if let Some(command) = &check.remediation.command {
+        let _ = write!(out, " `{command}`");
+    }
+    out.push('\n');
+    if !check.references.is_empty() {
+        let _ = writeln!(out, "\nSource: {}.", check.references.join(", "));
+    }
+}
+
+/// Condition, verdict and next action, and what they mean.
+fn rules(check: &Check) -> impl Iterator<Item = (&str, String, &str)> {
+    check.rules.iter().map(|rule| {
+        let verdict = match &rule.verdict {
+            RuleVerdict::Fixed(verdict) => verdict.to_string(),
+            RuleVerdict::Param(name) => format!("as `{name}` says"),
+        };
+        (rule.text.as_str(), format!("{verdict}, {}", rule.action), &*rule.note)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_of_checks_is_up_to_date() {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/reference/checks.md");
+        let wanted = checks_markdown();
+        if std::env::var_os("UPDATE").is_some() {
+            std::fs::write(&path, &wanted).unwrap();
+        }
+        let there = std::fs::read_to_string(&path).unwrap_or_default();
+        assert!(there == wanted, "docs/reference/checks.md is out of date: run `make reference`");
+    }
+
+    #[test]
+    fn every_check_has_a_manual() {
+        for check in Catalogue::get().checks() {
+            let text = check_text(&check.id).unwrap();
+            assert!(text.contains(&check.why) && text.contains("next step: "), "{text}");
+        }
+        assert_eq!(check_text("mem.nothing"), None);
+    }
+}

@@ -1,0 +1,56 @@
+//! What the checks of an audit say of one node.
+
+use gpufleet_compliance::{Finding, NodeVerdict, Verdict};
+use gpufleet_protocol::signal::{Signal, Signals};
+use serde_json::{Map, Value};
+
+use super::grouping::class_of;
+use crate::event::AuditScope;
+
+/// The name of the kind whose data are signals, and of that data.
+pub(super) const KIND: &str = "health_info";
+const SIGNALS: &str = "signals";
+/// Characters of a product's name or a version: more than any has.
+const MOST_NAME: usize = 80;
+/// GPUs and file systems of a node: more than any has.
+const MOST_SUBJECTS: usize = 256;
+
+/// The findings about a node, and what they come to.
+#[derive(Clone, Debug)]
+pub struct NodeHealth {
+    /// Of every check and subject, what is ok included.
+    pub findings: Vec<Finding>,
+    pub verdict: NodeVerdict,
+    /// Such as `8x H100 80GB HBM3`.
+    pub(super) hardware: Option<String>,
+    pub(super) driver_version: Option<String>,
+}
+
+impl NodeHealth {
+    /// Whether a finding has this verdict.
+    pub(super) fn has(&self, verdict: Verdict) -> bool {
+        self.findings.iter().any(|finding| finding.verdict == verdict)
+    }
+
+    /// Judges the data of a `health_info` task. `None` if it holds no signals: nothing was judged then.
+    pub(super) fn of(scope: &AuditScope, host: &str, data: &Map<String, Value>) -> Option<Self> {
+        let signals: Signals = serde_json::from_value(data.get(SIGNALS)?.clone()).ok()?;
+        // A helper keeps these bounds; what does not is no helper of ours, and judging it could take long.
+        let subjects = signals.gpus.len() + signals.disks.len();
+        if signals.records.len() > Signals::MOST_RECORDS || subjects > MOST_SUBJECTS {
+            return None;
+        }
+        let (findings, verdict) = scope.judge(host, &signals);
+        let text = |signal: Option<&Signal>| {
+            Some(signal?.known()?.as_str()?.chars().take(MOST_NAME).collect::<String>())
+        };
+        let names: Vec<String> =
+            signals.gpus.iter().filter_map(|gpu| text(gpu.readings.get("name"))).collect();
+        Some(Self {
+            findings,
+            verdict,
+            hardware: class_of(names.iter().map(String::as_str)),
+            driver_version: text(signals.node.get("driver_version")),
+        })
+    }
+}

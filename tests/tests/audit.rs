@@ -1,0 +1,196 @@
+//! `audit` with checks, on simulated nodes: silent where all is well, a finding for each fault, and no change anywhere.
+
+use std::collections::BTreeSet;
+
+use gpufleet_tests::{Finished, Fleet, FleetOptions, Home};
+use serde_json::Value;
+
+/// What a simulated node lacks of a good one: nothing keeps the driver loaded, and the host's settings are not the node's.
+const PREPARE: &str = "
+- hosts: gpu
+  become: true
+  gather_facts: false
+  tasks:
+    - gpu_persistence: {mode: legacy}
+";
+
+struct Ward {
+    fleet: Fleet,
+    home: Home,
+}
+
+impl Ward {
+    fn new(nodes: usize, faults: &str) -> Self {
+        let options =
+            FleetOptions { nodes, gpus_per_node: 2, faults: faults.into(), ..FleetOptions::default() };
+        let ward = Self { fleet: Fleet::start(&options), home: Home::new() };
+        ward.home.write("prepare.yaml", PREPARE);
+        if faults.is_empty() {
+            let inventory = ward.fleet.inventory();
+            ward.home.gpufleet(["run", "prepare.yaml", "-i", &inventory, "--yes"]).run().expect(0);
+        }
+        ward
+    }
+
+    fn audit(&self, arguments: &[&str]) -> Finished {
+        let inventory = self.fleet.inventory();
+        let words = ["audit", "--health", "-i", &inventory, "--format", "json"];
+        self.home.gpufleet(words).args(arguments).run()
+    }
+}
+
+/// The ids of the checks that found something on a node, symptoms included; `host` are those of the machine that all nodes
+/// of a lab share.
+fn found(done: &Finished, node: &str) -> BTreeSet<String> {
+    let document = done.document();
+    let findings = document.node(node)["findings"].as_array().cloned().unwrap_or_default();
+    let of_host = ["os.", "disk.", "proc."];
+    let id = |finding: &Value| finding["control"].as_str().unwrap_or_default().to_owned();
+    findings.iter().map(id).filter(|id| !of_host.iter().any(|group| id.starts_with(group))).collect()
+}
+
+#[test]
+fn healthy_nodes_have_no_finding_and_an_audit_changes_nothing() {
+    let ward = Ward::new(3, "");
+    let names = ["gpu001", "gpu002", "gpu003"];
+    let state = || (ward.fleet.digests(), names.map(|node| ward.fleet.setters(node).len()));
+    let before = state();
+    let done = ward.audit(&[]);
+    let document = done.document();
+    for node in names {
+        assert_eq!(found(&done, node), BTreeSet::new(), "{node}: {done}");
+        let checks = &document.node(node)["checks"];
+        assert!(checks["judged"].as_u64() > Some(80), "{node}: {checks}");
+    }
+    assert_eq!(before, state());
+}
+
+#[test]
+fn each_fault_is_found_on_its_node_only() {
+    let ward = Ward::new(2, "");
+    let faults: &[(&str, &str, &str, &str)] = &[
+        ("remap_failed", "on", "mem.remap_failed", "replace"),
+        ("remap_pending", "on", "mem.remap_pending", "reset"),
+        ("banks_none", "1", "mem.remap_budget", "investigate"),
+        ("sram_threshold", "on", "mem.sram_threshold", "replace"),
+        ("unrepairable", "on", "mem.unrepairable", "replace"),
+        ("recovery_action", "2", "err.recovery_action", "reboot"),
+        ("pcie_width", "8", "pcie.width", "investigate"),
+        ("gsp_version", "1.2.3", "sw.gsp", "reboot"),
+        ("drain", "on", "cfg.drain_state", "apply"),
+        ("memory_temperature_c", "120", "thermal.memory", "investigate"),
+    ];
+    for (word, value, check, action) in faults {
+        ward.fleet.control("gpu002", &["set", "1", word, value]);
+        let done = ward.audit(&[]);
+        assert_eq!(found(&done, "gpu001"), BTreeSet::new(), "{word}: {done}");
+        assert!(found(&done, "gpu002").contains(*check), "{word}: {done}");
+        let document = done.document();
+        let finding = document.node("gpu002")["findings"].as_array().unwrap().iter().cloned();
+        let finding = finding.filter(|finding| finding["control"] == *check).collect::<Vec<_>>();
+        assert_eq!(
+            (finding.len(), finding[0]["subject"].as_str()),
+            (1, Some("GPU 1")),
+            "{word}: {finding:?}"
+        );
+        assert_eq!(finding[0]["next_action"], *action, "{word}: {finding:?}");
+        let code = if finding[0]["verdict"] == "warn" { 0 } else { 3 };
+        assert_eq!(done.code, Some(code), "{word}: {finding:?}");
+        let well = match *word {
+            _ if *value == "on" => "off",
+            "recovery_action" => "0",
+            _ => "as_recorded",
+        };
+        ward.fleet.control("gpu002", &["set", "1", word, well]);
+    }
+}
+
+#[test]
+fn what_cannot_be_read_is_unknown_and_never_ok() {
+    let ward = Ward::new(
+        3,
+        "- {nodes: gpu001, function: nvmlInit_v2, effect: hang}\n\
+         - {nodes: gpu002, function: nvmlDeviceGetRemappedRows, effect: {return: 999}}\n",
+    );
+    let done = ward.audit(&[]);
+    let document = done.document();
+    for (node, check) in [("gpu001", "err.nvml_responsive"), ("gpu002", "mem.remap_failed")] {
+        assert_eq!(document.node(node)["verdict"], "unknown", "{node}: {done}");
+        assert!(found(&done, node).contains(check), "{node}: {done}");
+    }
+    assert_eq!(done.code, Some(3), "{done}");
+}
+
+#[test]
+fn a_waiver_covers_its_finding_until_it_ends() {
+    let ward = Ward::new(1, "");
+    ward.fleet.control("gpu001", &["set", "0", "pcie_width", "8"]);
+    let today = jiff::Zoned::now().date();
+    let waiver = |matches: &str, created: i32, expires: i32| {
+        let day = |days: i32| today.saturating_add(jiff::Span::new().days(days));
+        format!(
+            "- id: RISER-1\n  check: pcie.width\n  match: {{{matches}}}\n  reason: the riser is on order\n  \
+             owner: hardware\n  created: {}\n  expires: {}\n",
+            day(created),
+            day(expires)
+        )
+    };
+    let finding = |done: &Finished| {
+        let document = done.document();
+        let findings = document.node("gpu001")["findings"].as_array().unwrap().clone();
+        findings.into_iter().find(|finding| finding["control"] == "pcie.width").unwrap()
+    };
+    ward.home.write("waivers.yaml", &waiver("groups: [gpu]", -1, 30));
+    let done = ward.audit(&["--waivers", "waivers.yaml"]);
+    assert_eq!(finding(&done)["waived"], "RISER-1", "{done}");
+    ward.home.write("waivers.yaml", &waiver("nodes: [gpu001]", -60, -1));
+    let done = ward.audit(&["--waivers", "waivers.yaml"]);
+    assert_eq!(finding(&done)["waived"], Value::Null, "{done}");
+    assert!(found(&done, "gpu001").contains("audit.waiver"), "{done}");
+    assert_eq!(done.code, Some(3));
+}
+
+#[test]
+fn a_playbook_and_checks_are_judged_together_and_every_format_tells_the_same() {
+    let ward = Ward::new(2, "");
+    ward.home.write(
+        "play.yaml",
+        "- hosts: gpu001\n  become: true\n  tasks:\n    - file: {path: /root/there, state: directory}\n",
+    );
+    ward.fleet.control("gpu001", &["set", "0", "remap_failed", "on"]);
+    let inventory = ward.fleet.inventory();
+    let done = ward.home.gpufleet(["audit", "play.yaml", "--baseline", "training", "-i", &inventory]).run();
+    assert_eq!(done.code, Some(3), "{done}");
+    assert!(done.stdout.contains("mem.remap_failed") && done.stdout.contains("/root/there"), "{done}");
+    assert!(!done.stdout.contains("gpu002"), "the playbook selects one node: {done}");
+    let formats = [
+        ("json", "mem.remap_failed"),
+        ("csv", "mem.remap_failed"),
+        ("md", "remap"),
+        ("sarif", "mem.remap_failed"),
+    ];
+    for (format, text) in formats {
+        let done = ward.home.gpufleet(["report", "latest", "--format", format]).run().expect(0);
+        assert!(done.stdout.contains(text) && done.stdout.contains("gpu001"), "{format}: {done}");
+    }
+}
+
+#[test]
+fn wrong_baselines_touch_no_node() {
+    let home = Home::new();
+    home.write("hosts", "gpu001\n");
+    home.write("own.yaml", "extends: trainin\nchecks: [mem.remap_faild]\n");
+    home.write("play.yaml", "- hosts: all\n  tasks: [{ping: {}}]\n");
+    home.write("empty.yaml", "declared: {power_w: 600}\n");
+    for (arguments, hint) in [
+        (["--baseline", "empty.yaml"], "asks for no check"),
+        (["play.yaml", "--deep"], "none are asked for"),
+        (["--baseline", "trainin"], "did you mean `training`?"),
+        (["--baseline", "own.yaml"], "own.yaml:1"),
+        (["--baseline", "none.yaml"], "cannot read none.yaml"),
+    ] {
+        let done = home.gpufleet(["audit", "-i", "hosts"]).args(arguments).run();
+        assert_eq!(done.code, Some(1), "{done}");
+        assert!(done.stderr.contains(hint), "{done}");
+    }
+}
