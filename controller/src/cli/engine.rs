@@ -19,7 +19,7 @@ use gpufleet::{
     interpreter::CachedFiles,
     journal::{self, Journal, Record, RunDir, RunId},
     playbook::Overrides,
-    report::{self, Ending, ExitRules, Timing, computed_exit_code},
+    report::{self, Ending, ExitRules, RunModel, Timing, computed_exit_code},
     rollout::Amount,
     session::Fleet,
     template::Outside,
@@ -627,15 +627,20 @@ fn finish(
         }
     }
     if let Some(timing) = &screen.timing {
-        write_times(request.documents, timing, output)?;
+        write_times(request.documents, timing, &screen.model, output)?;
     }
     Ok(code)
 }
 
 /// `--junit` and `--profile`.
-fn write_times(documents: &Documents, timing: &Timing, output: &Output) -> Result<(), CommandError> {
+fn write_times(
+    documents: &Documents,
+    timing: &Timing,
+    model: &RunModel,
+    output: &Output,
+) -> Result<(), CommandError> {
     if let Some(path) = &documents.junit {
-        let text = report::junit(timing).map_err(CommandError::internal)?;
+        let text = report::junit(timing, model).map_err(CommandError::internal)?;
         fs::write(path, text)
             .map_err(|error| CommandError::user(format!("cannot write {}: {error}", path.display())))?;
     }

@@ -1,17 +1,23 @@
 //! A run as JUnit XML, for programs that show test results: a suite for each play, a case for each task of a node.
+//!
+//! An audit has a suite of its findings besides. Without it a node that differs, or that no check could judge, would
+//! look as if all its tests had passed: its tasks did.
 
 use std::time::Duration;
 
 use quick_junit::{NonSuccessKind, Report, TestCase, TestCaseStatus, TestSuite};
 
-use super::timing::{Case, Timing, is_bad};
+use super::{
+    NodeFinding, RunModel, Verdict,
+    timing::{Case, Timing, is_bad},
+};
 use crate::event::{NodeState, TaskStatus};
 
-/// Returns the document.
+/// Returns the document. `timing` and `model` are of the same events.
 ///
 /// # Errors
 /// Those of the writer.
-pub fn junit(timing: &Timing) -> Result<String, quick_junit::SerializeError> {
+pub fn junit(timing: &Timing, model: &RunModel) -> Result<String, quick_junit::SerializeError> {
     let mut report = Report::new("gpufleet");
     for (play, name) in &timing.plays {
         let mut suite = TestSuite::new(name.as_str());
@@ -30,7 +36,53 @@ pub fn junit(timing: &Timing) -> Result<String, quick_junit::SerializeError> {
         }
         report.add_test_suite(suite);
     }
+    if model.verb().info().judges {
+        report.add_test_suite(findings(model));
+    }
     report.to_string()
+}
+
+/// A case for each finding of a node, and one for each node without any.
+fn findings(model: &RunModel) -> TestSuite {
+    let verb = model.verb();
+    let mut suite = TestSuite::new("findings");
+    for node in model.nodes() {
+        let found = node.findings(verb);
+        if found.is_empty() {
+            let status = match node.verdict(verb) {
+                Verdict::Ok => TestCaseStatus::success(),
+                Verdict::Na => TestCaseStatus::skipped(),
+                _ => TestCaseStatus::non_success(NonSuccessKind::Error),
+            };
+            let mut case = TestCase::new(format!("verdict on {}", node.name), status);
+            case.set_classname(node.name.as_str());
+            suite.add_test_case(case);
+        }
+        suite.add_test_cases(found.iter().map(|found| finding(&node.name, found)));
+    }
+    suite
+}
+
+fn finding(node: &str, found: &NodeFinding) -> TestCase {
+    let text = found.sentence();
+    let mut status = match found.verdict {
+        _ if found.waived.is_some() => TestCaseStatus::skipped(),
+        Verdict::Fail | Verdict::Drift => TestCaseStatus::non_success(NonSuccessKind::Failure),
+        Verdict::Unknown => TestCaseStatus::non_success(NonSuccessKind::Error),
+        Verdict::Warn | Verdict::Ok | Verdict::Na => TestCaseStatus::success(),
+    };
+    if let Some(waiver) = &found.waived {
+        status.set_message(format!("waived: {waiver}"));
+    } else if found.verdict >= Verdict::Drift {
+        status.set_type(found.control.severity.word()).set_message(text.as_str());
+    }
+    let subject = if found.subject.is_empty() { String::new() } else { format!(" [{}]", found.subject) };
+    let mut case = TestCase::new(format!("{}{subject} on {node}", found.control.id), status);
+    case.set_classname(node);
+    if found.verdict == Verdict::Warn {
+        case.set_system_out(text);
+    }
+    case
 }
 
 fn case(case: &Case) -> TestCase {
@@ -81,12 +133,12 @@ mod tests {
     use super::*;
     use crate::{
         display::{Style, profile_screen},
-        event::{OpId, TaskReport, Verb, What},
+        event::{Event, OpId, TaskReport, Verb, What},
         index::PlayIndex,
         report::sample::{self, Stream},
     };
 
-    fn timing() -> Timing {
+    fn events() -> Vec<Event> {
         let hosts = ["gpu001", "gpu002"].map(str::to_owned);
         let mut s = Stream::new();
         s.started(Verb::Run, &hosts).play(&hosts, &[("2", 2)]);
@@ -114,12 +166,37 @@ mod tests {
         s.task("gpu001", sample::report("debug", 9, TaskStatus::Skipped));
         s.end("gpu001", NodeState::Done, None).end("gpu002", NodeState::Failed, Some("exit 3"));
         s.end("gpu003", NodeState::Unreachable, Some("no route"));
-        Timing::of(&s.events)
+        s.events
+    }
+
+    fn timing() -> Timing {
+        Timing::of(&events())
+    }
+
+    #[test]
+    fn what_an_audit_finds_is_no_success() {
+        let events = sample::audit(300);
+        let model = RunModel::of(&events);
+        let text = junit(&Timing::of(&events), &model).unwrap();
+        let report = Report::deserialize_from_str(&text).unwrap();
+        let suite = report.test_suites.iter().find(|suite| suite.name.as_str() == "findings").unwrap();
+        let bad = |case: &&TestCase| matches!(case.status, TestCaseStatus::NonSuccess { .. });
+        let red: std::collections::BTreeSet<&str> =
+            suite.test_cases.iter().filter(bad).map(|case| case.classname.as_deref().unwrap()).collect();
+        let verb = model.verb();
+        let not: Vec<&str> = model
+            .nodes()
+            .iter()
+            .filter(|node| !node.is_compliant(verb))
+            .map(|node| node.name.as_str())
+            .collect();
+        assert_eq!(red.into_iter().collect::<Vec<_>>(), not);
+        assert!(!not.is_empty());
     }
 
     #[test]
     fn a_run_is_a_junit_document() {
-        insta::assert_snapshot!(junit(&timing()).unwrap(), @r#"
+        insta::assert_snapshot!(junit(&timing(), &RunModel::of(&events())).unwrap(), @r#"
         <?xml version="1.0" encoding="UTF-8"?>
         <testsuites name="gpufleet" tests="6" skipped="1" failures="1" errors="1">
             <testsuite name="Bring up training nodes" tests="6" skipped="1" errors="1" failures="1" time="3.545">

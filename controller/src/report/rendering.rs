@@ -45,7 +45,7 @@ static JUNIT: Renderer = Renderer {
     name: "junit",
     ending: "xml",
     summary: "JUnit XML: a suite a play, a case a task of a node",
-    make: |_, events| Ok(junit(&Timing::of(events))?),
+    make: |model, events| Ok(junit(&Timing::of(events), model)?),
 };
 
 static SARIF: Renderer = Renderer {

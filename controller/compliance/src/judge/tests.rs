@@ -435,22 +435,3 @@ fn a_node_that_lists_too_much_is_not_believed() {
     assert_eq!(of(&findings, "nvl.fabric_clique")[0].verdict, Verdict::Fail);
     assert!(of(&findings, "pcie.width")[0].note.chars().count() < 300);
 }
-
-/// Prints what judging a node costs; see docs/benchmarks.md for how figures are taken.
-#[test]
-#[ignore = "a measurement"]
-fn time_of_a_node() {
-    let policy = everything();
-    let mut signals = node();
-    let gpu = signals.gpus[0].clone();
-    signals.gpus = vec![gpu; 8];
-    let rounds = 200;
-    let begin = std::time::Instant::now();
-    let mut findings = 0;
-    for _ in 0..rounds {
-        let mut judged = judge(&policy, &signals);
-        crate::fold(&policy, &mut judged);
-        findings = judged.len();
-    }
-    println!("{findings} findings in {:?}", begin.elapsed() / rounds);
-}
