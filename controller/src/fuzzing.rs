@@ -4,11 +4,11 @@
 //! test`. Invariant: no target ever panics, whatever it gets; what they return does not matter.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
-use gpufleet_compliance::{Waivers, baseline, fold, judge, rule};
+use gpufleet_compliance::{Memory, NodePolicy, Waivers, baseline, fold, judge, judge_after, rule};
 use gpufleet_language::{diagnostic::SourceFile, yaml};
-use gpufleet_protocol::signal::Signals;
+use gpufleet_protocol::signal::{Signal, Signals, SubjectReadings};
 use serde_json::Map;
 
 use crate::inventory::{Inventory, LoadOptions};
@@ -33,6 +33,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("kubernetes", kubernetes),
     ("command", command),
     ("baseline", baseline_file),
+    ("memory", memory),
     ("signals", signals),
 ];
 
@@ -164,6 +165,28 @@ fn baseline_file(bytes: &[u8]) {
     let Ok(loaded) = baseline::load(&choice, &|_| baseline::GroupHint::Known) else { return };
     let _ = Waivers::read(&source, &loaded.policy);
     let _ = judge(&loaded.policy.for_node("gpu001", &[]), &Signals::default());
+}
+
+/// What earlier audits remember of a node: a store may hold anything.
+fn memory(bytes: &[u8]) {
+    static POLICY: LazyLock<Option<Arc<NodePolicy>>> = LazyLock::new(|| {
+        let choice = [baseline::Choice::File(SourceFile::new("site.yaml", "checks: ['*']\n"))];
+        let loaded = baseline::load(&choice, &|_| baseline::GroupHint::Known).ok()?;
+        Some(loaded.policy.for_node("gpu001", &[]))
+    });
+    let (Some(policy), Ok(value)) = (&*POLICY, serde_json::from_slice(bytes)) else { return };
+    let Some(memory) = Memory::read(&value) else { return };
+    let counters = ["ecc_cor_vol", "ecc_unc_agg", "remap_cor", "pcie_replays", "nvl_replay", "pcie_width"];
+    let readings = counters.map(|name| (name.to_owned(), Signal::from(7))).into();
+    let gpu = SubjectReadings { id: "GPU-0".to_owned(), label: "GPU 0".to_owned(), readings };
+    let boot_id = Some("b".to_owned());
+    let signals = Signals { boot_id, uptime_s: 90_000, gpus: vec![gpu], ..Signals::default() };
+    for at in [0, memory.at().saturating_add(86_400), i64::MAX] {
+        let findings = judge_after(policy, &signals, Some(&memory), at);
+        let next = Memory::after(Some(&memory), &signals, &findings, at);
+        let kept = serde_json::to_value(&next).unwrap_or_default();
+        assert_eq!(Memory::read(&kept), Some(next), "what is kept is read back");
+    }
 }
 
 /// What a node says of itself.

@@ -18,8 +18,9 @@ pub mod report;
 pub mod rollout;
 pub mod session;
 pub mod settings;
+pub mod signature;
 pub mod transport;
 
 pub use gpufleet_language::{
-    diagnostic, inventory, lint, migration, names, playbook, template, vault, visible,
+    diagnostic, inventory, lint, migration, names, playbook, sarif, template, vault, visible,
 };

@@ -21,6 +21,7 @@ const HOUSE: Arrows = &[
     ("report", &["event", "index"]),
     ("display", &["event", "index", "report"]),
     ("transport", &[]),
+    ("signature", &[]),
     ("hosts", &["interpreter", "transport"]),
     ("engine", &["event", "index", "interpreter", "journal", "report", "rollout"]),
     ("session", &["engine", "hosts", "interpreter", "transport"]),

@@ -1,14 +1,19 @@
 #!/bin/sh
-# Installs real schedulers, a browser for the page of reports, and the parts of real machines from the distribution,
-# and runs the tests against them; ends with the runner's summary.
+# Installs real schedulers, a browser for the page of reports, foreign readers of its other formats, PostgreSQL for the
+# history of audits, and the parts of
+# real machines from the distribution, and runs the tests against them; ends with the runner's summary.
 set -eu
 export PATH="$PATH:/usr/sbin:/sbin"
 missing=
 for tool in slurmctld:slurmctld slurmd:slurmd scontrol:slurm-client munged:munge \
     systemd-nspawn:systemd-container mmdebstrap:mmdebstrap ip:iproute2 ssh:openssh-client ssh-keygen:openssh-client \
-    unshare:util-linux setpriv:util-linux chromium:chromium; do
+    unshare:util-linux setpriv:util-linux chromium:chromium npm:npm prometheus:prometheus; do
     command -v "${tool%%:*}" >/dev/null 2>&1 || missing="$missing ${tool##*:}"
 done
+# A Python of Debian cannot make an environment without this package.
+python3 -c 'import ensurepip' 2>/dev/null || missing="$missing python3-venv"
+# Why a look at files: Debian keeps the server's programs out of the path.
+[ -n "$(find /usr/lib/postgresql -name initdb 2>/dev/null)" ] || missing="$missing postgresql"
 if [ "$(id -u)" -ne 0 ]; then
     echo "error: the tests against real schedulers and machines start daemons and must run as root" >&2
     exit 1
@@ -36,10 +41,26 @@ if [ -n "$missing" ]; then
     }
 fi
 
+# What tells whether everybody can use the page of a report. By its digest, because the tests run it.
+axe=axe-core-4.10.3
+mkdir -p target/systems
+if [ ! -e "target/systems/$axe/package/axe.min.js" ]; then
+    (
+        cd target/systems
+        npm pack --silent "axe-core@${axe#axe-core-}" >&2
+        echo "0f2b4d7dcdf7d1219df8d1959ad68e565f51d14c3f0d88bb71cd59abeb956292  $axe.tgz" | sha256sum -c --quiet - >&2
+        mkdir -p "$axe"
+        tar -xzf "$axe.tgz" -C "$axe"
+    ) || {
+        echo "error: axe-core cannot be fetched with npm; the lines above are npm's" >&2
+        exit 1
+    }
+fi
+export GPUFLEET_AXE="$PWD/target/systems/$axe/package/axe.min.js"
+
 # At the same time as the compiler: building the tree mostly waits for the network and the disk.
 tree=$PWD/target/systems/tree
 log=$PWD/target/systems/tree.log
-mkdir -p target/systems
 echo "preparing the machines' file tree $tree" >&2
 tests/systems/nspawn/tree.sh "$tree" >"$log" 2>&1 &
 building=$!
@@ -53,6 +74,18 @@ wait "$building" || {
     exit 1
 }
 export GPUFLEET_MACHINE_TREE="$tree"
+# The schema of OASIS is part of the crate that reads SARIF in the other tests.
+readers=$PWD/target/systems/readers
+[ -x "$readers/bin/python" ] || python3 -m venv "$readers"
+"$readers/bin/python" -m pip install --quiet --disable-pip-version-check -r tests/systems/formats/requirements.txt
+GPUFLEET_FORMATS_PYTHON=$readers/bin/python
+GPUFLEET_SARIF_SCHEMA=$(cargo metadata --locked --format-version 1 | "$GPUFLEET_FORMATS_PYTHON" -c '
+import json, pathlib, sys
+packages = json.load(sys.stdin)["packages"]
+found = next(package for package in packages if package["name"] == "serde-sarif")
+print(pathlib.Path(found["manifest_path"]).parent / "src/schema.json")
+')
+export GPUFLEET_FORMATS_PYTHON GPUFLEET_SARIF_SCHEMA
 # Four at once, because each test mostly waits for Slurm or for a machine.
 if cargo nextest --version >/dev/null 2>&1; then
     cargo nextest run --config-file tests/nextest.toml --locked -p gpufleet-systems-tests --test '*' --no-fail-fast --test-threads 4 "$@"

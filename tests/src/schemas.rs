@@ -14,6 +14,7 @@ use serde_json::Value;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Printed {
     Report,
+    Difference,
     Events,
     Check,
     Sarif,
@@ -30,6 +31,7 @@ macro_rules! schema {
     };
 }
 static REPORT: LazyLock<Validator> = schema!("report");
+static DIFFERENCE: LazyLock<Validator> = schema!("report-diff");
 static EVENT: LazyLock<Validator> = schema!("event");
 static CHECK: LazyLock<Validator> = schema!("check");
 
@@ -62,6 +64,7 @@ fn printed(words: &[String], stdout: &str) -> Option<String> {
     match printed_by(words) {
         Printed::Else => None,
         Printed::Report => fits(&REPORT, stdout),
+        Printed::Difference => fits(&DIFFERENCE, stdout),
         Printed::Check => fits(&CHECK, stdout),
         Printed::Sarif => {
             serde_json::from_str::<serde_sarif::sarif::Sarif>(stdout).err().map(|error| error.to_string())
@@ -92,6 +95,7 @@ fn printed_by(words: &[String]) -> Printed {
         (Some("check"), _) | (None, _) => Printed::Else,
         // The answers of a program are no run, and have no schema.
         (Some("exec"), _) if words.iter().any(|word| word == "--") => Printed::Else,
+        (Some("report"), Some("json")) if words.iter().any(|word| word == "diff") => Printed::Difference,
         (Some(_), Some("jsonl")) => Printed::Events,
         (Some(_), Some("json")) if report_file(words).is_none() => Printed::Report,
         _ => Printed::Else,
@@ -105,9 +109,9 @@ fn report_file(words: &[String]) -> Option<&str> {
     Some(&pair[1])
 }
 
-/// Returns the document that `report -o FILE` wrote into the folder that it ran in.
+/// Returns what is wrong with the JSON document that `report -o FILE` wrote into the folder that it ran in.
 fn written(words: &[String], folder: &Path) -> Option<String> {
-    let path = folder.join(report_file(words).filter(|name| !name.ends_with(".html"))?);
+    let path = folder.join(report_file(words).filter(|name| name.ends_with(".json"))?);
     let text = std::fs::read_to_string(&path).ok()?;
     Some(format!("{}: {}", path.display(), fits(&REPORT, &text)?))
 }

@@ -1,6 +1,6 @@
 //! `audit` with checks, on simulated nodes: silent where all is well, a finding for each fault, and no change anywhere.
 
-use std::collections::BTreeSet;
+use std::{cell::Cell, collections::BTreeSet};
 
 use gpufleet_tests::{Finished, Fleet, FleetOptions, Home};
 use serde_json::Value;
@@ -17,25 +17,36 @@ const PREPARE: &str = "
 struct Ward {
     fleet: Fleet,
     home: Home,
+    audits: Cell<u32>,
 }
 
 impl Ward {
     fn new(nodes: usize, faults: &str) -> Self {
-        let options =
-            FleetOptions { nodes, gpus_per_node: 2, faults: faults.into(), ..FleetOptions::default() };
-        let ward = Self { fleet: Fleet::start(&options), home: Home::new() };
+        Self::of(FleetOptions { nodes, faults: faults.into(), ..FleetOptions::default() })
+    }
+
+    fn of(options: FleetOptions) -> Self {
+        let ward = Self { fleet: Fleet::start(&options), home: Home::new(), audits: Cell::new(0) };
         ward.home.write("prepare.yaml", PREPARE);
-        if faults.is_empty() {
+        if options.faults.is_empty() {
             let inventory = ward.fleet.inventory();
             ward.home.gpufleet(["run", "prepare.yaml", "-i", &inventory, "--yes"]).run().expect(0);
         }
         ward
     }
 
+    /// An audit that no other one came before.
     fn audit(&self, arguments: &[&str]) -> Finished {
+        self.audit_by(&["--health"], arguments)
+    }
+
+    /// The same, by these baselines.
+    fn audit_by(&self, baselines: &[&str], arguments: &[&str]) -> Finished {
+        self.audits.set(self.audits.get() + 1);
+        let store = format!("sqlite:history-{}.db", self.audits.get());
         let inventory = self.fleet.inventory();
-        let words = ["audit", "--health", "-i", &inventory, "--format", "json"];
-        self.home.gpufleet(words).args(arguments).run()
+        let words = ["audit", "-i", &inventory, "--format", "json", "--store", &store];
+        self.home.gpufleet(words).args(baselines).args(arguments).run()
     }
 }
 
@@ -65,43 +76,81 @@ fn healthy_nodes_have_no_finding_and_an_audit_changes_nothing() {
     assert_eq!(before, state());
 }
 
+/// A fault: the model that can have it, what `gpusimctl set` gets, and the finding of that GPU.
+type Fault = (&'static str, &'static str, &'static str, &'static str, &'static str, &'static str);
+
+const FAULTS: &[Fault] = &[
+    ("h100-80gb", "remap_failed", "on", "mem.remap_failed", "fail", "replace"),
+    ("h100-80gb", "remap_pending", "on", "mem.remap_pending", "drift", "reset"),
+    ("h100-80gb", "banks_none", "1", "mem.remap_budget", "warn", "investigate"),
+    ("h100-80gb", "banks_low", "1", "mem.remap_budget", "warn", "none"),
+    ("h100-80gb", "sram_uncorrected", "1", "mem.sram_uncorrected", "fail", "reset"),
+    ("h100-80gb", "sram_threshold", "on", "mem.sram_threshold", "fail", "replace"),
+    ("h100-80gb", "repair_channel", "on", "mem.repair_pending", "drift", "reset"),
+    ("h100-80gb", "repair_tpc", "on", "mem.repair_pending", "drift", "reset"),
+    ("h100-80gb", "unrepairable", "on", "mem.unrepairable", "fail", "replace"),
+    ("h100-80gb", "recovery_action", "2", "err.recovery_action", "fail", "reboot"),
+    ("h100-80gb", "pcie_width", "8", "pcie.width", "fail", "investigate"),
+    ("h100-80gb", "gsp_version", "1.2.3", "sw.gsp", "fail", "reboot"),
+    ("h100-80gb", "gsp_mode", "0", "sw.gsp", "warn", "investigate"),
+    ("h100-80gb", "drain", "on", "cfg.drain_state", "drift", "apply"),
+    ("h100-80gb", "memory_temperature_c", "120", "thermal.memory", "fail", "investigate"),
+    ("h100-80gb", "event_reasons", "8", "thermal.hw_slowdown", "warn", "investigate"),
+    ("h100-80gb", "event_reasons", "128", "power.brake", "warn", "investigate"),
+    ("h100-80gb", "margin_c", "1", "thermal.margin", "warn", "none"),
+    ("h100-80gb", "power_enforced_mw", "300000", "power.enforced", "warn", "investigate"),
+    ("h100-80gb", "inforom_code", "14", "sw.inforom_valid", "fail", "replace"),
+    ("h200-141gb", "nvlinks_down", "2", "nvl.links", "fail", "reset"),
+    ("h200-141gb", "fabric_status", "1", "nvl.fabric_state", "fail", "reset"),
+    ("h200-141gb", "fabric_summary", "2", "nvl.fabric_health", "fail", "drain"),
+];
+
+/// Nodes that have a fault each at once; one more is well.
+const AT_ONCE: usize = 7;
+
 #[test]
-fn each_fault_is_found_on_its_node_only() {
-    let ward = Ward::new(2, "");
-    let faults: &[(&str, &str, &str, &str)] = &[
-        ("remap_failed", "on", "mem.remap_failed", "replace"),
-        ("remap_pending", "on", "mem.remap_pending", "reset"),
-        ("banks_none", "1", "mem.remap_budget", "investigate"),
-        ("sram_threshold", "on", "mem.sram_threshold", "replace"),
-        ("unrepairable", "on", "mem.unrepairable", "replace"),
-        ("recovery_action", "2", "err.recovery_action", "reboot"),
-        ("pcie_width", "8", "pcie.width", "investigate"),
-        ("gsp_version", "1.2.3", "sw.gsp", "reboot"),
-        ("drain", "on", "cfg.drain_state", "apply"),
-        ("memory_temperature_c", "120", "thermal.memory", "investigate"),
-    ];
-    for (word, value, check, action) in faults {
-        ward.fleet.control("gpu002", &["set", "1", word, value]);
-        let done = ward.audit(&[]);
-        assert_eq!(found(&done, "gpu001"), BTreeSet::new(), "{word}: {done}");
-        assert!(found(&done, "gpu002").contains(*check), "{word}: {done}");
-        let document = done.document();
-        let finding = document.node("gpu002")["findings"].as_array().unwrap().iter().cloned();
-        let finding = finding.filter(|finding| finding["control"] == *check).collect::<Vec<_>>();
-        assert_eq!(
-            (finding.len(), finding[0]["subject"].as_str()),
-            (1, Some("GPU 1")),
-            "{word}: {finding:?}"
-        );
-        assert_eq!(finding[0]["next_action"], *action, "{word}: {finding:?}");
-        let code = if finding[0]["verdict"] == "warn" { 0 } else { 3 };
-        assert_eq!(done.code, Some(code), "{word}: {finding:?}");
-        let well = match *word {
-            _ if *value == "on" => "off",
-            "recovery_action" => "0",
-            _ => "as_recorded",
-        };
-        ward.fleet.control("gpu002", &["set", "1", word, well]);
+fn each_fault_is_found_on_its_gpu_and_nowhere_else() {
+    let mut missed = Vec::new();
+    for model in ["h100-80gb", "h200-141gb"] {
+        let ward = Ward::of(FleetOptions { nodes: AT_ONCE + 1, gpus: model, ..FleetOptions::default() });
+        ward.home.write("more.yaml", "extends: core\nchecks: [sw.inforom_valid]\n");
+        let audit = || ward.audit(&["--baseline", "more.yaml", "--deep"]);
+        let faults: Vec<&Fault> = FAULTS.iter().filter(|fault| fault.0 == model).collect();
+        for batch in faults.chunks(AT_ONCE) {
+            let node = |at: usize| format!("gpu{:03}", at + 2);
+            for (at, (_, word, value, ..)) in batch.iter().enumerate() {
+                ward.fleet.control(&node(at), &["set", "1", word, value]);
+            }
+            let done = audit();
+            assert_eq!(found(&done, "gpu001"), BTreeSet::new(), "{done}");
+            let document = done.document();
+            for (at, (_, word, _, check, verdict, action)) in batch.iter().enumerate() {
+                let all = document.node(&node(at))["findings"].as_array().cloned().unwrap_or_default();
+                let of_gpus = all.iter().filter(|finding| finding["subject"] != "");
+                let others = of_gpus.filter(|finding| finding["subject"] != "GPU 1").count();
+                let told = all.iter().filter(|finding| finding["control"] == *check).map(|finding| {
+                    let text = |key: &str| finding[key].as_str().unwrap_or_default().to_owned();
+                    (text("subject"), text("verdict"), text("next_action"))
+                });
+                let told: Vec<_> = told.collect();
+                let wanted = ("GPU 1".to_owned(), (*verdict).to_owned(), (*action).to_owned());
+                if told != [wanted] || others > 0 {
+                    missed.push(format!("{word}: {check} {told:?}, {others} on other GPUs"));
+                }
+                ward.fleet.control(&node(at), &["set", "1", word, well(word)]);
+            }
+        }
+        assert_eq!(found(&audit(), "gpu002"), BTreeSet::new(), "all is well again");
+    }
+    assert!(missed.is_empty(), "{}", missed.join("\n"));
+}
+
+/// The value that ends a fault.
+fn well(word: &str) -> &'static str {
+    match word {
+        "drain" | "remap_failed" | "remap_pending" => "off",
+        "recovery_action" | "nvlinks_down" => "0",
+        _ => "as_recorded",
     }
 }
 
@@ -173,6 +222,55 @@ fn a_playbook_and_checks_are_judged_together_and_every_format_tells_the_same() {
         let done = ward.home.gpufleet(["report", "latest", "--format", format]).run().expect(0);
         assert!(done.stdout.contains(text) && done.stdout.contains("gpu001"), "{format}: {done}");
     }
+}
+
+#[test]
+fn a_baseline_is_learned_from_a_good_node() {
+    let ward = Ward::new(2, "");
+    let inventory = ward.fleet.inventory();
+    let before = ward.fleet.digests();
+    let from = |arguments: &[&str]| {
+        let words = ["baseline", "from", "-i", &inventory, "-b", "-o", "learned.yaml"];
+        ward.home.gpufleet(words).args(arguments).run()
+    };
+    // The lab's nodes share one machine, whose own settings may be anything: `--anyway`.
+    from(&["gpu001", "--anyway"]).expect(0);
+    assert_eq!(ward.fleet.digests(), before, "nothing was changed");
+    let again = from(&["gpu001", "--anyway"]);
+    assert_eq!(again.code, Some(1), "{again}");
+    assert!(again.stderr.contains("exists already"), "{again}");
+    let learned = std::fs::read_to_string(ward.home.work().join("learned.yaml")).unwrap();
+    assert!(learned.contains("  gpu_count: 2\n") && learned.contains("driver_version: \""), "{learned}");
+    let audit = || ward.audit_by(&["--baseline", "learned.yaml"], &[]);
+    let done = audit();
+    assert_eq!((found(&done, "gpu001"), found(&done, "gpu002")), Default::default(), "{done}\n{learned}");
+    ward.fleet.control("gpu002", &["set", "0", "gsp_mode", "0"]);
+    assert!(found(&audit(), "gpu002").contains("sw.gsp"));
+    ward.fleet.control("gpu002", &["set", "0", "remap_failed", "on"]);
+    std::fs::remove_file(ward.home.work().join("learned.yaml")).unwrap();
+    let bad = from(&["gpu002"]);
+    assert_eq!(bad.code, Some(1), "{bad}");
+    assert!(bad.stderr.contains("mem.remap_failed of GPU 0 fail"), "{bad}");
+}
+
+#[test]
+fn commands_count_with_strict_only() {
+    let ward = Ward::new(1, "");
+    let inventory = ward.fleet.inventory();
+    ward.home.write(
+        "play.yaml",
+        "- hosts: gpu\n  become: true\n  tasks:\n    - file: {path: /root, state: directory}\n    - command: /bin/true\n",
+    );
+    let audit = |arguments: &[&str]| {
+        ward.home.gpufleet(["audit", "play.yaml", "-i", &inventory]).args(arguments).run()
+    };
+    let lax = audit(&[]);
+    assert_eq!(lax.code, Some(0), "{lax}");
+    assert!(
+        lax.stdout.contains("0 compliant, 1 unknown") && lax.stdout.contains("1 of 2 judgements"),
+        "{lax}"
+    );
+    assert_eq!(audit(&["--strict"]).code, Some(3));
 }
 
 #[test]

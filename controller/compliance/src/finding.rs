@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use gpufleet_protocol::signal::Signal;
+use gpufleet_protocol::signal::{Signal, SubjectReadings};
 use serde::{Serialize, Serializer};
 
 use crate::catalogue::Check;
+use crate::memory::{Standing, Watch};
 use crate::texts;
 use crate::verdict::{Action, Verdict};
 
@@ -32,6 +33,10 @@ pub enum Subject {
 }
 
 impl Subject {
+    pub(crate) fn gpu(gpu: &SubjectReadings) -> Self {
+        Self::Gpu { uuid: gpu.id.as_str().into(), label: gpu.label.as_str().into() }
+    }
+
     /// What stays the same over boots: `node`, the UUID of a GPU, a mount point.
     pub fn id(&self) -> &str {
         match self {
@@ -60,8 +65,10 @@ impl Subject {
 pub enum NaReason {
     /// The node, the GPU or the declaration lacks what is judged.
     NotApplicable,
-    /// It needs an earlier reading, or one that only some audits make. Counts as not judged.
+    /// It compares with an earlier audit, and there is none. Counts as not judged.
     NotYet,
+    /// It needs a reading that only some audits make. Counts as not judged.
+    NotAsked,
 }
 
 /// A verdict and what it rests on.
@@ -91,6 +98,12 @@ pub struct Finding {
     /// The check whose finding is the cause of this one. Set by [`crate::fold()`].
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "texts::maybe")]
     pub explained_by: Option<Arc<str>>,
+    /// What earlier audits make of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub standing: Option<Standing>,
+    /// What a later audit needs of it.
+    #[serde(skip)]
+    pub(crate) watch: Option<Box<Watch>>,
 }
 
 impl Finding {

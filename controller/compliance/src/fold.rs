@@ -32,6 +32,8 @@ pub struct Coverage {
     pub applicable: usize,
     /// Those of the applicable ones that this audit did not set out to judge.
     pub not_yet: usize,
+    /// Those of them that only need another audit to compare with.
+    pub no_earlier: usize,
     pub not_judged: Vec<NotJudged>,
     /// Checks that are critical, or that the baseline requires, and of which something is not judged.
     #[serde(serialize_with = "texts::set")]
@@ -163,12 +165,15 @@ fn coverage(policy: &NodePolicy, findings: &[Finding]) -> Coverage {
         judged: 0,
         applicable: 0,
         not_yet: 0,
+        no_earlier: 0,
         not_judged: Vec::new(),
         critical_not_judged: BTreeSet::new(),
     };
     for finding in findings.iter().filter(applies) {
         coverage.applicable += 1;
-        coverage.not_yet += usize::from(finding.na == Some(NaReason::NotYet));
+        let no_earlier = finding.na == Some(NaReason::NotYet);
+        coverage.no_earlier += usize::from(no_earlier);
+        coverage.not_yet += usize::from(no_earlier || finding.na == Some(NaReason::NotAsked));
         if finding.verdict.is_judged() {
             coverage.judged += 1;
             continue;

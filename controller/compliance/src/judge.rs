@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use crate::catalogue::{Check, RuleVerdict};
 use crate::finding::{Finding, NaReason, Subject};
+use crate::memory::{Memory, Now, Past, Standing, Watch};
 use crate::policy::{NodePolicy, PolicyCheck};
 use crate::rule::{Code, Others, Pci, Scene};
 use crate::verdict::{Action, Scope, Verdict};
@@ -27,9 +28,23 @@ const MOST_REASON: usize = 200;
 /// because an operand could not be read, and would be worse, the finding is unknown. Where no rule holds the check is
 /// ok, unless an operand that could not be read might have made one hold: then it is unknown. Where each rule compares
 /// with something that is absent, there was nothing to judge: na.
+///
+/// Without earlier audits: what compares with them is not judged yet, and every finding counts at once.
 pub fn judge(policy: &NodePolicy, signals: &Signals) -> Vec<Finding> {
+    judge_after(policy, signals, None, 0)
+}
+
+/// Judges as [`judge`] does, and by what earlier audits remember. `at` is the time of the readings on the controller, in
+/// seconds since 1970.
+pub fn judge_after(
+    policy: &NodePolicy,
+    signals: &Signals,
+    earlier: Option<&Memory>,
+    at: i64,
+) -> Vec<Finding> {
     let subjects = Subjects::of(signals);
-    let mut judged = Judged { policy, signals, findings: Vec::new(), ranges: BTreeMap::new() };
+    let past = Past::of(earlier, signals, at);
+    let mut judged = Judged { policy, signals, past: &past, findings: Vec::new(), ranges: BTreeMap::new() };
     let (derived, plain): (Vec<_>, Vec<_>) =
         policy.checks.iter().enumerate().partition(|(_, entry)| entry.check.is_derived());
     let mut order = Vec::new();
@@ -58,10 +73,7 @@ struct Subjects<'a> {
 
 impl<'a> Subjects<'a> {
     fn of(signals: &'a Signals) -> Self {
-        let gpus = signals.gpus.iter().map(|gpu| {
-            let (uuid, label) = (gpu.id.as_str().into(), gpu.label.as_str().into());
-            (Subject::Gpu { uuid, label }, gpu)
-        });
+        let gpus = signals.gpus.iter().map(|gpu| (Subject::gpu(gpu), gpu));
         let disks = signals.disks.iter().map(|disk| {
             let (id, label) = (disk.id.as_str().into(), disk.label.as_str().into());
             (Subject::Disk { id, label }, disk)
@@ -95,6 +107,7 @@ fn gone(signals: &Signals) -> Vec<(Subject, SubjectReadings)> {
 struct Judged<'a> {
     policy: &'a NodePolicy,
     signals: &'a Signals,
+    past: &'a Past<'a>,
     findings: Vec<Finding>,
     /// Where the findings of a check begin and end.
     ranges: BTreeMap<Arc<str>, (usize, usize)>,
@@ -106,15 +119,23 @@ struct Seen<'a, 'b> {
     subject: &'a Subject,
 }
 
-impl Others for Seen<'_, '_> {
-    fn verdict_of(&self, check: &str) -> Option<Verdict> {
+impl Seen<'_, '_> {
+    /// The findings of a check on the same subject, or on its node; `None` if it was not asked.
+    fn findings(&self, check: &str) -> Option<impl Iterator<Item = &Finding>> {
         let (begin, end) = *self.judged.ranges.get(check)?;
         let findings = self.judged.findings.get(begin..end)?;
-        findings
-            .iter()
-            .filter(|finding| finding.subject.concerns(self.subject))
-            .map(|finding| finding.verdict)
-            .max()
+        Some(findings.iter().filter(|finding| finding.subject.concerns(self.subject)))
+    }
+}
+
+impl Others for Seen<'_, '_> {
+    fn verdict_of(&self, check: &str) -> Option<Verdict> {
+        self.findings(check)?.map(|finding| finding.verdict).max()
+    }
+
+    fn repeats_since(&self, check: &str, from: i64) -> usize {
+        let watches = self.findings(check).into_iter().flatten().filter_map(|it| it.watch.as_deref());
+        watches.map(|watch| watch.repeats_since(from)).max().unwrap_or_default()
     }
 }
 
@@ -156,7 +177,7 @@ impl Judged<'_> {
     fn none_listed(&self, entry: &PolicyCheck) -> Finding {
         let subject = Subject::Node;
         let seen = Seen { judged: self, subject: &subject };
-        let scene = self.scene(entry, None, &seen);
+        let scene = self.scene(entry, None, &seen, None);
         let check = &entry.check;
         let none = check.scope == Scope::Gpu
             && matches!(scene.signal(Scope::Node, "pci_count"), Signal::Known(count) if count.as_f64() == Some(0.0));
@@ -176,16 +197,23 @@ impl Judged<'_> {
         entry: &'a PolicyCheck,
         subject: Option<&'a SubjectReadings>,
         others: &'a dyn Others,
+        watch: Option<&'a Watch>,
     ) -> Scene<'a> {
         let declared = &self.policy.declared;
-        Scene { signals: self.signals, subject, declared, params: &entry.params, others }
+        Scene {
+            past: Some(self.past),
+            watch,
+            ..Scene::of(self.signals, subject, declared, &entry.params, others)
+        }
     }
 
     fn one(&self, entry: &PolicyCheck, subject: &Subject, readings: Option<&SubjectReadings>) -> Finding {
         let seen = Seen { judged: self, subject };
-        let scene = self.scene(entry, readings, &seen);
-        let outcome = decide(entry, &scene);
         let check = &entry.check;
+        let watch = self.past.watch(&check.id, subject.id());
+        let scene = self.scene(entry, readings, &seen, watch);
+        let mut outcome = decide(entry, &scene);
+        let (next, standing) = self.over_time(entry, &scene, &mut outcome);
         let mut evidence: Vec<(Arc<str>, Signal)> = (check.evidence.iter())
             .map(|(scope, name)| (Arc::clone(name), scene.signal(*scope, name)))
             .collect();
@@ -196,7 +224,51 @@ impl Judged<'_> {
         if !lines.is_empty() {
             evidence.push(("kernel_log".into(), Signal::from(lines)));
         }
-        outcome.into_finding(entry, subject.clone(), evidence)
+        if outcome.verdict.is_not_ok() {
+            for rule in &check.rules {
+                rule.when.over_time(&scene, &mut evidence);
+            }
+        }
+        let watch = (!next.is_blank()).then(|| Box::new(next));
+        Finding { standing, watch, ..outcome.into_finding(entry, subject.clone(), evidence) }
+    }
+
+    /// Returns what is to be remembered of a check on a subject, and puts what earlier audits make of its outcome into it.
+    fn over_time(
+        &self,
+        entry: &PolicyCheck,
+        scene: &Scene<'_>,
+        outcome: &mut Outcome,
+    ) -> (Watch, Option<Standing>) {
+        let check = &entry.check;
+        let (mut flag, mut held) = (None, None);
+        for rule in check.rules.iter().filter(|rule| rule.when.watches) {
+            let (now_flag, now_held) = rule.when.watched(scene);
+            (flag, held) = (flag.or(now_flag), held.or(now_held));
+        }
+        let rule = outcome.rule.and_then(|rule| check.rules.get(rule));
+        let now = Now {
+            verdict: outcome.verdict,
+            action: outcome.action,
+            asked: outcome.na != Some(NaReason::NotAsked),
+            decided: outcome.certain && rule.is_some(),
+            at_once: rule.is_some_and(|rule| rule.at_once),
+            flag,
+            held,
+            ..self.past.now(scene.watch)
+        };
+        let next = Watch::after(scene.watch, &now, check.hysteresis);
+        // Without an earlier audit there is nothing that time could make of it.
+        let shown = self.past.memory.filter(|_| now.asked).and_then(|_| next.shown(&now, check.hysteresis));
+        let standing = shown.map(|(standing, verdict, action, said)| {
+            outcome.verdict = verdict;
+            outcome.action = action;
+            let note = &outcome.note;
+            let note = if note.is_empty() { said } else { format!("{note} ({said})") };
+            outcome.note = note.into();
+            standing
+        });
+        (next, standing)
     }
 }
 
@@ -208,16 +280,25 @@ struct Outcome {
     na: Option<NaReason>,
     /// The rule that decided.
     rule: Option<usize>,
+    /// Whether that rule decided alone, and nothing that could not be read might have made it worse.
+    certain: bool,
 }
 
 impl Outcome {
     fn na(note: Arc<str>) -> Self {
         let na = Some(NaReason::NotApplicable);
-        Self { verdict: Verdict::Na, action: Action::None, note, na, rule: None }
+        Self { verdict: Verdict::Na, action: Action::None, note, na, rule: None, certain: false }
     }
 
     fn unknown(note: Arc<str>) -> Self {
-        Self { verdict: Verdict::Unknown, action: Action::Investigate, note, na: None, rule: None }
+        Self {
+            verdict: Verdict::Unknown,
+            action: Action::Investigate,
+            note,
+            na: None,
+            rule: None,
+            certain: false,
+        }
     }
 
     fn into_finding(
@@ -242,6 +323,8 @@ impl Outcome {
             na: self.na,
             waived: None,
             explained_by: None,
+            standing: None,
+            watch: None,
         }
     }
 }
@@ -272,7 +355,7 @@ fn decide<'a>(entry: &'a PolicyCheck, scene: &Scene<'a>) -> Outcome {
         let unasked = check.requires.iter().find(|(scope, name)| !scene.was_read(*scope, name));
         if let Some((_, name)) = unasked {
             let note = format!("this audit did not read `{name}`").into();
-            return Outcome { na: Some(NaReason::NotYet), ..Outcome::na(note) };
+            return Outcome { na: Some(NaReason::NotAsked), ..Outcome::na(note) };
         }
     }
     for (scope, name) in &check.requires {
@@ -307,6 +390,10 @@ fn decide<'a>(entry: &'a PolicyCheck, scene: &Scene<'a>) -> Outcome {
     }
     let (verdict, action, note) = match decided {
         Some((_, rule)) => (verdict_of(&rule.verdict), rule.action, Arc::clone(&rule.note)),
+        None if nothing_there && waits_for_another(entry, scene) => {
+            let note = "it compares with an earlier audit, and there is none to compare with".into();
+            return Outcome { na: Some(NaReason::NotYet), ..Outcome::na(note) };
+        }
         None if nothing_there => {
             let mut read = check.rules.iter().flat_map(|rule| &rule.when.signals);
             let absent = read.find(|(scope, name)| scene.is_absent(*scope, name));
@@ -329,8 +416,17 @@ fn decide<'a>(entry: &'a PolicyCheck, scene: &Scene<'a>) -> Outcome {
             let note = if note.is_empty() { why } else { format!("{note}; {why}") };
             Outcome { rule, action: action.max(Action::Investigate), ..Outcome::unknown(note.into()) }
         }
-        _ => Outcome { verdict, action, note, na: None, rule },
+        _ => Outcome { verdict, action, note, na: None, rule, certain: true },
     }
+}
+
+/// Whether a rule could be judged if there were an earlier audit: what it reads is there.
+fn waits_for_another(entry: &PolicyCheck, scene: &Scene<'_>) -> bool {
+    let there = |(scope, name): &(Scope, Arc<str>)| !scene.is_absent(*scope, name);
+    let declared = |name: &Arc<str>| scene.declared.get(&**name).is_some_and(|value| !value.is_null());
+    let waits =
+        |code: &Code| code.looks_back && code.signals.iter().all(there) && code.declared.iter().all(declared);
+    entry.check.rules.iter().any(|rule| waits(&rule.when))
 }
 
 /// Says why a signal could not be read.

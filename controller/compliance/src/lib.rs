@@ -5,8 +5,11 @@
 //! | the checks, with why, remediation and references | [`Catalogue::get`] |
 //! | what a helper has to read for them | [`Catalogue::signals`] |
 //! | a baseline, from the built-in ones and users' files | [`baseline::load`], [`Policy`] |
+//! | a baseline from good nodes | [`learn::learn`] |
 //! | what holds for one node | [`Policy::for_node`] |
 //! | the findings about a node | [`judge()`] |
+//! | what later audits have to know of this one | [`Memory`] |
+//! | which nodes differ from their peers | [`outlier`] |
 //! | which of them somebody accepted, until when | [`Waivers`] |
 //! | the verdict of the node, its action, coverage and score | [`fold()`] |
 //! | the language of rules | [`rule`] |
@@ -19,6 +22,9 @@ pub mod declared;
 mod finding;
 pub mod fold;
 mod judge;
+pub mod learn;
+mod memory;
+pub mod outlier;
 mod places;
 mod policy;
 pub mod rule;
@@ -33,7 +39,8 @@ pub mod xid;
 pub use catalogue::{Catalogue, Check};
 pub use finding::{Finding, NaReason, Subject};
 pub use fold::{Coverage, NodeVerdict, NotJudged, fold};
-pub use judge::judge;
+pub use judge::{judge, judge_after};
+pub use memory::{Hysteresis, Memory, Standing};
 pub use policy::{GroupPolicy, NodePolicy, OwnCheck, Policy, PolicyCheck, PolicyData};
 pub use verdict::{Action, Scope, Severity, Verdict};
 pub use vocabulary::Kind;

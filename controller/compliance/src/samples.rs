@@ -1,6 +1,6 @@
 //! Readings and policies for tests: a healthy node, to which a test adds its fault.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use gpufleet_protocol::signal::{KernelRecord, RecordSort, Signal, Signals, SubjectReadings};
 use serde_json::{Value, json};
@@ -11,31 +11,20 @@ use crate::policy::{NodePolicy, Policy};
 use crate::vocabulary::{self, Kind};
 use crate::{Catalogue, Scope};
 
-/// What healthy readings are where 0, false or an empty text are not.
-const HEALTHY: &str = r#"{
-    "nvml_count": 2, "pci_count": 2, "log_from": "complete", "worker_state": "done", "driver_version": "580.159.04",
-    "module_version": "580.159.04", "module_kind": "open", "system_state": "running", "persistenced": "running",
-    "mps_state": "absent", "fm_state": "running", "thp": "madvise", "kernel": "6.8.0-45-generic", "numa_nodes": 2,
-    "cpus_online": 64, "memory_gib": 1000, "uptime_s": 5000, "dcgm_state": "running", "cuda_version": 13000,
-    "ecc_current": 1, "ecc_pending": 1, "ecc_default": 1, "arch": "Hopper", "pcie_width": 16, "pcie_width_max": 16,
-    "pcie_gen": 5, "pcie_gen_max": 5, "nvl_active": 18, "nvl_count": 18, "nvl_speed_min": 26562,
-    "nvl_speed_max": 26562, "fabric_state": 3, "margin_c": 40, "tlimit_slowdown_c": -2, "mem_temp_c": 50,
-    "mem_max_c": 95, "temp_c": 40, "power_limit_w": 700, "power_default_w": 700, "power_enforced_w": 700,
-    "power_draw_w": 90, "reasons": 1, "mem_mhz": 3201, "mem_mhz_max": 3201, "persistence": 1, "gsp_mode": 1,
-    "gsp_default": 1, "gsp_version": "580.159.04", "name": "NVIDIA H200", "switches_present": true,
-    "fm_version": "580.159.04", "installed_driver": "580.159.04", "persistenced_enabled": true, "imex_state": "READY",
-    "module_draw_w": 100, "module_limit_w": 1000, "audit_cpu_ms": 90
-}"#;
+/// What healthy readings are, by scope. The sample of an audit of many nodes has them too.
+const HEALTHY: &str = include_str!("healthy.json");
 
 fn healthy(scope: Scope) -> impl Iterator<Item = (String, Signal)> {
     let values: Value = serde_json::from_str(HEALTHY).unwrap();
     vocabulary::own().filter(move |(own, _)| *own == scope).map(move |(_, name)| {
-        let value = values.get(name).cloned().unwrap_or_else(|| match vocabulary::lookup(name) {
-            Some((_, Kind::Text)) => json!("x"),
-            Some((_, Kind::Bool)) => json!(false),
-            Some((_, Kind::List)) => json!([]),
-            _ => json!(0),
-        });
+        // What is new and not in the file is 0, false or empty.
+        let value =
+            values[scope.word()].get(name).cloned().unwrap_or_else(|| match vocabulary::lookup(name) {
+                Some((_, Kind::Text)) => json!("x"),
+                Some((_, Kind::Bool)) => json!(false),
+                Some((_, Kind::List)) => json!([]),
+                _ => json!(0),
+            });
         (name.to_owned(), Signal::Known(value))
     })
 }
@@ -86,7 +75,9 @@ pub(crate) fn policy(text: &str) -> Policy {
 
 /// A policy with every check of the catalogue.
 pub(crate) fn everything() -> Arc<NodePolicy> {
-    policy("checks: ['*']\n").for_node("gpu001", &[])
+    static EVERYTHING: LazyLock<Arc<NodePolicy>> =
+        LazyLock::new(|| policy("checks: ['*']\n").for_node("gpu001", &[]));
+    Arc::clone(&EVERYTHING)
 }
 
 /// The findings that are not ok, one a line.

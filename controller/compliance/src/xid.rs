@@ -94,6 +94,11 @@ impl Kind {
             _ => Self::Investigate,
         }
     }
+
+    /// Returns the name that rules give it.
+    pub fn word(self) -> &'static str {
+        KINDS.iter().find(|(_, kind)| *kind == self).map_or("investigate", |(word, _)| word)
+    }
 }
 
 #[cfg(test)]

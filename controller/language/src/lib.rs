@@ -20,6 +20,7 @@ pub mod lint;
 pub mod migration;
 pub mod names;
 pub mod playbook;
+pub mod sarif;
 pub mod template;
 pub mod vault;
 pub mod visible;

@@ -1,9 +1,9 @@
 //! Makes foreign text safe to show and to copy.
 //!
-//! Owns what must not reach a terminal or a page unchanged: control characters, and characters that are invisible or
-//! change how others look (bidirectional marks, zero width). They become JSON escapes (`\u001b`), so that a JSON
-//! document keeps its meaning. All text from nodes, other users or names goes through here where it is shown; a
-//! writer to a terminal applies [`guarded`] once more. Must not know what a text is about.
+//! Owns what must not reach a terminal or a page unchanged: control characters, characters that are invisible or change
+//! how others look (bidirectional marks, zero width), and those that no XML may have (U+FFFE, U+FFFF). They become JSON
+//! escapes (`\u001b`), so that a JSON document keeps its meaning. All text from nodes, other users or names goes through
+//! here where it is shown; a writer to a terminal applies [`guarded`] once more. Must not know what a text is about.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -18,7 +18,7 @@ pub fn is_hidden(c: char) -> bool {
             | '\u{2028}'..='\u{202e}'
             | '\u{2060}'..='\u{206f}'
             | '\u{3164}' | '\u{feff}' | '\u{ffa0}'
-            | '\u{fff0}'..='\u{fffb}'
+            | '\u{fff0}'..='\u{fffb}' | '\u{fffe}' | '\u{ffff}'
             | '\u{1d173}'..='\u{1d17a}'
             | '\u{e0000}'..='\u{e0fff}')
 }
@@ -61,6 +61,25 @@ pub fn visible_lines(text: &str) -> Cow<'_, str> {
 pub fn visible_json(document: &str) -> Cow<'_, str> {
     // Outside of strings, JSON has no other control characters than line breaks and tabs.
     visible_lines(document)
+}
+
+/// Formats a value in a template of a page: escapes it, and shows hidden characters.
+///
+/// # Errors
+/// Those of minijinja's own formatter.
+pub fn escape_visible(
+    out: &mut minijinja::Output<'_>,
+    state: &mut minijinja::State<'_, '_>,
+    value: &minijinja::Value,
+) -> Result<(), minijinja::Error> {
+    // Not for safe values, which are gpufleet's own markup or JSON.
+    match value.as_str().filter(|text| !value.is_safe() && text.contains(is_hidden)) {
+        Some(text) => {
+            let shown = minijinja::Value::from(visible_lines(text).as_ref());
+            minijinja::escape_formatter(out, state, &shown)
+        }
+        None => minijinja::escape_formatter(out, state, value),
+    }
 }
 
 /// Returns a text with nothing but visible characters, line breaks, tabs and, if `color`, colours.

@@ -14,6 +14,8 @@ use gpufleet::{
     engine::{ConnectFailure, Connector, Link, Purpose},
     hosts::Way,
     interpreter::CachedFiles,
+    inventory::Inventory,
+    session::Fleet,
     template::Outside,
 };
 use gpufleet_protocol::{
@@ -43,18 +45,26 @@ use super::{
 /// How long reading facts may take, in seconds.
 const FACTS_S: u64 = 60;
 
-struct Target<'a> {
-    pattern: &'a str,
+pub(super) struct Target<'a> {
+    pub pattern: &'a str,
     /// `-e`.
-    extra_vars: &'a [String],
-    inventory: &'a InventorySource,
-    connection: &'a Connection,
-    escalation: &'a Escalation,
-    purpose: Purpose,
+    pub extra_vars: &'a [String],
+    pub inventory: &'a InventorySource,
+    pub connection: &'a Connection,
+    pub escalation: &'a Escalation,
+    pub purpose: Purpose,
+}
+
+/// The selected hosts and the way to them; nothing was contacted.
+pub(super) struct Reach {
+    pub fleet: Fleet,
+    /// In inventory order.
+    pub hosts: Vec<String>,
+    pub inventory: Arc<Inventory>,
 }
 
 /// Does something on every selected host, `forks` at once; results in inventory order.
-fn on_each<T, F, Fut>(
+pub fn on_each<T, F, Fut>(
     target: &Target<'_>,
     environment: &Environment,
     output: &Output,
@@ -64,6 +74,32 @@ where
     F: Fn(Result<Arc<dyn Link>, ConnectFailure>) -> Fut,
     Fut: Future<Output = T>,
 {
+    let Reach { fleet, hosts, .. } = reach(target, environment, output)?;
+    let purpose = target.purpose;
+    engine::block_on(async {
+        let (fleet, act) = (&fleet, &act);
+        stream::iter(hosts)
+            .map(|host| async move {
+                let link = fleet.connect(&host, purpose).await;
+                let open = link.as_ref().ok().map(Arc::clone);
+                let result = act(link).await;
+                if let Some(link) = open {
+                    link.close().await;
+                }
+                (host, result)
+            })
+            .buffered(target.connection.forks())
+            .collect()
+            .await
+    })
+}
+
+/// Finds the hosts that a command is about, and how they are reached.
+pub(super) fn reach(
+    target: &Target<'_>,
+    environment: &Environment,
+    output: &Output,
+) -> Result<Reach, CommandError> {
     // Why: to Ansible the current folder is where a playbook would lie, with its variable files.
     let (inventory, extra_vars) = sources::inventory(
         target.inventory,
@@ -85,26 +121,10 @@ where
     let login = Login { connection: target.connection, escalation: target.escalation, outside: &outside };
     let way = Way::plain(&inventory, &hosts);
     let fleet = fleet(&[way], &hosts, &extra_vars, login, holder, environment)?;
-    let purpose = target.purpose;
-    engine::block_on(async {
-        let (fleet, act) = (&fleet, &act);
-        stream::iter(hosts)
-            .map(|host| async move {
-                let link = fleet.connect(&host, purpose).await;
-                let open = link.as_ref().ok().map(Arc::clone);
-                let result = act(link).await;
-                if let Some(link) = open {
-                    link.close().await;
-                }
-                (host, result)
-            })
-            .buffered(target.connection.forks())
-            .collect()
-            .await
-    })
+    Ok(Reach { fleet, hosts, inventory })
 }
 
-fn request(op: NodeOp, timeout_s: u64) -> OpRequest {
+pub(super) fn request(op: NodeOp, timeout_s: u64) -> OpRequest {
     OpRequest {
         op,
         mode: Mode::Apply,
@@ -121,7 +141,7 @@ fn request(op: NodeOp, timeout_s: u64) -> OpRequest {
 static SAID: AtomicU64 = AtomicU64::new(0);
 const MOST_SAID: u64 = 256 << 20;
 
-async fn call(
+pub async fn call(
     link: Result<Arc<dyn Link>, ConnectFailure>,
     request: OpRequest,
 ) -> Result<OpOutcome, (bool, String)> {
@@ -138,7 +158,7 @@ async fn call(
 }
 
 /// 0 all well, 2 a node failed, 4 only unreachable ones.
-fn exit_code(failed: bool, unreachable: bool) -> u8 {
+pub(super) fn exit_code(failed: bool, unreachable: bool) -> u8 {
     match (failed, unreachable) {
         (true, _) => 2,
         (false, true) => 4,

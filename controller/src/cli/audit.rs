@@ -40,6 +40,8 @@ pub fn audit(args: &AuditArgs, environment: &Environment, output: &Output) -> Re
     let checks = Some(&args.checks).filter(|checks| checks.are_wanted());
     let mut request = Request::new(Verb::Audit, &source, &args.connection, &args.documents);
     request.checks = checks;
+    request.strict = args.strict;
+    request.store = Some(&args.store);
     carry_out(&request, None, environment, output)
 }
 

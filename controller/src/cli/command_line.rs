@@ -11,11 +11,14 @@ pub fn command_line() -> Vec<String> {
 /// Short flags without a value, which may stand joined before one with a value.
 const JOINED: &str = "vqbyCDkKJos";
 
-/// The words of a command line, the values of `-e` and of `exec -a` replaced.
+/// The words of a command line, the values of `-e` and of `exec -a` replaced, and passwords of stores.
 fn without_values(words: impl Iterator<Item = String>) -> Vec<String> {
     let mut shown = Vec::new();
     let mut value_next = false;
     for word in words {
+        // The URL of a store may have a password.
+        let is_store = word.starts_with("postgres") || word.starts_with("--store=");
+        let word = if is_store { gpufleet_history::redacted(&word) } else { word };
         if std::mem::take(&mut value_next) {
             shown.push(hidden(&word));
             continue;
@@ -93,12 +96,15 @@ mod tests {
             "-boa",
             "secret",
             "--args=x secret",
+            "--store",
+            "postgres://ops:secret@db/fleet",
+            "--store=postgres://ops:secret@db/fleet",
         ];
         let shown = without_values(typed.map(str::to_owned).into_iter()).join(" ");
         assert!(!shown.contains("secret"), "{shown}");
         assert_eq!(
             shown,
-            "run a.yaml -e pw=… -epw=… --extra-vars=pw=… -ve … --extra-vars @vars.yaml -i inventory --yes -l gpu -a … -boa … --args=…"
+            "run a.yaml -e pw=… -epw=… --extra-vars=pw=… -ve … --extra-vars @vars.yaml -i inventory --yes -l gpu -a … -boa … --args=… --store postgres://ops:***@db/fleet --store=postgres://ops:***@db/fleet"
         );
     }
 }

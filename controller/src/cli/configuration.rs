@@ -333,6 +333,12 @@ impl Configuration {
                 self.roles(&mut args.roles_path);
                 self.connection(&mut args.connection);
                 self.documents(&mut args.documents);
+                self.text(&mut args.store.store, "store");
+            }
+            Command::Serve(args) => self.text(&mut args.store.store, "store"),
+            Command::History(args) => {
+                self.text(&mut args.store.store, "store");
+                self.choice(&mut args.format, "format");
             }
             Command::Locks(args) => {
                 self.inventory(&mut args.source.inventory);
@@ -343,6 +349,10 @@ impl Configuration {
             Command::Facts(args) => {
                 self.nodes(&mut args.inventory, &mut args.escalation, &mut args.connection);
                 self.choice(&mut args.format, "format");
+            }
+            Command::Status(what) => {
+                let args = what.args_mut();
+                self.nodes(&mut args.inventory, &mut args.escalation, &mut args.connection);
             }
             Command::Exec(args) => {
                 self.nodes(&mut args.inventory, &mut args.escalation, &mut args.connection);
@@ -361,6 +371,7 @@ impl Configuration {
             }
             Command::Import(args) => self.roles(&mut args.roles_path),
             Command::Vault(command) => self.vaults(command),
+            Command::Watch(args) => args.config.clone_from(&self.toml.as_ref().map(PathBuf::from)),
             _ => {}
         }
     }
@@ -444,7 +455,7 @@ fn document(args: &ConfigArgs, configuration: &Configuration) -> Value {
         if given.is_none() && args.only_changed {
             continue;
         }
-        let value = given.map(|given| given.value.to_string());
+        let value = given.map(|given| key.shown(&given.value));
         let from = given.map_or_else(|| "default".to_owned(), |given| given.origin.to_string());
         settings.insert(key.name.to_owned(), json!({ "value": value, "from": from, "about": key.about }));
     }
@@ -476,7 +487,7 @@ fn table(args: &ConfigArgs, configuration: &Configuration, style: &Style) -> Str
         match configuration.settings.get(key.name) {
             Some(given) => rows.push(Row {
                 name: key.name,
-                value: given.value.to_string(),
+                value: key.shown(&given.value),
                 from: given.origin.to_string(),
                 is_set: true,
             }),

@@ -111,12 +111,18 @@ pub enum SchemaName {
     Inventory,
     /// The document of `--format json`.
     Report,
+    /// The document of `gpufleet report diff --format json`.
+    ReportDiff,
     /// A line of `--format jsonl`.
     Event,
     /// The document of `gpufleet check --format json`.
     Check,
     /// The settings in `gpufleet.toml`.
     Config,
+    /// The configuration of `gpufleet watch`.
+    Watch,
+    /// What `gpufleet watch` tells webhooks and commands.
+    Notification,
 }
 
 pub fn schema(args: &SchemaArgs, output: &Output) -> Result<u8, CommandError> {
@@ -126,8 +132,11 @@ pub fn schema(args: &SchemaArgs, output: &Output) -> Result<u8, CommandError> {
         SchemaName::Inventory => reference::inventory_schema(),
         SchemaName::Config => reference::config_schema(),
         SchemaName::Report => reference::report_schema(),
+        SchemaName::ReportDiff => reference::difference_schema(),
         SchemaName::Event => reference::event_schema(),
         SchemaName::Check => reference::check_schema(),
+        SchemaName::Watch => gpufleet_watch::config::schema(),
+        SchemaName::Notification => gpufleet_watch::notification::schema(),
     };
     output.data(&serde_json::to_string_pretty(&schema).map_err(CommandError::internal)?)?;
     Ok(0)

@@ -28,7 +28,9 @@ use gpufleet_protocol::RunEpoch;
 use tokio::sync::mpsc;
 
 use super::{
-    args::{Checks, Connection, ConnectionKind, Documents, Format, PlanArgs, PlaybookSource, RunArgs},
+    args::{
+        Checks, Connection, ConnectionKind, Documents, Format, PlanArgs, PlaybookSource, RunArgs, StoreChoice,
+    },
     audit,
     command_line::command_line,
     environment::Environment,
@@ -36,7 +38,7 @@ use super::{
     experience,
     fleet::{Login, fleet},
     history,
-    inputs::Inputs,
+    inputs::{Inputs, programs},
     late_files::LateFiles,
     listing,
     loading::{Loaded, delegates, load, tags},
@@ -45,7 +47,7 @@ use super::{
     prompt::{Question, Steps},
     resume,
     sinks::{AdHocView, AnsibleSink, AnswersSink, LinesSink, Screen, ScreenSink},
-    sources, trust,
+    sources, store, trust,
 };
 
 /// How often the live display lets time pass.
@@ -67,6 +69,7 @@ pub struct Request<'a> {
     step: bool,
     node: Option<&'a str>,
     fail_on_change: bool,
+    pub strict: bool,
     max_unavailable: Option<Amount>,
     pub overrides: Overrides,
     overrules: Overrules,
@@ -77,6 +80,8 @@ pub struct Request<'a> {
     adopted: HashMap<String, Marker>,
     /// Which checks judge the nodes.
     pub checks: Option<&'a Checks>,
+    /// Where it is recorded what an audit found.
+    pub store: Option<&'a StoreChoice>,
 }
 
 impl<'a> Request<'a> {
@@ -99,6 +104,7 @@ impl<'a> Request<'a> {
             step: false,
             node: None,
             fail_on_change: false,
+            strict: false,
             max_unavailable: None,
             overrides: Overrides::default(),
             overrules: Overrules::default(),
@@ -106,6 +112,7 @@ impl<'a> Request<'a> {
             record: None,
             adopted: HashMap::new(),
             checks: None,
+            store: None,
         }
     }
 
@@ -321,6 +328,10 @@ pub fn carry_out(
         return Err(CommandError::user(format!("`--node {node}`: no play selects this host")));
     }
     let audit = request.checks.map(|checks| audit::scope(checks, &loaded, output)).transpose()?;
+    let remembered = match (request.store, &audit) {
+        (Some(choice), Some(_)) => store::memories(&loaded.hosts, choice, environment, output),
+        _ => Vec::new(),
+    };
     let inputs = Inputs::of(&loaded);
     if let Some(before) = &taken_up {
         inputs.prove_same(&before.started)?;
@@ -349,6 +360,8 @@ pub fn carry_out(
                 command_line: command_line(),
                 digest: inputs.digest(),
                 inputs: inputs.into_parts(),
+                programs: programs(),
+                groups: loaded.groups(),
                 audit: audit.map(Box::new),
             };
             if let Some(args) = request.record {
@@ -386,6 +399,7 @@ pub fn carry_out(
     let recorder = Recorder::after(records, journal, sinks, jiff::Timestamp::now);
     let engine = Engine {
         delegates: Arc::default(),
+        remembered,
         results_budget: Arc::new(ResultsBudget::of(
             loaded.play_hosts.iter().flatten().collect::<HashSet<_>>().len(),
         )),
@@ -434,6 +448,10 @@ pub fn carry_out(
     let resumable = screen.lock().unwrap_or_else(PoisonError::into_inner).model.is_resumable();
     if !resumable {
         resume::forget(&dir);
+    }
+    if let Some(choice) = request.store {
+        let mut screen = screen.lock().unwrap_or_else(PoisonError::into_inner);
+        screen.model.earlier = store::record(&screen.model, choice, environment, output);
     }
     finish(request, &dir, &screen, code, output)
 }
@@ -545,7 +563,10 @@ fn code_of(result: &RunResult, screen: &Arc<Mutex<Screen>>, request: &Request<'_
         Some(Stop::Interrupted) => Ending::Interrupted,
         Some(Stop::Threshold(_) | Stop::WindowClosed(_) | Stop::Declined(_)) => Ending::Stopped,
     };
-    computed_exit_code(&screen.model, ExitRules { ending, fail_on_change: request.fail_on_change })
+    computed_exit_code(
+        &screen.model,
+        ExitRules { ending, fail_on_change: request.fail_on_change, strict: request.strict },
+    )
 }
 
 /// Forwards Ctrl-C and SIGTERM until the receiver is gone.
@@ -693,6 +714,8 @@ mod tests {
             command_line: Vec::new(),
             digest: String::new(),
             inputs: std::collections::BTreeMap::new(),
+            programs: Default::default(),
+            groups: Default::default(),
             audit: None,
         };
         let mut screen = Screen::new(false, false, Style::default());

@@ -50,6 +50,17 @@ fn width(stream: impl IsTerminal + AsFd) -> usize {
     if columns == 0 { 80 } else { columns.clamp(40, 140) }
 }
 
+/// Columns of a table on standard output, which may be as wide as the terminal.
+pub fn table_width() -> usize {
+    if !stdout().is_terminal() {
+        return Style::UNCUT;
+    }
+    match rustix::termios::tcgetwinsize(stdout()).map_or(0, |size| usize::from(size.ws_col)) {
+        0 => 80,
+        columns => columns,
+    }
+}
+
 /// Columns of standard error at this moment.
 pub fn stderr_width() -> usize {
     width(stderr())

@@ -110,6 +110,8 @@ mod tests {
             command_line: Vec::new(),
             digest: String::new(),
             inputs: std::collections::BTreeMap::new(),
+            programs: Default::default(),
+            groups: Default::default(),
             audit: None,
         };
         let play = PlayStarted {

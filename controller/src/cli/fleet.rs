@@ -80,19 +80,24 @@ pub fn fleet(
     let limit = Duration::from_secs(connection.connect_timeout_s());
     // Why the handshake too: OpenSSH's ConnectTimeout, which people know, counts it in.
     let deadlines = Deadlines { connect: limit, handshake: limit, ..Deadlines::default() };
-    let surroundings = transport::Environment {
+    let surroundings = surroundings(connection.ssh_config.clone(), environment);
+    let handshakes = connection.forks().clamp(1, HANDSHAKES);
+    let connector = Connector::new(surroundings, ConnectorOptions { handshakes, deadlines });
+    Ok(Fleet::new(connector, targets, holder, environment.who()))
+}
+
+/// What keys and connections need of this user's environment.
+pub fn surroundings(ssh_config: Option<PathBuf>, environment: &Environment) -> transport::Environment {
+    transport::Environment {
         home: environment.home.clone(),
         user: environment.user.clone().unwrap_or_else(|| "root".to_owned()),
         uid: rustix::process::getuid().as_raw(),
         hostname: environment.hostname.clone(),
         ssh_auth_sock: environment.ssh_auth_sock.clone(),
-        ssh_config: connection.ssh_config.clone(),
+        ssh_config,
         ssh_program: "ssh".into(),
         prompt: Arc::new(Terminal { there: environment.stdin_is_terminal }),
-    };
-    let handshakes = connection.forks().clamp(1, HANDSHAKES);
-    let connector = Connector::new(surroundings, ConnectorOptions { handshakes, deadlines });
-    Ok(Fleet::new(connector, targets, holder, environment.who()))
+    }
 }
 
 /// Asks on the terminal, if there is one.

@@ -1,16 +1,14 @@
-//! `runs` and `report`: what earlier runs left.
-
-use std::fs;
+//! `runs`: what earlier runs left; and what one shows at its end.
 
 use gpufleet::{
-    display::{self, JsonLines, PlanView, RunRow},
+    display::{self, PlanView, RunRow},
     event::{HEALTH, ResultScreen},
-    journal::{JournalError, RunDir, list_runs, process_of, read_events, resolve_run},
-    report::{HTML, JSON, NOT_OVER, Renderer, RunModel, Standing},
+    journal::{JournalError, list_runs},
+    report::RunModel,
 };
 
 use super::{
-    args::{Format, ReportArgs, ReportFormat, RunsArgs},
+    args::{Format, RunsArgs},
     environment::Environment,
     error::CommandError,
     loading::AD_HOC,
@@ -72,46 +70,6 @@ pub fn runs(args: &RunsArgs, environment: &Environment, output: &Output) -> Resu
     };
     output.data(&text)?;
     Ok(0)
-}
-
-pub fn report(args: &ReportArgs, environment: &Environment, output: &Output) -> Result<u8, CommandError> {
-    let run = resolve_run(&environment.state_dir, &args.run)?;
-    let dir = RunDir::new(&environment.state_dir, &run);
-    // Why before it is read: a run that ends meanwhile has its last event then.
-    let at_work = process_of(&dir).is_some();
-    let events = read_events(&dir.journal())?;
-    let mut model = RunModel::of(&events);
-    model.at_work = at_work;
-    let code = match model.standing() {
-        Standing::Finished => 0,
-        Standing::Running | Standing::CutOff => NOT_OVER,
-    };
-    let document = |renderer: &Renderer| renderer.render(&model, &events).map_err(CommandError::internal);
-    if let Some(file) = &args.output {
-        let ending = file.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
-        let text = document(Renderer::for_ending(ending).unwrap_or(&JSON))?;
-        let failed = |e: std::io::Error| CommandError::user(format!("cannot write {}: {e}", file.display()));
-        fs::write(file, text).map_err(failed)?;
-        return Ok(code);
-    }
-    let text = match args.format {
-        ReportFormat::Human => {
-            display::not_over(&model, &output.style) + &screen(&model, PlanView::Summary, output)
-        }
-        ReportFormat::Jsonl => {
-            let mut lines = JsonLines::new(Vec::new());
-            events.iter().try_for_each(|event| lines.event(event))?;
-            lines.into_text()
-        }
-        ReportFormat::Document(renderer) => document(renderer)?,
-        ReportFormat::Path => {
-            // Why always: a page of an earlier moment would look like this one's.
-            dir.put(&dir.report_html(), &document(&HTML)?)?;
-            dir.report_html().display().to_string()
-        }
-    };
-    output.data(&text)?;
-    Ok(code)
 }
 
 /// What a finished run shows, by its verb; a plan in this view.

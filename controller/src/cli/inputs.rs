@@ -2,6 +2,8 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    fs::File,
+    io::{self, Read as _},
     sync::Arc,
 };
 
@@ -85,6 +87,30 @@ impl Inputs {
             "put back what changed to go on with it, or begin a new run: what is as declared already is left alone; \
              what this one left drained, `gpufleet adopt` with --run takes over",
         ))
+    }
+}
+
+/// SHA-256 of gpufleet itself and of the node files in it; what cannot be read is left out.
+pub fn programs() -> BTreeMap<String, String> {
+    let carried = [("x86_64", &gpufleet_payload::NODE), ("aarch64", &gpufleet_payload::NODE_AARCH64)];
+    let carried = carried.into_iter().filter(|(_, file)| file.size > 0);
+    let mut all: BTreeMap<String, String> =
+        carried.map(|(machine, file)| (format!("node file {machine}"), file.sha256.to_owned())).collect();
+    // Why not by its name: the file of that name may be another one by now.
+    if let Ok(own) = File::open("/proc/self/exe").and_then(digest_of) {
+        all.insert("gpufleet".to_owned(), own);
+    }
+    all
+}
+
+fn digest_of(mut file: File) -> io::Result<String> {
+    let mut hash = Sha256::new();
+    let mut part = vec![0; 1 << 20];
+    loop {
+        match file.read(&mut part)? {
+            0 => return Ok(digits(hash)),
+            length => hash.update(part.get(..length).unwrap_or_default()),
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! From a command line to all that a run needs to know before it contacts a node.
 
 use std::{
-    collections::{BTreeSet, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -10,7 +10,7 @@ use gpufleet::{
     diagnostic::{Diagnostic, Diagnostics, Span},
     event::HEALTH,
     interpreter::{CachedFiles, check_files},
-    inventory::Inventory,
+    inventory::{HostName, Inventory},
     playbook::{Known, Order, Play, Program, Reader, TagFilter},
     rollout::Amount,
     template::Dict,
@@ -44,6 +44,21 @@ pub struct Loaded {
     pub neighbours: Vec<Vec<String>>,
     /// Hosts of any play, in inventory order.
     pub hosts: Vec<String>,
+}
+
+impl Loaded {
+    /// Returns the hosts of any play by group of the inventory, without `all` and `ungrouped`, which every inventory has.
+    pub fn groups(&self) -> BTreeMap<String, Vec<String>> {
+        let selected: HashSet<&str> = self.hosts.iter().map(String::as_str).collect();
+        let groups = self.inventory.groups().filter(|(name, _)| !["all", "ungrouped"].contains(name));
+        let members = |hosts: Vec<HostName>| -> Vec<String> {
+            hosts.iter().map(ToString::to_string).filter(|host| selected.contains(host.as_str())).collect()
+        };
+        groups
+            .map(|(name, hosts)| (name.to_owned(), members(hosts)))
+            .filter(|(_, hosts)| !hosts.is_empty())
+            .collect()
+    }
 }
 
 /// Reads and checks what a command line names.

@@ -5,6 +5,7 @@
 mod adhoc;
 mod args;
 mod audit;
+mod baseline;
 mod check;
 mod command_line;
 mod complete;
@@ -26,14 +27,21 @@ mod machine;
 mod memory;
 mod output;
 mod prompt;
+mod report;
 mod resume;
 mod secret_files;
+mod serve;
+mod served_runs;
 mod sinks;
 mod sources;
+mod status;
+mod status_watch;
+mod store;
 mod trust;
 mod vault;
 mod vault_edit;
 mod vault_passwords;
+mod watch;
 
 use clap::Parser;
 
@@ -95,7 +103,10 @@ fn carry_out(
         Command::Run(args) => engine::run(&args, environment, output),
         Command::Plan(args) => engine::plan(&args, environment, output),
         Command::Audit(args) => audit::audit(&args, environment, output),
+        Command::Baseline(command) => baseline::baseline(&command, environment, output),
+        Command::Watch(args) => watch::watch(&args, environment, output),
         Command::Facts(args) => adhoc::facts(args, environment, output),
+        Command::Status(what) => status::status(&what, environment, output),
         Command::Exec(args) => adhoc::exec(*args, environment, output),
         Command::Clean(args) => adhoc::clean(args, environment, output),
         Command::Inventory(args) => inventory::inventory(&args, environment, output),
@@ -106,7 +117,9 @@ fn carry_out(
         Command::Adopt(args) => locks::adopt(*args, environment, output),
         Command::Pause(args) => resume::pause(&args, environment, output),
         Command::Runs(args) => history::runs(&args, environment, output),
-        Command::Report(args) => history::report(&args, environment, output),
+        Command::Report(args) => report::report(&args, environment, output),
+        Command::Serve(args) => serve::serve(&args, environment, output),
+        Command::History(args) => store::history(&args, environment, output),
         Command::Check(args) => check::check(&args, environment, output),
         Command::Import(args) => check::import(&args, environment, output),
         Command::Schema(args) => doc::schema(&args, output),

@@ -19,7 +19,7 @@ use super::{
 };
 
 /// Standard output and standard error, and how text looks there.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Output {
     /// For standard output.
     pub style: Style,
@@ -152,8 +152,10 @@ pub fn log(verbose: u8, chosen: Option<ColorChoice>, environment: &Environment) 
         3 => tracing::Level::DEBUG,
         _ => tracing::Level::TRACE,
     };
+    // The client of webhooks writes whole URLs, which may be secrets.
+    let filter = tracing_subscriber::EnvFilter::new(format!("{level},ureq=off,ureq_proto=off"));
     tracing_subscriber::fmt()
-        .with_max_level(level)
+        .with_env_filter(filter)
         .with_ansi(colors)
         .with_writer(move || Guarded { colors })
         .init();

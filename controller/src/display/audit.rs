@@ -1,7 +1,9 @@
 //! The screen of `audit`: which nodes are as declared, what keeps the others from it, and what to do.
 
 use super::{Role, Style, clean, count, figures::wrap};
-use crate::report::{FleetFinding, NodeModel, RunModel, Verdict, fleet_findings, fold_names};
+use crate::report::{
+    FleetFinding, Judgements, NodeModel, RunModel, Totals, Verdict, fleet_findings, fold_names,
+};
 
 /// Number of findings shown; the report has all.
 const MOST: usize = 40;
@@ -40,10 +42,8 @@ pub fn audit_screen(model: &RunModel, style: &Style) -> String {
 /// How many nodes have each verdict, and the share that is compliant.
 fn headline(model: &RunModel, style: &Style) -> String {
     let verb = model.verb();
-    let verdicts: Vec<Verdict> = model.nodes().iter().map(|node| node.verdict(verb)).collect();
-    let of = |wanted: Verdict| verdicts.iter().filter(|verdict| **verdict == wanted).count();
-    let total = verdicts.len();
-    let good = model.nodes().iter().filter(|node| node.is_compliant(verb)).count();
+    let totals = Totals::of(model);
+    let Totals { nodes: total, compliant: good, .. } = totals;
     let mut parts = vec![style.paint(Role::Good, format!("{good} compliant"))];
     // A baseline may say that a warning counts.
     let warned = |node: &&NodeModel| node.verdict(verb) == Verdict::Warn && !node.is_compliant(verb);
@@ -52,41 +52,56 @@ fn headline(model: &RunModel, style: &Style) -> String {
         parts.push(style.verdict(Verdict::Warn, format!("{warned} warn")));
     }
     for verdict in [Verdict::Drift, Verdict::Fail, Verdict::Unknown] {
-        if of(verdict) > 0 {
-            parts.push(style.verdict(verdict, format!("{} {verdict}", of(verdict))));
+        if totals.with(verdict) > 0 {
+            parts.push(style.verdict(verdict, format!("{} {verdict}", totals.with(verdict))));
         }
     }
     let mut out = format!("{}, {}", count(total, "node"), parts.join(", "));
-    // Rounded down, so that 100 % means all of them.
-    if let Some(tenths) = (good * 1000).checked_div(total) {
-        out.push_str(&format!("        {}.{} %", tenths / 10, tenths % 10));
+    if let Some(share) = percent(good, total) {
+        out.push_str(&format!("        {share}"));
+    }
+    if let Some(before) = model.earlier
+        && let Some(share) = percent(before.compliant as usize, before.nodes as usize)
+    {
+        out.push_str(&format!(", {share} on {}", before.on));
     }
     out.push('\n');
     out
 }
 
-/// How much of what applies to the nodes was judged; `None` where no check was asked for.
+/// A share, rounded down, so that 100 % means all of them; `None` of nothing.
+pub(super) fn percent(good: usize, total: usize) -> Option<String> {
+    let tenths = (good * 1000).checked_div(total)?;
+    Some(format!("{}.{} %", tenths / 10, tenths % 10))
+}
+
+/// How much of what applies to the nodes was judged; `None` where nothing applies.
 fn coverage(model: &RunModel) -> Option<String> {
-    let audit = model.run.as_ref()?.audit.as_ref()?;
-    let (mut judged, mut applicable, mut not_asked) = (0, 0, 0);
-    for node in model.nodes() {
-        let tasks = node.judged(model.verb());
-        let checks = node.health.as_ref().map(|health| &health.verdict.coverage);
-        judged += tasks.judged() + checks.map_or(0, |checks| checks.judged);
-        not_asked += checks.map_or(0, |checks| checks.not_yet);
-        applicable += tasks.tasks() + checks.map_or(0, |checks| checks.asked());
+    let verb = model.verb();
+    let Totals { judgements, unread, .. } = Totals::of(model);
+    let Judgements { made, asked, not_yet, no_earlier } = judgements;
+    let audit = model.run.as_ref().and_then(|run| run.audit.as_ref());
+    if asked == 0 && audit.is_none() {
+        return None;
     }
-    let unread = match model.nodes().iter().filter(|node| node.awaits_health && node.health.is_none()).count()
+    let commands = model.nodes().iter().filter(|node| node.lacks_only_commands(verb)).count();
+    let mut text = format!("{made} of {asked} judgements were made");
+    for (number, told) in
+        [(not_yet.saturating_sub(no_earlier), "more with --deep"), (no_earlier, "more with the next audit")]
     {
-        0 => String::new(),
-        nodes => format!("; {} not read", count(nodes, "node")),
-    };
-    let name = clean(&audit.policy.data().name);
-    let deep = match not_asked {
-        0 => String::new(),
-        more => format!("; {more} more with --deep"),
-    };
-    Some(format!("{judged} of {applicable} judgements were made{deep}{unread}; baseline {name}"))
+        if number > 0 {
+            text += &format!("; {number} {told}");
+        }
+    }
+    for (nodes, told) in [(unread, "not read"), (commands, "only lack commands, which --strict counts")] {
+        if nodes > 0 {
+            text += &format!("; {} {told}", count(nodes, "node"));
+        }
+    }
+    if let Some(audit) = audit {
+        text += &format!("; baseline {}", clean(&audit.policy.data().name));
+    }
+    Some(text)
 }
 
 fn row(found: &FleetFinding, style: &Style, out: &mut String) {

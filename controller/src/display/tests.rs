@@ -230,6 +230,7 @@ fn audit() {
     let model = RunModel::of(&sample::audit(1000));
     insta::assert_snapshot!(audit_screen(&model, &style()), @r"
     1000 nodes, 956 compliant, 31 drift, 3 fail, 10 unknown        95.6 %
+    1028 of 1034 judgements were made
       fail     3 nodes   -> investigate  gpu[006,339,672]          the driver shows 7 of 8 GPUs on the
                                                                    PCI bus
       unknown  4 nodes   -> investigate  gpu[121,371,621,871]      no route to host

@@ -5,10 +5,14 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use gpufleet_compliance::{Finding, NodeVerdict, Policy, Waivers, fold, judge, waiver::Asked};
+use gpufleet_compliance::{
+    Finding, Memory, NodeVerdict, Policy, Waivers, fold, judge_after,
+    outlier::{self, Peers},
+    waiver::Asked,
+};
 use gpufleet_language::diagnostic::SourceFile;
 use gpufleet_protocol::signal::Signals;
-use jiff::civil::Date;
+use jiff::{Timestamp, civil::Date};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -50,6 +54,17 @@ impl PartialEq for Read {
     }
 }
 
+/// What the checks say of one host.
+#[derive(Clone, Debug)]
+pub struct Judgement {
+    pub findings: Vec<Finding>,
+    pub verdict: NodeVerdict,
+    /// What later audits need of this one.
+    pub memory: Memory,
+    /// What is compared with other hosts.
+    pub peers: Peers,
+}
+
 impl AuditScope {
     pub fn new(
         policy: Policy,
@@ -61,19 +76,46 @@ impl AuditScope {
         Self { policy, groups, without, waivers, today, read: Read::default() }
     }
 
-    /// Judges the signals of a host.
-    pub fn judge(&self, host: &str, signals: &Signals) -> (Vec<Finding>, NodeVerdict) {
-        let member = |(_, hosts): &(&String, &BTreeSet<String>)| hosts.contains(host);
-        let groups: Vec<&str> = self.groups.iter().filter(member).map(|(group, _)| group.as_str()).collect();
+    /// Judges the signals of a host, which were read at this time, after what earlier audits remember of it.
+    pub fn judge(&self, host: &str, signals: &Signals, earlier: Option<&Memory>, at: Timestamp) -> Judgement {
+        let groups = self.groups_of(host);
         let policy = self.policy.for_node(host, &groups);
-        let mut findings = judge(&policy, signals);
+        let at = at.as_second();
+        let mut findings = judge_after(&policy, signals, earlier, at);
+        let memory = Memory::after(earlier, signals, &findings, at);
         let asked = Asked { host, groups: &groups, today: self.today, gate: false };
         self.waivers().apply(&policy, signals, &asked, &mut findings);
         let verdict = fold(&policy, &mut findings);
-        (findings, verdict)
+        let peers = outlier::peers(&policy, signals, &groups);
+        Judgement { findings, verdict, memory, peers }
     }
 
-    fn waivers(&self) -> &Waivers {
+    /// Puts what a comparison with other hosts found into the findings of a host, and judges it anew.
+    pub fn beside_others(
+        &self,
+        host: &str,
+        findings: &mut Vec<Finding>,
+        mut found: Vec<Finding>,
+    ) -> NodeVerdict {
+        let groups = self.groups_of(host);
+        let policy = self.policy.for_node(host, &groups);
+        let asked = Asked { host, groups: &groups, today: self.today, gate: false };
+        // Without readings: a ceiling cannot be told to hold then, and the finding counts.
+        self.waivers().apply(&policy, &Signals::default(), &asked, &mut found);
+        // That of the waivers is among the findings already.
+        found.retain(|finding| !finding.check.outliers.is_empty());
+        outlier::merge(findings, found);
+        fold(&policy, findings)
+    }
+
+    /// The groups that the policy and the waivers name, and that the host is in.
+    fn groups_of(&self, host: &str) -> Vec<&str> {
+        let member = |(_, hosts): &(&String, &BTreeSet<String>)| hosts.contains(host);
+        self.groups.iter().filter(member).map(|(group, _)| group.as_str()).collect()
+    }
+
+    /// Returns the waivers.
+    pub fn waivers(&self) -> &Waivers {
         self.read.0.get_or_init(|| {
             let source = SourceFile::new("waivers", self.waivers.as_str());
             // None where a file of another release cannot be read any more: without waivers everything counts.

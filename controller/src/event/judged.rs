@@ -15,6 +15,8 @@ pub struct Judged {
     tasks: BTreeMap<(String, String), Option<String>>,
     /// The first that was not judged, with the reason.
     first: Option<String>,
+    /// Whether something should have been read, and could not be.
+    unread: bool,
 }
 
 impl Judged {
@@ -31,6 +33,7 @@ impl Judged {
             return;
         }
         let unread = matches!(report.status, TaskStatus::Unknown | TaskStatus::Unreachable);
+        self.unread |= unread;
         let judged = !unread && report.status != TaskStatus::Possible;
         let why = (!judged).then(|| report.message.as_deref().unwrap_or("only a run can tell").to_owned());
         if let Some(why) = why.as_ref().filter(|_| self.first.is_none()) {
@@ -62,6 +65,11 @@ impl Judged {
 
     pub fn is_whole(&self) -> bool {
         self.first.is_none()
+    }
+
+    /// Whether something was judged, and the rest is what no reading judges, such as commands.
+    pub fn is_whole_but_for_commands(&self) -> bool {
+        !self.unread && self.judged() > 0
     }
 
     /// `3 of 4 tasks judged`.

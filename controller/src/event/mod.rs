@@ -13,7 +13,7 @@ mod policy;
 mod task;
 mod verb;
 
-pub use audit::{AuditScope, HEALTH};
+pub use audit::{AuditScope, HEALTH, Judgement};
 pub use drain::DrainStep;
 pub use judged::Judged;
 pub use node::{NodeOutcome, NodeState};
@@ -73,6 +73,12 @@ pub enum What {
     WaveFinished {
         play: PlayIndex,
         wave: usize,
+    },
+    /// What earlier audits remember of a host, for this one to compare with.
+    Remembered {
+        host: String,
+        /// A value that only gpufleet reads; one of another release's shape is passed over.
+        memory: Value,
     },
     Connected {
         host: String,
@@ -195,7 +201,8 @@ impl What {
     /// The host that it is about; none where it concerns the run or several hosts.
     pub fn host(&self) -> Option<&str> {
         match self {
-            Self::Connected { host, .. }
+            Self::Remembered { host, .. }
+            | Self::Connected { host, .. }
             | Self::FactsRead { host, .. }
             | Self::NodeState { host, .. }
             | Self::TaskStarted { host, .. }
@@ -269,6 +276,12 @@ pub struct RunStarted {
     /// The same of each part, by its name: what changed can be named. Empty in records of versions before it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub inputs: BTreeMap<String, String>,
+    /// SHA-256 of gpufleet and of the node files that it carries, by their names. Empty in records of versions before it.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub programs: BTreeMap<String, String>,
+    /// The hosts of the run by group of the inventory, without `all` and `ungrouped`. Empty in records of versions before it.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub groups: BTreeMap<String, Vec<String>>,
     /// What checks judge the nodes by; left out where no check was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub audit: Option<Box<AuditScope>>,

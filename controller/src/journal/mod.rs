@@ -9,15 +9,17 @@ mod reader;
 mod record;
 mod run_id;
 mod skim;
+mod tail;
 mod writer;
 
 pub use at_work::{AtWork, Turn, at_work, process_of, take_turn};
 pub use reader::{
-    JournalError, RunSummary, Runs, is_over, list_runs, read_events, read_for_resume, resolve_run,
+    JournalError, RunSummary, Runs, glance, is_over, list_runs, read_events, read_for_resume, resolve_run,
 };
 pub use record::{Entry, Record, Replayed};
 pub use run_id::RunId;
 pub use skim::{newest_runs, skim};
+pub use tail::Tail;
 pub use writer::{Journal, WriteError};
 
 use std::{

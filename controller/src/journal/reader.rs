@@ -129,10 +129,15 @@ pub fn is_over(dir: &RunDir) -> bool {
     let run = dir.path().file_name().and_then(|name| RunId::parse(name.to_str()?));
     let state_dir = dir.path().parent().and_then(Path::parent);
     let (Some(run), Some(state_dir)) = (run, state_dir) else { return false };
-    let Some((first, last)) = ends(dir) else { return false };
+    glance(state_dir, run).is_some_and(|run| !run.running && !run.is_unfinished())
+}
+
+/// What a run is and how it ended, by the first and the last record of its journal; none where they cannot be read.
+pub fn glance(state_dir: &Path, run: RunId) -> Option<RunSummary> {
+    let (first, last) = ends(&RunDir::new(state_dir, &run))?;
     // Why these two: a run begins with what it is, a process of it ends with how it ended, and journals are large.
     let events: Vec<Event> = [first, last].into_iter().filter_map(Record::into_event).collect();
-    summary(state_dir, run, &events).is_some_and(|run| !run.running && !run.is_unfinished())
+    summary(state_dir, run, &events)
 }
 
 /// One line of `gpufleet runs`.

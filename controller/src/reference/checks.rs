@@ -30,6 +30,16 @@ pub fn check_text(id: &str) -> Option<String> {
     for (when, verdict, note) in rules(check) {
         let _ = writeln!(out, "  {verdict}: {note}\n      {when}");
     }
+    for outlier in &check.outliers {
+        let _ = writeln!(
+            out,
+            "  warn, {}: {}\n      `{}` beside that of its peers",
+            outlier.action, outlier.note, outlier.of.1
+        );
+    }
+    if check.hysteresis.enter > 1 {
+        let _ = writeln!(out, "\n  {}.", over_time(check));
+    }
     if !check.params.is_empty() {
         out.push('\n');
         for (name, value) in &check.params {
@@ -83,6 +93,16 @@ fn section(check: &Check, out: &mut String) {
     for (when, verdict, note) in rules {
         let _ = writeln!(out, "| {verdict} | `{}` | {} |", when.replace('|', "\\|"), note);
     }
+    for outlier in &check.outliers {
+        let _ = writeln!(
+            out,
+            "\nAmong nodes: warn, {} where `{}` is odd: {}.",
+            outlier.action, outlier.of.1, outlier.note
+        );
+    }
+    if check.hysteresis.enter > 1 {
+        let _ = writeln!(out, "\n{}.", over_time(check));
+    }
     if !check.params.is_empty() {
         let params: Vec<String> =
             check.params.iter().map(|(name, value)| format!("`{name}` {value}")).collect();
@@ -96,6 +116,12 @@ fn section(check: &Check, out: &mut String) {
     if !check.references.is_empty() {
         let _ = writeln!(out, "\nSource: {}.", check.references.join(", "));
     }
+}
+
+/// How findings come and go.
+fn over_time(check: &Check) -> String {
+    let (enter, clear) = (check.hysteresis.enter, check.hysteresis.clear);
+    format!("A finding counts in full after {enter} audits in a row, and is over after {clear} without it")
 }
 
 /// Condition, verdict and next action, and what they mean.

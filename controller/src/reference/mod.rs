@@ -11,4 +11,4 @@ pub use drainers::{drainers_markdown, drainers_text};
 pub use kinds::{kind_text, kinds_markdown};
 pub use schema::{check_schema, config_schema, inventory_schema, playbook_schema, tasks_schema};
 
-pub use crate::report::{document_schema as report_schema, event_schema};
+pub use crate::report::{difference_schema, document_schema as report_schema, event_schema};

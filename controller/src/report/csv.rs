@@ -67,7 +67,7 @@ fn rows(node: &NodeModel, verb: Verb) -> Vec<[String; 12]> {
 }
 
 /// Keeps a spreadsheet from taking a cell for a formula. Source: OWASP, CSV injection.
-fn inert(cell: &str) -> String {
+pub fn inert(cell: &str) -> String {
     let text = crate::visible::visible(cell).into_owned();
     if text.starts_with(['=', '+', '-', '@', '\t', '\r']) { format!("'{text}") } else { text }
 }

@@ -12,7 +12,8 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::{
-    Control, NextAction, NodeFinding, NodeHealth, NodeModel, RunModel, Standing, Verdict, exit_code,
+    Control, NextAction, NodeFinding, NodeHealth, NodeModel, Provenance, RunModel, Standing, Totals, Verdict,
+    exit_code,
 };
 use crate::event::{
     ChangeRecord, DrainStep, Event, Level, NodeState, PlayStarted, RecapCounts, TaskReport, TaskStatus, Verb,
@@ -34,6 +35,8 @@ struct Document<'a> {
     gpufleet: Option<&'a str>,
     run_id: &'a str,
     verb: Verb,
+    /// What the report rests on, by its digests.
+    provenance: Option<Provenance<'a>>,
     playbooks: &'a [String],
     inventories: &'a [String],
     /// RFC 3339.
@@ -56,6 +59,8 @@ struct Document<'a> {
     #[schemars(with = "BTreeMap<String, usize>")]
     states: Map<String, Value>,
     verdicts: Verdicts,
+    /// How many nodes have nothing that counts against them.
+    compliant: usize,
     plays: &'a [PlayStarted],
     notices: Vec<NoticeDocument<'a>>,
     /// Ansible's recap, by host.
@@ -69,7 +74,7 @@ struct Document<'a> {
 }
 
 /// How many nodes have each verdict.
-#[derive(Debug, Default, Serialize, JsonSchema)]
+#[derive(Debug, Serialize, JsonSchema)]
 #[schemars(deny_unknown_fields)]
 struct Verdicts {
     fail: usize,
@@ -197,8 +202,11 @@ struct ChecksDocument {
     /// Judgements that were made, of those that apply to the node.
     judged: usize,
     applicable: usize,
-    /// Judgements beside these whose readings this audit did not take: `--deep` takes them.
+    /// Judgements beside these whose readings this audit did not take (`--deep` takes them), or that compare with an
+    /// earlier audit.
     not_yet: usize,
+    /// Those of them that only need another audit to compare with.
+    no_earlier: usize,
     not_judged: Vec<NotJudgedDocument>,
 }
 
@@ -224,6 +232,7 @@ impl From<&NodeHealth> for ChecksDocument {
             judged: coverage.judged,
             applicable: coverage.asked(),
             not_yet: coverage.not_yet,
+            no_earlier: coverage.no_earlier,
             not_judged: not_judged.collect(),
         }
     }
@@ -286,7 +295,7 @@ pub fn event_schema() -> Value {
     schema_of::<Event>("event")
 }
 
-fn schema_of<T: JsonSchema>(name: &str) -> Value {
+pub(super) fn schema_of<T: JsonSchema>(name: &str) -> Value {
     let schema = SchemaSettings::draft2020_12().for_serialize().into_generator().into_root_schema_for::<T>();
     let mut schema = schema.to_value();
     if let Some(schema) = schema.as_object_mut() {
@@ -313,11 +322,13 @@ pub fn document(model: &RunModel) -> Value {
         stats.insert(node.name.clone(), json!(node.counts()));
         nodes.insert(node.name.clone(), json!(node_document(node, verb)));
     }
+    let totals = Totals::of(model);
     let document = json!(Document {
         format: DOCUMENT_FORMAT,
         gpufleet: run.map(|run| run.gpufleet.as_str()),
         run_id: model.run_id(),
         verb,
+        provenance: run.map(Provenance::of),
         playbooks: run.map_or(&[][..], |run| &run.playbooks),
         inventories: run.map_or(&[][..], |run| &run.inventories),
         started: model.started,
@@ -328,7 +339,8 @@ pub fn document(model: &RunModel) -> Value {
         stopped: model.stopped(),
         out_of_service: model.out_of_service(),
         states: states(model),
-        verdicts: verdicts(model, verb),
+        verdicts: totals.into(),
+        compliant: totals.compliant,
         plays: &model.plays,
         notices: model.notices.iter().map(NoticeDocument::of).collect(),
         stats,
@@ -346,19 +358,17 @@ fn states(model: &RunModel) -> Map<String, Value> {
     NodeState::ALL.into_iter().filter(|state| model.count(*state) > 0).map(count).collect()
 }
 
-fn verdicts(model: &RunModel, verb: Verb) -> Verdicts {
-    let mut counts = Verdicts::default();
-    for node in model.nodes() {
-        *match node.verdict(verb) {
-            Verdict::Fail => &mut counts.fail,
-            Verdict::Unknown => &mut counts.unknown,
-            Verdict::Drift => &mut counts.drift,
-            Verdict::Warn => &mut counts.warn,
-            Verdict::Ok => &mut counts.ok,
-            Verdict::Na => &mut counts.na,
-        } += 1;
+impl From<Totals> for Verdicts {
+    fn from(totals: Totals) -> Self {
+        Self {
+            fail: totals.with(Verdict::Fail),
+            unknown: totals.with(Verdict::Unknown),
+            drift: totals.with(Verdict::Drift),
+            warn: totals.with(Verdict::Warn),
+            ok: totals.with(Verdict::Ok),
+            na: totals.with(Verdict::Na),
+        }
     }
-    counts
 }
 
 fn told(task: &TaskReport) -> Told<'_> {

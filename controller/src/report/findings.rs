@@ -183,7 +183,8 @@ impl NodeModel {
     /// Returns what keeps it from being compliant, the worst first.
     pub fn findings(&self, verb: Verb) -> Vec<NodeFinding> {
         let mut all: Vec<NodeFinding> = Vec::new();
-        for cause in causes([self]) {
+        // What was not judged has findings of its own below.
+        for cause in causes([self]).into_iter().filter(|_| !self.is_as_declared_so_far(verb)) {
             let control = match &cause.task {
                 Some((task, position)) => Control::task(task, position),
                 None => Control::node(),

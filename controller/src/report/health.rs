@@ -1,11 +1,12 @@
 //! What the checks of an audit say of one node.
 
-use gpufleet_compliance::{Finding, NodeVerdict, Verdict};
+use gpufleet_compliance::{Finding, Memory, NodeVerdict, Verdict, outlier::Peers};
 use gpufleet_protocol::signal::{Signal, Signals};
+use jiff::Timestamp;
 use serde_json::{Map, Value};
 
-use super::grouping::class_of;
-use crate::event::AuditScope;
+use super::{grouping::class_of, openmetrics::NodeReadings};
+use crate::event::{AuditScope, Judgement};
 
 /// The name of the kind whose data are signals, and of that data.
 pub(super) const KIND: &str = "health_info";
@@ -21,9 +22,14 @@ pub struct NodeHealth {
     /// Of every check and subject, what is ok included.
     pub findings: Vec<Finding>,
     pub verdict: NodeVerdict,
+    /// What later audits need of this one.
+    pub memory: Memory,
+    /// What is compared with other nodes, until it is.
+    pub(super) peers: Peers,
     /// Such as `8x H100 80GB HBM3`.
     pub(super) hardware: Option<String>,
     pub(super) driver_version: Option<String>,
+    pub(super) readings: NodeReadings,
 }
 
 impl NodeHealth {
@@ -33,14 +39,21 @@ impl NodeHealth {
     }
 
     /// Judges the data of a `health_info` task. `None` if it holds no signals: nothing was judged then.
-    pub(super) fn of(scope: &AuditScope, host: &str, data: &Map<String, Value>) -> Option<Self> {
+    /// `earlier` is what earlier audits remember, `at` the time of the reading.
+    pub(super) fn of(
+        scope: &AuditScope,
+        host: &str,
+        data: &Map<String, Value>,
+        earlier: Option<&Memory>,
+        at: Timestamp,
+    ) -> Option<Self> {
         let signals: Signals = serde_json::from_value(data.get(SIGNALS)?.clone()).ok()?;
         // A helper keeps these bounds; what does not is no helper of ours, and judging it could take long.
         let subjects = signals.gpus.len() + signals.disks.len();
         if signals.records.len() > Signals::MOST_RECORDS || subjects > MOST_SUBJECTS {
             return None;
         }
-        let (findings, verdict) = scope.judge(host, &signals);
+        let Judgement { findings, verdict, memory, peers } = scope.judge(host, &signals, earlier, at);
         let text = |signal: Option<&Signal>| {
             Some(signal?.known()?.as_str()?.chars().take(MOST_NAME).collect::<String>())
         };
@@ -49,8 +62,15 @@ impl NodeHealth {
         Some(Self {
             findings,
             verdict,
+            memory,
+            peers,
             hardware: class_of(names.iter().map(String::as_str)),
             driver_version: text(signals.node.get("driver_version")),
+            readings: NodeReadings::of(&signals, at),
         })
     }
 }
+
+#[cfg(test)]
+#[path = "health_tests.rs"]
+mod tests;

@@ -8,10 +8,13 @@ use std::time::Duration;
 use quick_junit::{NonSuccessKind, Report, TestCase, TestCaseStatus, TestSuite};
 
 use super::{
-    NodeFinding, RunModel, Verdict,
+    Judgements, NodeFinding, RunModel, Totals, Verdict,
     timing::{Case, Timing, is_bad},
 };
-use crate::event::{NodeState, TaskStatus};
+use crate::{
+    event::{NodeState, TaskStatus},
+    visible::visible_lines,
+};
 
 /// Returns the document. `timing` and `model` are of the same events.
 ///
@@ -39,13 +42,23 @@ pub fn junit(timing: &Timing, model: &RunModel) -> Result<String, quick_junit::S
     if model.verb().info().judges {
         report.add_test_suite(findings(model));
     }
-    report.to_string()
+    // Of the whole document: names, messages and outputs are all of nodes, and markup has no hidden character.
+    report.to_string().map(|text| visible_lines(&text).into_owned())
 }
 
 /// A case for each finding of a node, and one for each node without any.
 fn findings(model: &RunModel) -> TestSuite {
     let verb = model.verb();
     let mut suite = TestSuite::new("findings");
+    let totals = Totals::of(model);
+    let Totals { nodes, compliant, judgements: Judgements { made, asked, .. }, .. } = totals;
+    let sums = [("nodes", nodes), ("compliant", compliant), ("judged", made), ("applicable", asked)];
+    for (name, count) in sums {
+        suite.add_property((name.to_owned(), count.to_string()));
+    }
+    for (verdict, count) in totals.verdicts() {
+        suite.add_property((format!("nodes.{verdict}"), count.to_string()));
+    }
     for node in model.nodes() {
         let found = node.findings(verb);
         if found.is_empty() {
@@ -220,6 +233,19 @@ mod tests {
             </testsuite>
         </testsuites>
         "#);
+    }
+
+    /// One of these characters would make a reader refuse the whole document, or show another text.
+    #[test]
+    fn what_no_xml_may_have_is_escaped() {
+        let mut s = Stream::new();
+        let hosts = ["gpu001".to_owned()];
+        s.started(Verb::Audit, &hosts).play(&hosts, &[("1", 1)]);
+        s.task("gpu001", sample::failed("command", 7, "a\u{fffe}b\u{ffff}c\u{202e}d"));
+        s.end("gpu001", NodeState::Failed, None);
+        let text = junit(&Timing::of(&s.events), &RunModel::of(&s.events)).unwrap();
+        assert!(text.contains("a\\ufffeb\\uffffc\\u202ed"), "{text}");
+        assert!(!text.contains(|c| crate::visible::is_hidden(c) && c != '\n'), "{text}");
     }
 
     #[test]

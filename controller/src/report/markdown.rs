@@ -2,15 +2,20 @@
 
 use std::fmt::Write as _;
 
-use super::{RunModel, fleet_findings, fold_names};
+use super::{Judgements, RunModel, Totals, fleet_findings, fold_names};
 
 /// Returns the document, as GitHub and GitLab show it.
 pub fn markdown(model: &RunModel) -> String {
     let verb = model.verb();
-    let compliant = model.nodes().iter().filter(|node| node.is_compliant(verb)).count();
+    let totals = Totals::of(model);
+    let Totals { nodes, compliant, judgements: Judgements { made, asked, .. }, .. } = totals;
     let mut out = format!("# gpufleet {} {}\n\n", verb.as_str(), cell(model.run_id()));
     // Infallible: a `String` takes all that is written to it.
-    let _ = writeln!(out, "{compliant} of {} nodes are compliant.\n", model.nodes().len());
+    let _ = write!(out, "{compliant} of {nodes} nodes are compliant");
+    if asked > 0 {
+        let _ = write!(out, "; {made} of {asked} judgements were made");
+    }
+    out.push_str(".\n\n");
     let findings = fleet_findings(model);
     if !findings.is_empty() {
         out.push_str(
@@ -70,7 +75,7 @@ mod tests {
         insta::assert_snapshot!(text, @r"
         # gpufleet audit 01JD8Q4T9X
 
-        8 of 12 nodes are compliant.
+        8 of 12 nodes are compliant; 15 of 15 judgements were made.
 
         | verdict | severity | nodes | finding | control | next |
         |---|---|---|---|---|---|

@@ -1,10 +1,15 @@
 //! The model of a run: every event folded into one value.
 //!
-//! Invariants: the cost of applying an event does not depend on the number of nodes (except at the start of a wave);
+//! Invariants: the cost of applying an event does not depend on the number of nodes (except at the start of a wave, and at
+//! the end of an audit's last node);
 //! the counts by state always add up to the number of nodes; an event about an unknown host adds that host.
 
 use std::collections::{HashMap, HashSet, hash_map::Entry};
 
+use gpufleet_compliance::{
+    Memory,
+    outlier::{self, Peers},
+};
 use gpufleet_protocol::{
     Awaiting, Blocker, Change, Disruption,
     facts::{Facts, GpuSystemState},
@@ -21,7 +26,7 @@ use crate::event::{
 use crate::index::PlayIndex;
 
 use super::{
-    Verdict, hardware_class,
+    EarlierShare, Totals, hardware_class,
     health::{self, NodeHealth},
 };
 
@@ -41,10 +46,14 @@ pub struct RunModel {
     pub finish: Option<RunFinished>,
     /// Whether a process works on the run now, which no event tells.
     pub at_work: bool,
+    /// What an earlier audit said of the same nodes, from the history.
+    pub earlier: Option<EarlierShare>,
     pub finished: Option<Timestamp>,
     nodes: Vec<NodeModel>,
     index: HashMap<String, usize>,
     by_state: HashMap<NodeState, usize>,
+    /// Nodes that checks judge and that have not ended: with the last of them, nodes are compared with each other.
+    awaited: HashSet<String>,
 }
 
 /// Whether a run is over.
@@ -109,6 +118,8 @@ pub struct NodeModel {
     pub awaits_health: bool,
     /// What they say; `None` until its signals were read.
     pub health: Option<NodeHealth>,
+    /// What earlier audits remember, until its signals are read.
+    earlier: Option<Box<Memory>>,
     pub outcome: Option<NodeOutcome>,
     /// Whether a permit was granted, and the node was not given back since.
     permitted: bool,
@@ -167,6 +178,7 @@ impl NodeModel {
             reboots: Vec::new(),
             awaits_health: false,
             health: None,
+            earlier: None,
             outcome: None,
             permitted: false,
             live_counts: RecapCounts::default(),
@@ -369,12 +381,9 @@ impl RunModel {
 
     /// Returns the number of nodes with each verdict, in words: `2 ok, 1 fail`.
     fn verdicts_text(&self) -> String {
-        let verb = self.verb();
-        let of = |verdict: Verdict| self.nodes.iter().filter(|node| node.verdict(verb) == verdict).count();
-        let counts = Verdict::WORST_FIRST.into_iter().rev().map(|verdict| (of(verdict), verdict));
-        let parts =
-            counts.filter(|(count, _)| *count > 0).map(|(count, verdict)| format!("{count} {verdict}"));
-        parts.collect::<Vec<_>>().join(", ")
+        let totals = Totals::of(self);
+        let counts = totals.verdicts().rev().filter(|(_, count)| *count > 0);
+        counts.map(|(verdict, count)| format!("{count} {verdict}")).collect::<Vec<_>>().join(", ")
     }
 
     /// Returns the number of nodes in each state, in words: `2 done, 1 failed`.
@@ -494,11 +503,32 @@ impl RunModel {
         }
     }
 
+    /// Finds nodes that differ from others like them, and judges these anew.
+    fn compare_nodes(&mut self, at: Timestamp) {
+        let Some(scope) = self.run.as_ref().and_then(|run| run.audit.as_deref()) else { return };
+        let mut judged: Vec<&mut NodeModel> =
+            self.nodes.iter_mut().filter(|node| node.health.is_some()).collect();
+        let compared = outlier::compare(judged.iter().filter_map(|node| Some(&node.health.as_ref()?.peers)));
+        for (place, found) in compared.findings {
+            let Some(node) = judged.get_mut(place) else { continue };
+            let Some(health) = &mut node.health else { continue };
+            health.verdict = scope.beside_others(&node.name, &mut health.findings, found);
+        }
+        for node in judged {
+            if let Some(health) = &mut node.health {
+                health.peers = Peers::default();
+            }
+        }
+        let mixed = compared.mixed.into_iter().map(|mixed| format!("{} ({})", mixed.text, mixed.check));
+        self.notices.extend(mixed.map(|text| Notice { at, level: Level::Info, text }));
+    }
+
     /// Folds one event in.
     pub fn apply(&mut self, event: &Event) {
         let before = self.latest.replace(event.at);
         let writes = self.verb().writes();
-        if let Some(host) = event.what.host() {
+        // Why not what is remembered: it tells nothing of when the run came to the node.
+        if let Some(host) = event.what.host().filter(|_| !matches!(event.what, What::Remembered { .. })) {
             let node = self.node_mut(host);
             node.first.get_or_insert(event.at);
             node.since.get_or_insert(event.at);
@@ -512,6 +542,8 @@ impl RunModel {
                     for node in &mut self.nodes {
                         node.awaits_health = !scope.without.contains(&node.name);
                     }
+                    let awaited = self.nodes.iter().filter(|node| node.awaits_health);
+                    self.awaited = awaited.map(|node| node.name.clone()).collect();
                 }
                 self.started = Some(event.at);
                 self.run = Some(run.clone());
@@ -535,6 +567,9 @@ impl RunModel {
                     self.current_wave = None;
                 }
             }
+            What::Remembered { host, memory } => {
+                self.node_mut(host).earlier = Memory::read(memory).map(Box::new);
+            }
             What::Connected { host, pushed, ms, .. } => {
                 self.node_mut(host).connection = Some(Connection { pushed: *pushed, ms: *ms });
             }
@@ -557,10 +592,11 @@ impl RunModel {
             What::Progress { host, text } => self.node_mut(host).progress = Some(text.clone()),
             What::TaskFinished { host, report } => {
                 let scope = self.run.as_ref().and_then(|run| run.audit.as_deref());
+                let earlier = self.node(host).and_then(|node| node.earlier.as_deref());
                 let judged = scope
                     // Not those of a playbook's own task, which may be of another host, or not as deep.
                     .filter(|_| report.kind == health::KIND && *report.position.file == *HEALTH)
-                    .and_then(|scope| NodeHealth::of(scope, host, &report.data));
+                    .and_then(|scope| NodeHealth::of(scope, host, &report.data, earlier, event.at));
                 let node = self.node_mut(host);
                 node.health = judged.or(node.health.take());
                 node.running = None;
@@ -614,6 +650,9 @@ impl RunModel {
                 }
             }
             What::NodeFinished { host, outcome } => {
+                if self.awaited.remove(host) && self.awaited.is_empty() {
+                    self.compare_nodes(event.at);
+                }
                 self.enter(host, outcome.state, event.at);
                 let node = self.node_mut(host);
                 node.running = None;

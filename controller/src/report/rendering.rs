@@ -1,7 +1,8 @@
 //! The formats of a report. A new one is a file with its function, and a line in [`RENDERERS`].
 
 use super::{
-    RunModel, Timing, csv::csv, document::json, html::html, junit::junit, markdown::markdown, sarif::sarif,
+    RunModel, Timing, csv::csv, document::json, html::html, junit::junit, markdown::markdown,
+    openmetrics::openmetrics, sarif::sarif,
 };
 use crate::event::Event;
 
@@ -20,8 +21,8 @@ type Fault = Box<dyn std::error::Error + Send + Sync>;
 pub struct Renderer {
     /// The word for `--format`.
     pub name: &'static str,
-    /// The file name extension, without the dot.
-    pub ending: &'static str,
+    /// The file name extensions, without the dot; the usual one first.
+    pub endings: &'static [&'static str],
     /// Its purpose, for the help.
     pub summary: &'static str,
     make: fn(&RunModel, &[Event]) -> Result<String, Fault>,
@@ -29,48 +30,55 @@ pub struct Renderer {
 
 pub static JSON: Renderer = Renderer {
     name: "json",
-    ending: "json",
+    endings: &["json"],
     summary: "One JSON document, as docs/schema/report.schema.json describes it",
     make: |model, _| Ok(json(model)?),
 };
 
 pub static HTML: Renderer = Renderer {
     name: "html",
-    ending: "html",
+    endings: &["html"],
     summary: "One page for a browser",
     make: |model, _| Ok(html(model)?),
 };
 
 static JUNIT: Renderer = Renderer {
     name: "junit",
-    ending: "xml",
+    endings: &["xml"],
     summary: "JUnit XML: a suite a play, a case a task of a node",
     make: |model, events| Ok(junit(&Timing::of(events), model)?),
 };
 
 static SARIF: Renderer = Renderer {
     name: "sarif",
-    ending: "sarif",
+    endings: &["sarif"],
     summary: "SARIF 2.1.0: a result a finding of a node",
     make: |model, _| Ok(sarif(model)?),
 };
 
 static CSV: Renderer = Renderer {
     name: "csv",
-    ending: "csv",
+    endings: &["csv"],
     summary: "CSV: a line a finding of a node",
     make: |model, _| csv(model),
 };
 
 static MARKDOWN: Renderer = Renderer {
     name: "md",
-    ending: "md",
+    endings: &["md"],
     summary: "Markdown tables: findings, then nodes",
     make: |model, _| Ok(markdown(model)),
 };
 
+static OPENMETRICS: Renderer = Renderer {
+    name: "openmetrics",
+    endings: &["prom", "om"],
+    summary: "OpenMetrics, for Prometheus: verdicts and findings of nodes, readings of their GPUs",
+    make: |model, _| Ok(openmetrics(&[model])),
+};
+
 /// All formats, in the order of the help.
-pub static RENDERERS: &[&Renderer] = &[&JSON, &HTML, &JUNIT, &SARIF, &CSV, &MARKDOWN];
+pub static RENDERERS: &[&Renderer] = &[&JSON, &HTML, &JUNIT, &SARIF, &CSV, &MARKDOWN, &OPENMETRICS];
 
 impl Renderer {
     /// Returns the format with this name.
@@ -80,7 +88,7 @@ impl Renderer {
 
     /// Returns the format with this file name extension; `None` if there is none.
     pub fn for_ending(ending: &str) -> Option<&'static Self> {
-        RENDERERS.iter().copied().find(|renderer| renderer.ending == ending)
+        RENDERERS.iter().copied().find(|renderer| renderer.endings.contains(&ending))
     }
 
     /// Renders a run, finished or not, from its model or from the events of that model.
@@ -101,7 +109,9 @@ mod tests {
     fn words_and_endings_name_one_document_each() {
         for renderer in RENDERERS {
             assert_eq!(Renderer::of(renderer.name).map(|found| found.name), Some(renderer.name));
-            assert_eq!(Renderer::for_ending(renderer.ending).map(|found| found.name), Some(renderer.name));
+            for ending in renderer.endings {
+                assert_eq!(Renderer::for_ending(ending).map(|found| found.name), Some(renderer.name));
+            }
         }
     }
 

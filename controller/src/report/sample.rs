@@ -21,14 +21,23 @@ use crate::index::PlayIndex;
 pub(crate) struct Stream {
     pub(crate) events: Vec<Event>,
     now: Timestamp,
+    /// The counts of each host's reports, and whether it rebooted.
+    counts: BTreeMap<String, (RecapCounts, bool)>,
 }
 
 impl Stream {
     pub(crate) fn new() -> Self {
-        Self { events: Vec::new(), now: "2026-11-21T09:00:00Z".parse().unwrap() }
+        Self { events: Vec::new(), now: "2026-11-21T09:00:00Z".parse().unwrap(), counts: BTreeMap::new() }
     }
 
     pub(crate) fn push(&mut self, what: What) -> &mut Self {
+        match &what {
+            What::TaskFinished { host, report } => {
+                self.counts.entry(host.clone()).or_default().0.count(report);
+            }
+            What::RebootIssued { host, .. } => self.counts.entry(host.clone()).or_default().1 = true,
+            _ => {}
+        }
         self.events.push(Event { seq: self.events.len() as u64, at: self.now, what });
         self
     }
@@ -57,6 +66,8 @@ impl Stream {
                 .to_vec(),
             digest: "6f1c".to_owned(),
             inputs: BTreeMap::new(),
+            programs: Default::default(),
+            groups: Default::default(),
             audit: None,
         }))
     }
@@ -95,15 +106,7 @@ impl Stream {
 
     /// Ends a node with the counts of its reports.
     pub(crate) fn end(&mut self, host: &str, state: NodeState, message: Option<&str>) -> &mut Self {
-        let mut counts = RecapCounts::default();
-        let mut rebooted = false;
-        for event in &self.events {
-            match &event.what {
-                What::TaskFinished { host: other, report } if other == host => counts.count(report),
-                What::RebootIssued { host: other, .. } if other == host => rebooted = true,
-                _ => {}
-            }
-        }
+        let (mut counts, rebooted) = self.counts.get(host).copied().unwrap_or_default();
         if state == NodeState::Unreachable {
             counts.unreachable = 1;
         }

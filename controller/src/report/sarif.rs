@@ -1,14 +1,15 @@
 //! A run as SARIF 2.1.0, for programs that collect findings of many tools.
 //!
-//! Source: OASIS, Static Analysis Results Interchange Format 2.1.0. A node is a logical location. A fingerprint has no
-//! values, so that a finding stays the same while its numbers change.
+//! A node is a logical location. A fingerprint has no values, so that a finding stays the same while its numbers change.
 
 use std::collections::BTreeMap;
 
-use serde_json::{Value, json};
+use gpufleet_compliance::Severity;
+use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
-use super::{Control, NodeFinding, RunModel, Verdict};
+use super::{Control, Judgements, NodeFinding, RunModel, Totals, Verdict};
+use crate::sarif::{Run, document};
 
 /// Returns the document.
 ///
@@ -39,30 +40,44 @@ pub fn sarif(model: &RunModel) -> Result<String, serde_json::Error> {
             rules.entry(found.control.id.clone()).or_insert(found.control);
         }
     }
-    let rules: Vec<Value> = rules
-        .into_values()
-        .map(|control| {
-            json!({
-                "id": control.id,
-                "shortDescription": {"text": control.title},
-                "properties": {"severity": control.severity},
-            })
-        })
-        .collect();
-    serde_json::to_string_pretty(&json!({
-        "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
-        "version": "2.1.0",
-        "runs": [{
-            "tool": {"driver": {
-                "name": "gpufleet",
-                "semanticVersion": env!("CARGO_PKG_VERSION"),
-                "rules": rules,
-            }},
-            "automationDetails": {"id": format!("gpufleet/{}/{}", verb.as_str(), model.run_id())},
-            "invocations": [{"executionSuccessful": model.stopped().is_none()}],
-            "results": results,
-        }],
-    }))
+    let rules = rules.into_values().map(|control| rule(&control, model)).collect();
+    let mut more = Map::new();
+    let id = format!("gpufleet/{}/{}", verb.as_str(), model.run_id());
+    more.insert("automationDetails".to_owned(), json!({"id": id}));
+    more.insert("properties".to_owned(), sums(model));
+    let successful = model.stopped().is_none();
+    serde_json::to_string_pretty(&document(Run { rules, results, successful, more }))
+}
+
+/// What is judged, with what is to be done about it where it is a check.
+fn rule(control: &Control, model: &RunModel) -> Value {
+    let mut rule = json!({
+        "id": control.id,
+        "shortDescription": {"text": control.title},
+        "properties": {"severity": control.severity},
+    });
+    let audit = model.run.as_ref().and_then(|run| run.audit.as_deref());
+    if let Some(check) = audit.and_then(|audit| audit.policy.check(&control.id)) {
+        if !check.why.is_empty() {
+            rule["fullDescription"] = json!({"text": check.why});
+        }
+        if !check.remediation.text.is_empty() {
+            rule["help"] = json!({"text": check.remediation.text});
+        }
+        if let Some((group, _)) = check.id.split_once('.') {
+            rule["properties"]["tags"] = json!([group]);
+        }
+    }
+    rule
+}
+
+/// The sums that every format has.
+fn sums(model: &RunModel) -> Value {
+    let totals = Totals::of(model);
+    let Totals { nodes, compliant, judgements: Judgements { made, asked, .. }, .. } = totals;
+    let verdicts: Map<String, Value> =
+        totals.verdicts().map(|(verdict, count)| (verdict.to_string(), count.into())).collect();
+    json!({"nodes": nodes, "compliant": compliant, "verdicts": verdicts, "judged": made, "applicable": asked})
 }
 
 fn location(node: &str) -> Value {
@@ -72,6 +87,7 @@ fn location(node: &str) -> Value {
 fn result(node: &str, found: &NodeFinding) -> Value {
     let (kind, level) = match found.verdict {
         Verdict::Fail => ("fail", "error"),
+        Verdict::Drift if found.control.severity >= Severity::High => ("fail", "error"),
         Verdict::Drift | Verdict::Warn => ("fail", "warning"),
         // `open`: it could not be decided.
         Verdict::Unknown => ("open", "none"),
@@ -88,7 +104,7 @@ fn result(node: &str, found: &NodeFinding) -> Value {
         "properties": {"verdict": found.verdict, "action": found.action},
     });
     if let Some(waiver) = &found.waived {
-        result["suppressions"] = json!([{"kind": "external", "justification": waiver}]);
+        result["suppressions"] = json!([{"kind": "external", "status": "accepted", "justification": waiver}]);
     }
     result
 }
@@ -117,7 +133,7 @@ mod tests {
         let findings: Vec<NodeFinding> =
             model.nodes().iter().flat_map(|node| node.findings(model.verb())).collect();
         let count = |wanted: &[Verdict]| findings.iter().filter(|it| wanted.contains(&it.verdict)).count();
-        assert_eq!(of("error"), count(&[Verdict::Fail]));
+        assert_eq!(of("error"), count(&[Verdict::Fail]), "tasks that differ are of medium severity");
         assert_eq!(of("warning"), count(&[Verdict::Drift, Verdict::Warn]));
     }
 }

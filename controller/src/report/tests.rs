@@ -83,6 +83,12 @@ fn what_was_not_judged_is_not_as_declared() {
     }
     let rules = ExitRules::default();
     assert_eq!(computed_exit_code(&reading(Verb::Audit, std::slice::from_ref(&command)), rules), 3);
+    // Known: the rest is as declared. Not known: what the command does. `--strict` counts that.
+    let partly = reading(Verb::Audit, &[command.clone(), fine.clone()]);
+    let unread = reading(Verb::Audit, &[sample::report("sysctl", 2, TaskStatus::Unknown), fine.clone()]);
+    let strict = ExitRules { strict: true, ..rules };
+    assert_eq!(computed_exit_code(&partly, rules), 0);
+    assert_eq!((computed_exit_code(&partly, strict), computed_exit_code(&unread, rules)), (3, 3));
     assert_eq!(computed_exit_code(&reading(Verb::Plan, std::slice::from_ref(&command)), rules), 0);
     assert_eq!(computed_exit_code(&reading(Verb::Audit, std::slice::from_ref(&fine)), rules), 0);
     // A run changes what is known to differ, whatever else is unknown.
@@ -144,7 +150,7 @@ fn the_page_keeps_a_reason_that_another_ends_with() {
     s.task(&hosts[0], sample::failed("gpu_clocks", 4, "no surprise"));
     s.end(&hosts[0], NodeState::Failed, None);
     let page = html(&RunModel::of(&s.events)).unwrap();
-    assert!(page.contains("<b>gpu_clocks</b>: no surprise"), "{page}");
+    assert!(page.contains(r#""task":"gpu_clocks""#) && page.contains(r#""text":"no surprise""#), "{page}");
 }
 
 #[test]
@@ -170,8 +176,8 @@ fn the_page_says_each_thing_once() {
     s.end(&hosts[0], NodeState::Failed, Some(why));
     let page = html(&RunModel::of(&s.events)).unwrap();
     let count = |text: &str| page.matches(text).count();
-    // In the next actions, in the node's own line, and in that line's title.
-    assert_eq!(count(why), 3, "{page}");
+    // Among the causes and in the node's own line, both as the page shows them and as its script reads them.
+    assert_eq!(count(why), 4, "{page}");
     assert_eq!((count("GPU 0-7 ECC enabled is pending"), count("GPU 0-7 is warm")), (1, 1));
     assert_eq!((count("GPU 3 "), count("GPU 7 ")), (0, 0));
 }

@@ -21,17 +21,45 @@ impl NodeModel {
 
     /// Whether nothing that counts is wrong with it. A baseline may say that a warning counts.
     pub fn is_compliant(&self, verb: Verb) -> bool {
-        let of_checks = match &self.health {
+        self.checks_are_met() && self.verdict_of_tasks(verb) < Verdict::Drift
+    }
+
+    /// Whether it is not compliant for one reason alone: some tasks are commands, which no reading judges.
+    pub fn lacks_only_commands(&self, verb: Verb) -> bool {
+        let judged = self.judged(verb);
+        !judged.is_whole()
+            && judged.is_whole_but_for_commands()
+            && self.checks_are_met()
+            && self.verdict_of_known(verb) < Verdict::Drift
+    }
+
+    /// Whether it was found to be as declared, but for tasks that were not judged: its state is then unknown, and its
+    /// message says of which.
+    pub(super) fn is_as_declared_so_far(&self, verb: Verb) -> bool {
+        self.state == NodeState::Unknown
+            && self.message().is_some_and(|message| self.judged(verb).gap().as_deref() == Some(message))
+    }
+
+    fn checks_are_met(&self) -> bool {
+        match &self.health {
             Some(health) => health.verdict.compliant,
             None => !self.awaits_health,
-        };
-        of_checks && self.verdict_of_tasks(verb) < Verdict::Drift
+        }
     }
 
     /// Returns the worst verdict of its tasks and of its state.
     fn verdict_of_tasks(&self, verb: Verb) -> Verdict {
+        let known = self.verdict_of_known(verb);
+        // Below drift, because a run changes what is known to differ, whatever else is unknown.
+        let whole = known >= Verdict::Drift || self.judged(verb).is_whole();
+        if whole { known } else { Verdict::Unknown }
+    }
+
+    /// The same, whatever was not judged.
+    fn verdict_of_known(&self, verb: Verb) -> Verdict {
         let mut worst = match self.state {
             NodeState::Done | NodeState::Compliant => Verdict::Ok,
+            NodeState::Unknown if self.is_as_declared_so_far(verb) => Verdict::Ok,
             NodeState::Drift | NodeState::Held => Verdict::Drift,
             NodeState::Failed => Verdict::Fail,
             // A node that was never begun, or left half-way, was not proven to be anything.
@@ -50,11 +78,6 @@ impl NodeModel {
         if self.tasks.iter().any(|task| !task.warnings.is_empty()) {
             judge(Verdict::Warn);
         }
-        // Below drift, because a run changes what is known to differ, whatever else is unknown.
-        if worst < Verdict::Drift && !self.judged(verb).is_whole() {
-            worst = Verdict::Unknown;
-        }
-        let mut judge = |verdict: Verdict| worst = worst.max(verdict);
         if let Some(facts) = &self.facts {
             match &facts.gpu.state {
                 GpuSystemState::Hung { .. } | GpuSystemState::Crashed { .. } => judge(Verdict::Unknown),
@@ -106,6 +129,8 @@ pub struct ExitRules {
     pub ending: Ending,
     /// Whether changes that a plan found give exit code 3.
     pub fail_on_change: bool,
+    /// Whether an audit gives exit code 3 for commands, which no reading judges, where all else is as declared.
+    pub strict: bool,
 }
 
 /// Exit code of a run that is not over, whose present state is no result.
@@ -118,15 +143,17 @@ pub fn exit_code(model: &RunModel) -> u8 {
 
 /// Returns the exit code by the states of the nodes.
 ///
-/// 0 done; 2 a node failed or could not be read; 3 not as declared or not known (`audit`), or changes found and
-/// `fail_on_change`; 4 nodes were unreachable and nothing else is wrong; 5 stopped by a safety gate, or nodes held for
+/// 0 done; 2 a node failed or could not be read; 3 not as declared or not known (`audit`; commands only with `strict`), or
+/// changes found and `fail_on_change`; 4 nodes were unreachable and nothing else is wrong; 5 stopped by a safety gate, or nodes held for
 /// a decision; 130 interrupted. 1 is for invalid input, without a run, and 6 for a run that is not over.
 pub fn computed_exit_code(model: &RunModel, rules: ExitRules) -> u8 {
     let verb = model.verb();
     let any = |state: NodeState| model.count(state) > 0;
     let not_compliant = || {
         let judged = |node: &&NodeModel| !matches!(node.state, NodeState::Unreachable | NodeState::Held);
-        model.nodes().iter().filter(judged).any(|node| !node.is_compliant(verb))
+        let passes =
+            |node: &NodeModel| node.is_compliant(verb) || (!rules.strict && node.lacks_only_commands(verb));
+        model.nodes().iter().filter(judged).any(|node| !passes(node))
     };
     if rules.ending == Ending::Interrupted {
         return 130;

@@ -14,6 +14,8 @@ pub enum Kind {
     Count,
     /// `90s`, `20m`, or seconds.
     Duration,
+    /// `sqlite:PATH`, or a URL that may have a password.
+    Store,
     Choice(&'static [&'static str]),
 }
 
@@ -30,6 +32,7 @@ impl Kind {
             Self::Flag => "true or false".to_owned(),
             Self::Count => "a number above 0".to_owned(),
             Self::Duration => "a duration such as \"90s\" or \"20m\"".to_owned(),
+            Self::Store => "sqlite:PATH or postgres://…".to_owned(),
             Self::Choice(words) => words.join(" or "),
         }
     }
@@ -212,6 +215,12 @@ pub const KEYS: &[Key] = &[
         ..key("diff", Kind::Flag, "show changes (-D)", "false")
     },
     key(
+        "store",
+        Kind::Store,
+        "where the history of audits is: sqlite:PATH or postgres://… (--store)",
+        "history.db below the state directory",
+    ),
+    key(
         "format",
         Kind::Choice(&["human", "json", "jsonl", "ansible"]),
         "what goes to standard output (--format)",
@@ -234,6 +243,12 @@ fn flag(text: &str) -> Option<bool> {
 }
 
 impl Key {
+    /// Returns a value as it may be shown: without the password of a store.
+    pub fn shown(&self, value: &Setting) -> String {
+        let text = value.to_string();
+        if self.kind == Kind::Store { gpufleet_history::redacted(&text) } else { text }
+    }
+
     /// Returns the environment variable that sets it.
     pub fn variable(&self) -> String {
         format!("GPUFLEET_{}", self.name.to_ascii_uppercase())
@@ -246,7 +261,7 @@ impl Key {
     pub(super) fn read_text(&self, text: &str) -> Result<Setting, String> {
         let text = text.trim();
         let value = match self.kind {
-            Kind::Text | Kind::Path => Some(Setting::Text(text.to_owned())),
+            Kind::Text | Kind::Path | Kind::Store => Some(Setting::Text(text.to_owned())),
             // Not split: a list of hosts ends with a comma.
             Kind::Paths if text.ends_with(',') => Some(Setting::List(vec![text.to_owned()])),
             Kind::Paths => Some(Setting::List(self.split(text))),

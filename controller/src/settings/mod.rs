@@ -213,6 +213,10 @@ fn located(
     environment: &[(String, String)],
 ) -> Setting {
     let locate = |text: String| {
+        if let (Kind::Store, Some(path)) = (key.kind, text.strip_prefix("sqlite:")) {
+            let path = path.strip_prefix("//").unwrap_or(path);
+            return format!("sqlite:{}", folder.join(expanded(path, home, environment)).display());
+        }
         // `host1,host2,` is a list of hosts, and `ID@prompt` a question.
         if !key.kind.is_path() || text.ends_with(',') {
             return text;

@@ -92,7 +92,7 @@ impl Worker {
     fn answer(&mut self, request: &Ask) -> Answer {
         let nvml = match request {
             Ask::Hello => return Answer::Hello { pid: std::process::id() },
-            Ask::Snapshot | Ask::Health { .. } | Ask::Set { .. } => match self.open() {
+            Ask::Snapshot | Ask::Health { .. } | Ask::Lately { .. } | Ask::Set { .. } => match self.open() {
                 Ok(nvml) => nvml,
                 Err(answer) => return answer,
             },
@@ -101,6 +101,7 @@ impl Worker {
             Ask::Hello => Answer::Hello { pid: std::process::id() },
             Ask::Snapshot => Answer::Snapshot(Box::new(snapshot::read(nvml))),
             Ask::Health { deep } => Answer::Health(Box::new(health::read(nvml, *deep))),
+            Ask::Lately { window_s } => Answer::Health(Box::new(health::lately(nvml, *window_s))),
             Ask::Set { uuid, setting } => setting::apply(nvml, uuid, setting),
         }
     }

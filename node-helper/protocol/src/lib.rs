@@ -17,6 +17,7 @@ pub mod pattern;
 pub mod permit;
 mod registry;
 pub mod signal;
+pub mod status;
 pub mod tasks;
 mod unit;
 pub mod xid;

@@ -97,6 +97,10 @@ pub enum Ask {
     Health {
         deep: bool,
     },
+    /// Reads what [`Ask::Health`] does, and [`Lately`] of each GPU; answered by [`Answer::Health`].
+    Lately {
+        window_s: u32,
+    },
     Set {
         uuid: String,
         setting: Setting,
@@ -383,6 +387,8 @@ pub struct HealthReading {
     pub board: Option<Board>,
     /// Asked for a deep reading only.
     pub deep: Option<Deep>,
+    /// Asked for by [`Ask::Lately`] only.
+    pub lately: Option<Lately>,
 }
 
 impl HealthReading {
@@ -418,7 +424,16 @@ impl HealthReading {
             memory: Err(code),
             mps_pids: Err(code),
         };
-        Self { memory, modes, fabric: Err(code), nvlinks: Err(code), work, board: None, deep: None }
+        Self {
+            memory,
+            modes,
+            fabric: Err(code),
+            nvlinks: Err(code),
+            work,
+            board: None,
+            deep: None,
+            lately: None,
+        }
     }
 }
 
@@ -535,6 +550,14 @@ pub struct Work {
     pub memory: Reading<MemoryUse>,
     /// Clients of the MPS server.
     pub mps_pids: Reading<Vec<u32>>,
+}
+
+/// What one GPU did within the last seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lately {
+    pub power_draw_mw: Reading<u32>,
+    /// From the samples that the driver keeps. Not supported with MIG.
+    pub busy: Reading<crate::status::Recent>,
 }
 
 /// In bytes. Source: nvml.h, `nvmlMemory_v2_t`.

@@ -449,6 +449,27 @@ pub struct FactsRequest {
     pub filter: Vec<String>,
 }
 
+/// Requests a [`crate::status::GpuStatus`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GpuStatusRequest {
+    /// The time over which use is averaged, in seconds; as much of it as the driver has samples of.
+    pub window_s: u32,
+}
+
+impl Operation for GpuStatusRequest {
+    paths!();
+
+    fn effect(&self) -> Effect {
+        Effect::Reads
+    }
+
+    fn needs(&self) -> Needs<'_> {
+        Needs::Session
+    }
+
+    undeclared!(Nothing);
+}
+
 /// Requests the state of the operating system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct System;

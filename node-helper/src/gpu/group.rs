@@ -17,7 +17,7 @@ use super::{
     after::{Event, after, foreseen},
     apply::{Applied, Failure, Fence, Job, start_units, take_persistence},
     blockers,
-    clients::{self, PERSISTENCED},
+    clients::{self, PERSISTENCED, Scan},
     desired::{Desired, IMPOSSIBLE, kind},
     facts,
     host::RealMachine,
@@ -39,6 +39,9 @@ use crate::{
     world::{BootView, Effect, Overlay, UnitView, World},
 };
 
+/// `nvidia-cuda-mps-control`, in the 15 characters that the kernel keeps.
+const MPS_DAEMON: &str = "nvidia-cuda-mps";
+
 /// What the signals of an audit are made of.
 #[derive(Clone, Debug)]
 pub struct Audited {
@@ -48,6 +51,16 @@ pub struct Audited {
     pub on_bus: u32,
     /// Highest clock that gpufleet locked in this boot and load of the driver, in MHz, by UUID.
     pub locks: BTreeMap<String, u32>,
+}
+
+/// What the status of GPUs is made of.
+#[derive(Clone, Debug)]
+pub struct InUse {
+    /// Without the locks of gpufleet.
+    pub audited: Audited,
+    pub scan: Scan,
+    /// Whether an MPS daemon runs.
+    pub mps: bool,
 }
 
 /// What the GPU code needs of the session.
@@ -247,6 +260,22 @@ impl Gpus {
             })
             .collect();
         Audited { health, on_bus: self.machine.pci_count(), locks }
+    }
+
+    /// Reads how busy the GPUs are, and what holds them.
+    pub fn in_use(&mut self, window_s: u32, deadline: &Deadline) -> InUse {
+        // Before the scan, which leaves out the main processes of units.
+        let host = self.machine.host(deadline);
+        let health = self.machine.lately(window_s, deadline);
+        self.machine.release();
+        let scan = match &health {
+            Ok(health) => self.machine.scan(&minors(&health.snapshot), Some(&health.snapshot)),
+            Err(_) => self.machine.scan(&BTreeMap::new(), None),
+        };
+        let on_bus = self.machine.pci_count();
+        // A daemon in a container answers on a pipe of its own.
+        let mps = host.mps.answers || scan.processes.iter().any(|process| process.comm == MPS_DAEMON);
+        InUse { audited: Audited { health, on_bus, locks: BTreeMap::new() }, scan, mps }
     }
 
     /// Ends the NVML worker, which holds every GPU while it lives.

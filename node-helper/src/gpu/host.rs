@@ -4,7 +4,7 @@
 
 use std::{collections::BTreeMap, env, fs, io, os::unix::fs::MetadataExt, path::PathBuf, time::Duration};
 
-use gpufleet_protocol::nvml::{Health, Setting, Snapshot};
+use gpufleet_protocol::nvml::{Ask, Health, Setting, Snapshot};
 
 use super::{
     bus,
@@ -83,7 +83,11 @@ impl Machine for RealMachine {
     }
 
     fn health(&mut self, deep: bool, deadline: &Deadline) -> Result<Health, NoHealth> {
-        self.worker.health(deep, deadline)
+        self.worker.health(Ask::Health { deep }, deadline)
+    }
+
+    fn lately(&mut self, window_s: u32, deadline: &Deadline) -> Result<Health, NoHealth> {
+        self.worker.health(Ask::Lately { window_s }, deadline)
     }
 
     fn set(&mut self, uuid: &str, setting: Setting, deadline: &Deadline) -> Result<SetAnswer, SetError> {

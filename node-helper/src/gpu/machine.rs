@@ -66,6 +66,12 @@ pub trait Machine: Send {
     /// If NVML cannot be read.
     fn health(&mut self, deep: bool, deadline: &Deadline) -> Result<Health, NoHealth>;
 
+    /// Reads the same, and what each GPU did within the last `window_s` seconds.
+    ///
+    /// # Errors
+    /// If NVML cannot be read.
+    fn lately(&mut self, window_s: u32, deadline: &Deadline) -> Result<Health, NoHealth>;
+
     /// # Errors
     /// If NVML refuses the setting, or cannot be asked.
     fn set(&mut self, uuid: &str, setting: Setting, deadline: &Deadline) -> Result<SetAnswer, SetError>;

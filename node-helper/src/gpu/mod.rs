@@ -24,7 +24,7 @@ mod values;
 mod wording;
 pub(crate) mod worker;
 
-pub use group::{Audited, Gpus, Settings};
+pub use group::{Audited, Gpus, InUse, Settings};
 pub use observe::resets;
 pub use worker::{NoHealth, NvmlError};
 

@@ -457,6 +457,10 @@ impl Machine for SimMachine {
         })
     }
 
+    fn lately(&mut self, _window_s: u32, deadline: &Deadline) -> Result<Health, NoHealth> {
+        self.health(false, deadline)
+    }
+
     fn set(&mut self, uuid: &str, setting: Setting, _deadline: &Deadline) -> Result<SetAnswer, SetError> {
         let mut sim = self.get();
         sim.open = true;

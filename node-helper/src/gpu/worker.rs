@@ -212,12 +212,12 @@ impl Worker {
         }
     }
 
-    /// Reads all GPUs, and what only the checks of an audit need; `deep` takes tens of milliseconds for each GPU.
+    /// Reads all GPUs by [`Ask::Health`] or [`Ask::Lately`].
     ///
     /// # Errors
     /// If NVML cannot be read.
-    pub fn health(&mut self, deep: bool, deadline: &Deadline) -> Result<Health, NoHealth> {
-        let answer = self.answer(Ask::Health { deep }, deadline)?;
+    pub fn health(&mut self, asked: Ask, deadline: &Deadline) -> Result<Health, NoHealth> {
+        let answer = self.answer(asked, deadline)?;
         let (init, library) = match &answer {
             Answer::NoLibrary { .. } => (Some(Code::LIBRARY_NOT_FOUND), None),
             Answer::InitFailed { code, library } => (Some(*code), library.clone()),

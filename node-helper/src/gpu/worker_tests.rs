@@ -98,14 +98,17 @@ fn an_audit_learns_what_became_of_the_worker() {
     let folder = tempfile::tempdir().unwrap();
     let answer = |json: &str| format!("{}{}exec sleep 60\n", hello(), frame(json));
     let script = answer(r#"{"id":1,"answer":{"answer":"init_failed","with":{"code":18,"library":"580.1"}}}"#);
-    let why = worker(folder.path(), &script).health(false, &soon()).unwrap_err();
+    let why = worker(folder.path(), &script).health(Ask::Health { deep: false }, &soon()).unwrap_err();
     assert!(matches!(why.error, NvmlError::VersionMismatch { .. }), "{why:?}");
     assert_eq!((why.init, why.library.as_deref()), (Some(Code::VERSION_MISMATCH), Some("580.1")));
     let script = answer(r#"{"id":1,"answer":{"answer":"no_library","with":{"detail":"gone"}}}"#);
-    let why = worker(folder.path(), &script).health(false, &soon()).unwrap_err();
+    let why = worker(folder.path(), &script).health(Ask::Health { deep: false }, &soon()).unwrap_err();
     assert_eq!((why.init, why.library), (Some(Code::LIBRARY_NOT_FOUND), None));
     let silent = worker(folder.path(), &format!("{}exec sleep 600\n", hello()));
-    let why = silent.answer_within(Duration::from_millis(100)).health(true, &soon()).unwrap_err();
+    let why = silent
+        .answer_within(Duration::from_millis(100))
+        .health(Ask::Health { deep: true }, &soon())
+        .unwrap_err();
     assert!(matches!(why.error, NvmlError::Hung { .. }), "{why:?}");
     assert_eq!(why.init, None);
 }

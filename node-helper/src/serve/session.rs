@@ -556,6 +556,12 @@ impl Session {
                 outcome.health = Some(self.health(wanted, opening, deadline)?);
                 Ok(outcome)
             }
+            NodeOp::GpuStatus(asked) => {
+                let mut gpus = turn(&self.gpus, deadline)?;
+                let gpus = gpus.get_or_insert_with(|| Gpus::new(settings(opening)));
+                let status = signals::usage::read(gpus, &self.roots, asked.window_s, deadline);
+                Ok(signals::usage::outcome(&status))
+            }
             NodeOp::System(_) => {
                 let mut outcome = OpOutcome::new(OpStatus::Ok);
                 outcome.system = Some(health::system(&self.roots, deadline));

@@ -22,7 +22,7 @@ use crate::{
         bus::{self, Bus},
         clients, host, mps,
     },
-    os::tree,
+    os::{roots::Roots, tree},
     process::Run,
 };
 
@@ -36,8 +36,17 @@ const FRONTENDS: [&str; 3] = ["nvidia", "nvidia-frontend", "nvidiactl"];
 /// GPUDirect RDMA documentation.
 const DMABUF: (u32, u32) = (5, 12);
 
+/// Counts the GPUs on the PCI bus, whatever the driver says.
+pub fn gpus_on_bus(roots: &Roots) -> Signal {
+    signal(bus_of(roots).map(|bus| Some(bus.gpus)))
+}
+
+fn bus_of(roots: &Roots) -> Result<Bus, String> {
+    bus::read(roots).map_err(|error| format!("/sys/bus/pci/devices: {error}"))
+}
+
 pub fn read(reader: &Reader<'_>, units: &Units, processes: &Result<Processes, String>) -> Vec<Named> {
-    let bus = bus::read(reader.roots).map_err(|error| format!("/sys/bus/pci/devices: {error}"));
+    let bus = bus_of(reader.roots);
     let version = module_version(reader);
     let loaded = matches!(version, Ok(Some(_)));
     let switches = switches_present(reader, &bus);

@@ -74,7 +74,7 @@ fn wait(time: Duration, deadline: &Deadline) {
 }
 
 /// What the kernel tells about the node's processes and buses.
-struct Place {
+pub(super) struct Place {
     roots: Roots,
     /// Whether the process ids of NVML are those of this process' `/proc`.
     host_pids: bool,
@@ -83,7 +83,7 @@ struct Place {
 }
 
 impl Place {
-    fn of(roots: &Roots) -> Self {
+    pub(super) fn of(roots: &Roots) -> Self {
         let namespace = std::fs::read_link(roots.proc("self/ns/pid"));
         Self {
             roots: roots.clone(),
@@ -169,7 +169,11 @@ fn orphans(gpu: &GpuReading) -> Reading<usize> {
     Ok(instances.iter().filter(|instance| instance.compute_instances.is_empty()).count())
 }
 
-fn signals(audited: &Audited, dead: &BTreeMap<String, BTreeSet<u32>>, place: &Place) -> GpuSignals {
+pub(super) fn signals(
+    audited: &Audited,
+    dead: &BTreeMap<String, BTreeSet<u32>>,
+    place: &Place,
+) -> GpuSignals {
     let health = match &audited.health {
         Ok(health) => health,
         Err(why) => return GpuSignals { gpus: Vec::new(), node: unread(why, audited.on_bus) },
@@ -419,6 +423,11 @@ fn layout(gpu: &GpuReading) -> Reading<Vec<String>> {
 fn watts(milliwatts: impl Into<u64>) -> Value {
     let milliwatts = milliwatts.into();
     if milliwatts.is_multiple_of(1000) { json!(milliwatts / 1000) } else { json!(milliwatts as f64 / 1000.0) }
+}
+
+/// Returns the signal of a power in milliwatts.
+pub(super) fn power(reading: Reading<u32>) -> Signal {
+    Signal::of(reading.map(watts))
 }
 
 fn links(into: &mut Taken, gpu: &GpuReading, reading: &HealthReading) {

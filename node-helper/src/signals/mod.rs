@@ -13,6 +13,7 @@ mod system;
 #[cfg(test)]
 mod tests;
 mod tuning;
+pub mod usage;
 
 use std::{
     fs, io,

@@ -1,5 +1,7 @@
 //! A real browser without a window, driven over its debugging pipe.
 
+mod site;
+
 use std::{
     collections::VecDeque,
     fs::{File, OpenOptions},
@@ -92,10 +94,70 @@ impl Browser {
         for domain in ["Page", "Log", "Runtime", "Network"] {
             browser.call(&format!("{domain}.enable"), json!({}));
         }
-        let size = json!({"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": false});
-        browser.call("Emulation.setDeviceMetricsOverride", size);
+        browser.resize(width);
         browser.go(file, fragment);
         browser
+    }
+
+    /// Gives the window another width in pixels.
+    pub fn resize(&mut self, width: u32) {
+        let size = json!({"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": false});
+        self.call("Emulation.setDeviceMetricsOverride", size);
+    }
+
+    /// Prefers light or dark colours.
+    pub fn prefer(&mut self, scheme: &str) {
+        let features = json!([{"name": "prefers-color-scheme", "value": scheme}]);
+        self.call("Emulation.setEmulatedMedia", json!({"features": features}));
+    }
+
+    /// Lets pages run scripts, or none.
+    pub fn allow_scripts(&mut self, allowed: bool) {
+        self.call("Emulation.setScriptExecutionDisabled", json!({"value": !allowed}));
+    }
+
+    /// Presses a key: a character, or a name such as `ArrowDown`.
+    pub fn press(&mut self, key: &str) {
+        let code = match key {
+            "Tab" => 9,
+            "Enter" => 13,
+            "Escape" => 27,
+            "PageDown" => 34,
+            "End" => 35,
+            "Home" => 36,
+            "ArrowUp" => 38,
+            "ArrowDown" => 40,
+            _ => 0,
+        };
+        let mut down = json!({"type": "keyDown", "key": key, "windowsVirtualKeyCode": code});
+        match key {
+            "Enter" => down["text"] = json!("\r"),
+            _ if code == 0 => down["text"] = json!(key),
+            _ => {}
+        }
+        self.call("Input.dispatchKeyEvent", down);
+        self.call(
+            "Input.dispatchKeyEvent",
+            json!({"type": "keyUp", "key": key, "windowsVirtualKeyCode": code}),
+        );
+    }
+
+    /// Returns what axe-core finds wrong with the page, a rule and its elements a line. `GPUFLEET_AXE` names its script.
+    ///
+    /// # Panics
+    /// Without that script.
+    pub fn violations(&mut self) -> Vec<String> {
+        let path = std::env::var_os("GPUFLEET_AXE")
+            .expect("GPUFLEET_AXE names axe.min.js of the package axe-core; `make test-systems` sets it");
+        let script = std::fs::read_to_string(path).expect("axe-core");
+        // Over the debugging pipe, which the page's policy does not bind.
+        self.says(&format!("{script};typeof axe.run"));
+        let found = self.says(
+            "axe.run(document,{resultTypes:['violations']}).then(function(r){return r.violations.map(function(v){\
+             return v.id+': '+v.nodes.slice(0,3).map(function(n){return n.html.slice(0,200)+' '+n.failureSummary}).join(' | ')})})",
+        );
+        let found = found.as_array().expect("a list of rules");
+        found.iter().map(|one| one.as_str().unwrap_or_default().to_owned()).collect()
     }
 
     /// Loads a file again.
@@ -142,6 +204,13 @@ impl Browser {
     }
 
     fn call(&mut self, method: &str, parameters: Value) -> Value {
+        let answer = self.ask(method, parameters);
+        assert!(answer["error"].is_null(), "{method}: {answer}");
+        answer["result"].clone()
+    }
+
+    /// Returns the whole answer, which may be an error.
+    fn ask(&mut self, method: &str, parameters: Value) -> Value {
         self.last += 1;
         let mut message = json!({"id": self.last, "method": method, "params": parameters});
         if !self.session.is_empty() {
@@ -152,8 +221,7 @@ impl Browser {
         loop {
             let message = self.hear(begin);
             if message["id"] == self.last {
-                assert!(message["error"].is_null(), "{method}: {message}");
-                return message["result"].clone();
+                return message;
             }
             self.events.push_back(message);
         }

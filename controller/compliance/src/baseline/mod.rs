@@ -61,6 +61,11 @@ pub fn built_in() -> impl Iterator<Item = (&'static str, &'static str)> {
     BUILT_IN.iter().map(|(name, purpose, _)| (*name, *purpose))
 }
 
+/// Returns the file of a built-in baseline.
+pub fn text(name: &str) -> Option<&'static str> {
+    BUILT_IN.iter().find(|(known, ..)| *known == name).map(|(_, _, text)| *text)
+}
+
 /// Resolves baselines, a later one on top of an earlier one. `hint` says what the inventory knows of a group; without
 /// an inventory it answers [`GroupHint::Known`].
 ///

@@ -6,8 +6,13 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::memory::Hysteresis;
+use crate::outlier::{Measure, Outlier};
 use crate::rule::{self, Code, Context, RuleError};
 use crate::verdict::{Action, Scope, Severity, Verdict};
+
+/// Audits without a finding after which it is over, however many it took to count.
+const MOST_CLEAR: u8 = 2;
 
 /// A text that is wrong, and what is wrong with it.
 type Mistake = (String, RuleError);
@@ -32,9 +37,14 @@ pub(crate) struct CheckData {
     pub params: BTreeMap<String, Value>,
     pub rules: Vec<RuleData>,
     #[serde(default)]
+    pub outliers: Vec<OutlierData>,
+    #[serde(default)]
     pub evidence: Vec<String>,
     #[serde(default)]
     pub explained_by: Vec<String>,
+    /// Audits in a row that must have a finding before it counts in full.
+    #[serde(default = "one")]
+    pub enter: u8,
     #[serde(default = "yes")]
     pub waivable: bool,
     pub why: String,
@@ -51,6 +61,33 @@ pub(crate) struct RuleData {
     pub verdict: String,
     #[serde(default)]
     pub action: Action,
+    /// Whether the rule itself says for how long it must have been so, so that one audit is enough.
+    #[serde(default)]
+    pub at_once: bool,
+    pub note: String,
+}
+
+/// A comparison with other nodes as its file has it.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct OutlierData {
+    /// A signal.
+    pub of: String,
+    #[serde(default)]
+    pub when: Option<String>,
+    #[serde(default)]
+    pub alike: Vec<String>,
+    #[serde(default)]
+    pub same_place: bool,
+    /// How values are compared; without one, they are the same or they are not.
+    #[serde(default)]
+    pub near: Option<f64>,
+    #[serde(default)]
+    pub high: Option<f64>,
+    #[serde(default)]
+    pub low: Option<f64>,
+    #[serde(default)]
+    pub action: Action,
     pub note: String,
 }
 
@@ -62,6 +99,10 @@ pub struct Remediation {
     /// A command for the node; `{gpu}` stands for the UUID of the GPU.
     #[serde(default)]
     pub command: Option<String>,
+}
+
+const fn one() -> u8 {
+    1
 }
 
 const fn first_tier() -> u8 {
@@ -90,10 +131,14 @@ pub struct Check {
     pub params: BTreeMap<String, Value>,
     /// Tried in this order. A check without rules is judged elsewhere.
     pub rules: Vec<Rule>,
+    /// What is compared with other nodes.
+    pub outliers: Vec<Outlier>,
     /// The signals that are shown with every finding.
     pub evidence: Vec<(Scope, Arc<str>)>,
     /// Checks whose findings are the cause of this check's.
     pub explained_by: Vec<Arc<str>>,
+    /// How a finding comes and goes over audits.
+    pub hysteresis: Hysteresis,
     pub waivable: bool,
     /// Why it matters.
     pub why: String,
@@ -110,6 +155,7 @@ pub struct Rule {
     pub text: String,
     pub verdict: RuleVerdict,
     pub action: Action,
+    pub at_once: bool,
     /// What is the case, in words.
     pub note: Arc<str>,
 }
@@ -135,8 +181,12 @@ impl Check {
 
     /// Returns the signals that it reads or shows.
     pub fn signals(&self) -> impl Iterator<Item = &(Scope, Arc<str>)> {
-        let codes = self.na_when.iter().chain(self.rules.iter().map(|rule| &rule.when));
-        self.requires.iter().chain(codes.flat_map(|code| &code.signals)).chain(&self.evidence)
+        let compared = self.outliers.iter();
+        let when = compared.clone().filter_map(|outlier| outlier.when.as_ref());
+        let codes = self.na_when.iter().chain(self.rules.iter().map(|rule| &rule.when)).chain(when);
+        let of_peers = compared.flat_map(|outlier| outlier.alike.iter().chain([&outlier.of]));
+        let own = self.requires.iter().chain(codes.flat_map(|code| &code.signals)).chain(&self.evidence);
+        own.chain(of_peers)
     }
 
     /// Compiles the data. `checks` are the ids that rules may name.
@@ -159,6 +209,7 @@ impl Check {
             }
             Ok(found)
         };
+        let mut watches = false;
         let mut rules = Vec::with_capacity(data.rules.len());
         for rule in &data.rules {
             let verdict = match rule.verdict.strip_prefix("p.") {
@@ -169,20 +220,47 @@ impl Check {
                     (rule.verdict.clone(), error)
                 })?),
             };
+            let when = code(&rule.when)?;
+            if when.watches && std::mem::replace(&mut watches, true) {
+                let error = RuleError::new("another rule of this check watches a condition already", 0, 1);
+                return Err((rule.when.clone(), error));
+            }
             rules.push(Rule {
-                when: code(&rule.when)?,
+                when,
                 text: rule.when.clone(),
                 verdict,
                 action: rule.action,
+                at_once: rule.at_once,
                 note: rule.note.as_str().into(),
             });
         }
+        let mut outliers = Vec::with_capacity(data.outliers.len());
+        for outlier in &data.outliers {
+            let of = names(std::slice::from_ref(&outlier.of))?;
+            let Some(of) = of.into_iter().next() else { continue };
+            outliers.push(Outlier {
+                of,
+                when: outlier.when.as_deref().map(code).transpose()?,
+                alike: names(&outlier.alike)?,
+                same_place: outlier.same_place,
+                measure: match (outlier.near, outlier.high, outlier.low) {
+                    (Some(share), _, _) => Measure::Near(share),
+                    (_, Some(least), _) => Measure::High(least),
+                    (_, _, Some(ratio)) => Measure::Low(ratio),
+                    (None, None, None) => Measure::Same,
+                },
+                action: outlier.action,
+                note: outlier.note.as_str().into(),
+            });
+        }
         Ok(Self {
+            outliers,
             requires: names(&data.requires)?,
             na_when: data.na_when.as_deref().map(code).transpose()?,
             evidence: names(&data.evidence)?,
             rules,
             explained_by: data.explained_by.iter().map(|id| id.as_str().into()).collect(),
+            hysteresis: Hysteresis { enter: data.enter, clear: data.enter.min(MOST_CLEAR) },
             id: data.id.into(),
             title: data.title,
             scope: data.scope,

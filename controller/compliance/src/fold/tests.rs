@@ -22,6 +22,8 @@ fn finding(check: &str, gpu: Option<usize>, verdict: Verdict, action: Action) ->
         na: (verdict == Verdict::Na).then_some(NaReason::NotApplicable),
         waived: None,
         explained_by: None,
+        standing: None,
+        watch: None,
     }
 }
 
@@ -35,8 +37,11 @@ fn a_healthy_node_is_compliant_and_has_all_points() {
     let mut findings = judge(&policy, &node());
     let verdict = fold(&policy, &mut findings);
     assert_eq!((verdict.verdict, verdict.action, verdict.score), (Verdict::Ok, Action::None, 100));
-    assert!(verdict.compliant && verdict.coverage.not_judged.is_empty());
-    assert_eq!(verdict.coverage.judged, verdict.coverage.applicable);
+    let coverage = verdict.coverage;
+    assert!(verdict.compliant && coverage.no_earlier > 0);
+    // What compares with an earlier audit, and nothing else.
+    assert_eq!(coverage.not_judged.len(), coverage.no_earlier);
+    assert_eq!(coverage.judged, coverage.asked());
 }
 
 #[test]

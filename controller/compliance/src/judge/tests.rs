@@ -343,7 +343,7 @@ fn what_this_audit_did_not_read_is_not_judged_yet() {
     });
     let findings = judge(&everything(), &signals);
     let finding = of(&findings, "sw.inforom_valid")[0];
-    assert_eq!((finding.verdict, finding.na), (Verdict::Na, Some(NaReason::NotYet)));
+    assert_eq!((finding.verdict, finding.na), (Verdict::Na, Some(NaReason::NotAsked)));
     assert_eq!(&*finding.note, "this audit did not read `inforom_code`");
     gpu(&mut signals, "inforom_code", 14);
     assert_eq!(verdicts(&signals, "sw.inforom_valid"), [Verdict::Fail, Verdict::Ok]);

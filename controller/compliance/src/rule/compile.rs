@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use super::RuleError;
 use super::ast::{Expr, ExprKind, Name, Operator};
+use super::history::{self, History};
 use super::records::{Codes, Filter};
 use crate::declared;
 use crate::verdict::Scope;
@@ -42,6 +43,10 @@ pub struct Code {
     pub counts_xids: bool,
     /// Whether it reads the kernel's log.
     pub reads_log: bool,
+    /// Whether it compares with earlier audits.
+    pub looks_back: bool,
+    /// Whether it watches a condition from audit to audit.
+    pub watches: bool,
 }
 
 impl Code {
@@ -83,6 +88,7 @@ pub(super) enum Op {
     VersionMatches(Box<Op>, Box<Op>),
     VerdictOf(Arc<str>),
     AnyNotOk(Vec<Arc<str>>),
+    History(Box<History>),
 }
 
 const FUNCTIONS: [(&str, &str); 11] = [
@@ -115,13 +121,15 @@ pub fn compile(expr: &Expr, context: Context<'_>) -> Result<Code, RuleError> {
             checks: Vec::new(),
             counts_xids: false,
             reads_log: false,
+            looks_back: false,
+            watches: false,
         },
     };
     compiler.code.root = compiler.condition(expr)?;
     Ok(compiler.code)
 }
 
-struct Compiler<'a> {
+pub(super) struct Compiler<'a> {
     context: Context<'a>,
     code: Code,
 }
@@ -135,7 +143,7 @@ fn remember(list: &mut Vec<Arc<str>>, name: &str) -> Arc<str> {
     name
 }
 
-fn wrong(expr: &Expr, message: impl Into<String>) -> RuleError {
+pub(super) fn wrong(expr: &Expr, message: impl Into<String>) -> RuleError {
     RuleError::new(message, expr.at, expr.length)
 }
 
@@ -148,7 +156,7 @@ impl Compiler<'_> {
         Err(wrong(expr, format!("a condition is expected here, and this is {}", kind.article())))
     }
 
-    fn number(&mut self, expr: &Expr) -> Result<Op, RuleError> {
+    pub(super) fn number(&mut self, expr: &Expr) -> Result<Op, RuleError> {
         let (op, kind) = self.value(expr)?;
         if matches!(kind, Kind::Number | Kind::Flag | Kind::Any) {
             return Ok(op);
@@ -156,11 +164,19 @@ impl Compiler<'_> {
         Err(wrong(expr, format!("a number is expected here, and this is {}", kind.article())))
     }
 
+    /// A condition that is watched from audit to audit. A rule has one, as the memory keeps one a check.
+    pub(super) fn watched(&mut self, expr: &Expr) -> Result<Op, RuleError> {
+        if std::mem::replace(&mut self.code.watches, true) {
+            return Err(wrong(expr, "a rule can watch one condition only"));
+        }
+        self.condition(expr)
+    }
+
     fn boxed_number(&mut self, expr: &Expr) -> Result<Box<Op>, RuleError> {
         self.number(expr).map(Box::new)
     }
 
-    fn value(&mut self, expr: &Expr) -> Result<(Op, Kind), RuleError> {
+    pub(super) fn value(&mut self, expr: &Expr) -> Result<(Op, Kind), RuleError> {
         Ok(match &expr.kind {
             ExprKind::Null => return Err(wrong(expr, "`null` stands only beside `==` and `!=`")),
             ExprKind::Bool(value) => (Op::Bool(*value), Kind::Bool),
@@ -278,17 +294,23 @@ impl Compiler<'_> {
         args: &[Expr],
         named: &[(String, Expr)],
     ) -> Result<(Op, Kind), RuleError> {
-        let Some((_, usage)) = FUNCTIONS.iter().find(|(name, _)| *name == function) else {
+        let known = || FUNCTIONS.iter().chain(&history::FUNCTIONS);
+        let Some((_, usage)) = known().find(|(name, _)| *name == function) else {
+            let names: Vec<&str> = known().map(|(name, _)| *name).collect();
             return Err(RuleError::new(
                 format!("there is no function `{function}`"),
                 expr.at,
                 function.chars().count(),
             )
-            .help("functions are bit, mask, first, abs, count_xid, count_sxid, log_match, distinct, version_matches, verdict_of, any_not_ok")
-            .suggest(function, FUNCTIONS.iter().map(|(name, _)| *name)));
+            .help(format!("functions are {}", names.join(", ")))
+            .suggest(function, names));
         };
         let misuse =
             || wrong(expr, format!("`{function}` has other arguments")).help(format!("write {usage}"));
+        if history::FUNCTIONS.iter().any(|(name, _)| *name == function) {
+            self.code.looks_back = true;
+            return history::call(self, function, args, named, &misuse);
+        }
         if !matches!(function, "count_xid" | "count_sxid" | "log_match") && !named.is_empty() {
             return Err(misuse());
         }
@@ -363,7 +385,7 @@ impl Compiler<'_> {
         Ok(remember(&mut self.code.checks, id))
     }
 
-    fn checks(&mut self, args: &[Expr]) -> Result<Vec<Arc<str>>, RuleError> {
+    pub(super) fn checks(&mut self, args: &[Expr]) -> Result<Vec<Arc<str>>, RuleError> {
         let mut found = Vec::new();
         for arg in args {
             match &arg.kind {

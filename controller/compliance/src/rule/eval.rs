@@ -1,22 +1,30 @@
 //! Evaluates a rule against what was read.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use gpufleet_protocol::signal::{Readings, Signal, Signals, SubjectReadings};
 use serde_json::Value;
 
 use super::ast::Operator;
 use super::compile::{Code, Op};
+use super::history::Watched;
 use super::records::{Filter, Pci};
 use super::truth::Truth;
 use super::value::{Val, arithmetic, bits, compare, member};
 use super::version::version_matches;
+use crate::memory::{Past, Watch};
 use crate::verdict::{Scope, Verdict};
 
 /// The verdicts of other checks on the same subject, or on its node.
 pub trait Others {
     /// Returns the worst of them; `None` if the check was not asked.
     fn verdict_of(&self, check: &str) -> Option<Verdict>;
+
+    /// Returns how often a check failed again after a remedy since a time, this audit included.
+    fn repeats_since(&self, _check: &str, _from: i64) -> usize {
+        0
+    }
 }
 
 /// What a rule is evaluated against.
@@ -28,6 +36,10 @@ pub struct Scene<'a> {
     pub declared: &'a BTreeMap<String, Value>,
     pub params: &'a BTreeMap<String, Value>,
     pub others: &'a dyn Others,
+    /// Earlier audits; `None` where they are not asked.
+    pub(crate) past: Option<&'a Past<'a>>,
+    /// What is remembered of the check that is judged, on this subject.
+    pub(crate) watch: Option<&'a Watch>,
 }
 
 /// Values that `distinct` tells apart.
@@ -35,6 +47,17 @@ const MOST_DISTINCT: usize = 16;
 const NOT_READ: &str = "it was not read";
 
 impl<'a> Scene<'a> {
+    /// A moment without a past.
+    pub fn of(
+        signals: &'a Signals,
+        subject: Option<&'a SubjectReadings>,
+        declared: &'a BTreeMap<String, Value>,
+        params: &'a BTreeMap<String, Value>,
+        others: &'a dyn Others,
+    ) -> Self {
+        Self { signals, subject, declared, params, others, past: None, watch: None }
+    }
+
     fn readings(&self, scope: Scope) -> Option<&'a Readings> {
         match scope {
             Scope::Node => Some(&self.signals.node),
@@ -53,7 +76,7 @@ impl<'a> Scene<'a> {
         }
     }
 
-    fn reading(&self, scope: Scope, name: &str) -> Option<&'a Signal> {
+    pub(super) fn reading(&self, scope: Scope, name: &str) -> Option<&'a Signal> {
         self.readings(scope)?.get(name)
     }
 
@@ -172,6 +195,35 @@ impl Code {
         });
     }
 
+    /// Returns whether what it watches holds: for `flagged_windows`, and for `flat_for`. `None` where it does not watch,
+    /// or where nobody knows.
+    pub(crate) fn watched(&self, scene: &Scene<'_>) -> (Option<bool>, Option<bool>) {
+        let (mut flag, mut held) = (None, None);
+        if self.watches {
+            visit(&self.root, &mut |op| {
+                let Op::History(history) = op else { return };
+                let Some((what, truth)) = history.watched(scene) else { return };
+                let known = (truth == Truth::TRUE || truth == Truth::FALSE).then(|| truth.holds());
+                match what {
+                    Watched::Flag => flag = known,
+                    Watched::Held => held = known,
+                }
+            });
+        }
+        (flag, held)
+    }
+
+    /// Adds what its counters did over time, each once.
+    pub(crate) fn over_time(&self, scene: &Scene<'_>, evidence: &mut Vec<(Arc<str>, Signal)>) {
+        if self.looks_back {
+            visit(&self.root, &mut |op| {
+                let Op::History(history) = op else { return };
+                let found = history.evidence(scene);
+                evidence.extend(found.filter(|(name, _)| evidence.iter().all(|(known, _)| known != name)));
+            });
+        }
+    }
+
     /// Evaluates it as a condition.
     pub fn holds(&self, scene: &Scene<'_>) -> Truth {
         eval(&self.root, scene).truth()
@@ -185,7 +237,7 @@ impl Code {
     }
 }
 
-fn eval<'a>(op: &'a Op, scene: &Scene<'a>) -> Val<'a> {
+pub(super) fn eval<'a>(op: &'a Op, scene: &Scene<'a>) -> Val<'a> {
     match op {
         Op::Null => Val::Null,
         Op::Bool(value) => Val::Truth(Truth::of(*value)),
@@ -259,6 +311,7 @@ fn eval<'a>(op: &'a Op, scene: &Scene<'a>) -> Val<'a> {
             });
             Val::Truth(any)
         }
+        Op::History(history) => history.value(scene),
     }
 }
 
@@ -279,6 +332,7 @@ fn visit<'a>(op: &'a Op, with: &mut impl FnMut(&'a Op)) {
         }
         Op::Mask(a, b, c) => [a, b, c].into_iter().for_each(|op| visit(op, with)),
         Op::First(ops) => ops.iter().for_each(|op| visit(op, with)),
+        Op::History(history) => history.operands().into_iter().flatten().for_each(|op| visit(op, with)),
         Op::Null
         | Op::Bool(_)
         | Op::Number(_)

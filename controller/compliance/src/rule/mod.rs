@@ -8,6 +8,7 @@ mod ast;
 mod compile;
 mod error;
 mod eval;
+mod history;
 mod lexer;
 mod parser;
 mod records;

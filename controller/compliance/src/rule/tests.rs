@@ -77,6 +77,8 @@ fn truth_in(text: &str, signals: &Signals, gpu: Option<usize>) -> Truth {
         declared: &declared,
         params: &params(),
         others: &Others1(Verdict::Warn),
+        past: None,
+        watch: None,
     };
     code.holds(&scene)
 }
@@ -537,6 +539,8 @@ proptest! {
             declared: &declared,
             params: &params(),
             others: &Others1(Verdict::Unknown),
+            past: None,
+            watch: None,
         };
         let truth = code.holds(&scene);
         prop_assert!(!(truth.holds() && truth.may_hold()));

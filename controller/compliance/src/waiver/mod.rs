@@ -114,8 +114,7 @@ impl Waiver {
             Subject::Disk { id, .. } => signals.disks.iter().find(|disk| *disk.id == **id),
         };
         let params = BTreeMap::new();
-        let scene =
-            Scene { signals, subject, declared: &policy.declared, params: &params, others: &NoOthers };
+        let scene = Scene::of(signals, subject, &policy.declared, &params, &NoOthers);
         code.holds(&scene).holds()
     }
 }
@@ -202,5 +201,7 @@ fn own_finding(ended: &[&Waiver], ending: &[&Waiver]) -> Option<Finding> {
         na: None,
         waived: None,
         explained_by: None,
+        standing: None,
+        watch: None,
     })
 }

@@ -112,6 +112,7 @@ fn neither_the_unknown_nor_what_cannot_be_waived_is_waived() {
     mem.remap_failed [GPU 0] fail replace: a row could not be remapped
     mem.class [GPU 0] fail replace: class REPLACE: the board itself says so (waived: slow-slot)
     pcie.width [GPU 0] unknown investigate: `pcie_width`: x
+    pcie.replay_rate [GPU 0] unknown investigate: `pcie_width`: x
     "#);
 }
 

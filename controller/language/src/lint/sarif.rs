@@ -1,11 +1,10 @@
 //! Writes findings as SARIF 2.1.0, which code hosts show beside the lines.
-//!
-//! Source: OASIS, Static Analysis Results Interchange Format 2.1.0. Only the parts that readers use are written.
 
-use serde_json::{Value as Json, json};
+use serde_json::{Map, Value as Json, json};
 
 use super::rules::RULES;
 use super::run::{Finding, Report};
+use crate::sarif::{Run, document};
 
 /// Returns the SARIF document of a report.
 pub fn sarif(report: &Report) -> Json {
@@ -21,20 +20,8 @@ pub fn sarif(report: &Report) -> Json {
             })
         })
         .collect();
-    json!({
-        "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
-        "version": "2.1.0",
-        "runs": [{
-            "tool": {"driver": {
-                "name": "gpufleet",
-                "semanticVersion": env!("CARGO_PKG_VERSION"),
-                "rules": rules,
-            }},
-            "columnKind": "unicodeCodePoints",
-            "invocations": [{"executionSuccessful": true}],
-            "results": report.findings.iter().map(result).collect::<Vec<_>>(),
-        }],
-    })
+    let results = report.findings.iter().map(result).collect();
+    document(Run { rules, results, successful: true, more: Map::new() })
 }
 
 fn result(finding: &Finding) -> Json {

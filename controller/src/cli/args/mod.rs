@@ -1,12 +1,16 @@
 //! The command line: every command and flag, whose doc comments are the help. A file for each group of commands.
 
+mod baseline;
 mod connection;
 mod inventory;
 mod nodes;
 mod records;
 mod run;
+mod serve;
 mod sources;
+mod status;
 mod vault;
+mod watch;
 
 use super::check::{CheckArgs, ImportArgs};
 use super::complete::CompleteArgs;
@@ -17,18 +21,25 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use serde::{Deserialize, Serialize};
 
 pub use self::{
+    baseline::{BaselineCommand, BaselineFromArgs},
     connection::{Connection, ConnectionKind, Escalation, TransportChoice},
     inventory::{HostsArgs, InventoryArgs},
     nodes::{CleanArgs, ExecArgs, FactsArgs},
-    records::{AbortArgs, DocArgs, PauseArgs, ReportArgs, ReportFormat, ResumeArgs, RunsArgs},
+    records::{
+        AbortArgs, DiffFormat, DocArgs, HistoryArgs, HistoryCommand, PauseArgs, ReportArgs, ReportCommand,
+        ReportDiffArgs, ReportFormat, ReportVerifyArgs, ResumeArgs, RunsArgs, StoreChoice, Trusted,
+    },
     run::{
         AdoptArgs, AuditArgs, Bounds, Checks, Documents, Listing, LocksArgs, Overruling, PlanArgs, RunArgs,
     },
+    serve::ServeArgs,
     sources::{AskedPlaybooks, InventorySource, PlaybookSource, TaskChoice, VaultSource},
+    status::{StatusArgs, StatusCommand},
     vault::{
         AgeRecipients, EncryptWith, VaultCommand, VaultDecryptArgs, VaultEncryptArgs, VaultEncryptStringArgs,
         VaultKeygenArgs, VaultViewArgs,
     },
+    watch::WatchArgs,
 };
 
 /// Brings every GPU node of a fleet to its declared state, in safe waves over SSH, and proves it.
@@ -104,8 +115,19 @@ pub enum Command {
         gpufleet audit --health -i inventory/\n  \
         gpufleet audit site.yaml -i inventory/ --baseline training --waivers waivers.yaml")]
     Audit(Box<AuditArgs>),
+    /// Lists and shows baselines, or makes one from nodes that are known to be good.
+    #[command(subcommand)]
+    Baseline(BaselineCommand),
+    /// Audits on a schedule, serves metrics and tells of changes; it never changes a node.
+    #[command(after_help = "Examples:\n  \
+        gpufleet watch --health -i inventory/ --every 6h --listen 127.0.0.1:9464\n  \
+        gpufleet watch watch.yaml --check")]
+    Watch(Box<WatchArgs>),
     /// Shows hardware and driver facts.
     Facts(FactsArgs),
+    /// Shows what GPUs do at this moment, who holds them, and which are free; changes nothing.
+    #[command(subcommand)]
+    Status(StatusCommand),
     /// Runs one program, or one task of any kind, on nodes.
     Exec(Box<ExecArgs>),
     /// Shows the inventory as it was understood.
@@ -124,8 +146,23 @@ pub enum Command {
     Locks(LocksArgs),
     /// Takes over, in a new run, what a run whose journal is lost left drained: brings it to its state and gives it back.
     Adopt(Box<AdoptArgs>),
-    /// Shows the report of a run, or names its file.
+    /// Shows the report of a run, writes and signs it, compares two, or checks a signature.
+    #[command(after_help = "Examples:\n  \
+        gpufleet report latest --format sarif\n  \
+        gpufleet report 01JD8Q4T9X -o audit.html --sign ~/.ssh/id_ed25519")]
     Report(ReportArgs),
+    /// Serves read-only web pages of the fleet: what audits found, since when, and runs as they happen.
+    #[command(after_help = "Examples:\n  \
+        gpufleet serve\n  \
+        gpufleet serve --listen 0.0.0.0:7080 --token-file token --tls-cert fleet.pem --tls-key fleet.key")]
+    Serve(ServeArgs),
+    /// Shows what audits found over time: the fleet's trend, what is open since when, one node, one check.
+    #[command(after_help = "Examples:\n  \
+        gpufleet history\n  \
+        gpufleet history gpu017\n  \
+        gpufleet history mem.remap_failed --format json\n  \
+        gpufleet history prune --keep 400d")]
+    History(HistoryArgs),
     /// Finds everything that is wrong or doubtful in playbooks, without any node.
     Check(CheckArgs),
     /// Tells which tasks of Ansible playbooks run as they are, and what replaces the others.

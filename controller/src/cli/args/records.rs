@@ -3,13 +3,13 @@
 use std::{ffi::OsStr, path::PathBuf};
 
 use clap::{
-    Args,
+    Args, Subcommand, ValueEnum,
     builder::{PossibleValue, PossibleValuesParser, TypedValueParser},
 };
 use gpufleet::report::{RENDERERS, Renderer};
 
 use super::super::doc::KindName;
-use super::{Format, Overruling};
+use super::{Format, Overruling, duration};
 
 #[derive(Clone, Debug, Args)]
 pub struct RunsArgs {
@@ -49,16 +49,77 @@ pub struct PauseArgs {
 }
 
 #[derive(Clone, Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct ReportArgs {
+    #[command(subcommand)]
+    pub command: Option<ReportCommand>,
     /// Run: its id, either end of it, or `latest`.
     #[arg(default_value = "latest")]
     pub run: String,
-    /// What is printed.
-    #[arg(long, value_name = "FORMAT", default_value = "human", value_parser = ReportWord)]
-    pub format: ReportFormat,
-    /// Writes the document that belongs to the name's ending (`.html`, `.xml` for JUnit, else JSON) to this file.
+    /// What is printed or written; without it the screen, or what the ending of FILE says.
+    #[arg(long, value_name = "FORMAT", value_parser = ReportWord)]
+    pub format: Option<ReportFormat>,
+    /// Writes the document to this file; without --format the one of the name's ending: `.html`, `.xml` (JUnit),
+    /// `.sarif`, `.csv`, `.md`, `.prom`, else JSON.
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
+    /// Signs FILE with this SSH key into FILE.sig: a private key, or a public one whose private half the SSH agent has.
+    #[arg(long, value_name = "KEY", requires = "output")]
+    pub sign: Option<PathBuf>,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+pub enum ReportCommand {
+    /// Tells what is different in a run from an earlier one: verdicts, findings, waivers, baseline, nodes.
+    #[command(after_help = "Examples:\n  \
+        gpufleet report diff 01JD8Q4T9X latest\n  \
+        gpufleet report diff monday.json tuesday.json --format json")]
+    Diff(ReportDiffArgs),
+    /// Checks who signed a report, and whether the run's journal gives the same document.
+    #[command(after_help = "Examples:\n  \
+        gpufleet report verify audit.json --allowed-signers ~/.ssh/allowed_signers\n  \
+        gpufleet report verify audit.html --key ops.pub\n\n\
+        Exit codes: 0 signed by an allowed key, 1 wrong input, 2 not so, or the journal gives another document.")]
+    Verify(ReportVerifyArgs),
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct ReportDiffArgs {
+    /// The earlier run: its id, either end of it, or the file of its JSON document.
+    pub before: String,
+    /// The later run.
+    #[arg(default_value = "latest")]
+    pub after: String,
+    /// What goes to standard output.
+    #[arg(long, value_name = "FORMAT", default_value = "human")]
+    pub format: DiffFormat,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum DiffFormat {
+    /// A line for each cause.
+    Human,
+    /// One JSON document, as docs/schema/report-diff.schema.json describes it.
+    Json,
+}
+
+#[derive(Clone, Debug, Args)]
+#[group(id = "trusted", required = true, multiple = false)]
+pub struct Trusted {
+    /// File of who may sign, as `ssh-keygen -Y verify -f` reads it.
+    #[arg(long, value_name = "FILE")]
+    pub allowed_signers: Option<PathBuf>,
+    /// The public key that has to have signed.
+    #[arg(long, value_name = "PUBKEY")]
+    pub key: Option<PathBuf>,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct ReportVerifyArgs {
+    /// The report; its signature is FILE.sig.
+    pub file: PathBuf,
+    #[command(flatten)]
+    pub trusted: Trusted,
 }
 
 /// What `report` prints.
@@ -119,4 +180,40 @@ pub struct DocArgs {
     /// Prints the JSON schema of the kind's parameters.
     #[arg(long, requires = "kind")]
     pub schema: bool,
+}
+
+/// Where the history of audits is.
+#[derive(Clone, Debug, Default, Args)]
+pub struct StoreChoice {
+    /// The history of audits: `sqlite:PATH`, or `postgres://USER@HOST/DATABASE` for several controllers; unless given,
+    /// `history.db` below the state directory.
+    #[arg(long, value_name = "URL", global = true)]
+    pub store: Option<String>,
+}
+
+#[derive(Clone, Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub struct HistoryArgs {
+    /// Node, or the id of a check or the place of a task; without it the fleet.
+    #[arg(value_name = "NODE|CHECK")]
+    pub about: Option<String>,
+    /// What goes to standard output; `human` unless given.
+    #[arg(long, value_name = "FORMAT")]
+    pub format: Option<Format>,
+    #[command(flatten)]
+    pub store: StoreChoice,
+    #[command(subcommand)]
+    pub command: Option<HistoryCommand>,
+}
+
+#[derive(Clone, Copy, Debug, Subcommand)]
+pub enum HistoryCommand {
+    /// Records again what the audits of this machine found; what other controllers recorded stays.
+    Rebuild,
+    /// Removes audits that are older than this; since when a finding is open stays known.
+    Prune {
+        /// How long audits are kept, such as `400d`.
+        #[arg(long, value_name = "TIME", value_parser = duration)]
+        keep: u64,
+    },
 }

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
-use super::{AskedPlaybooks, Connection, Escalation, Format, InventorySource, PlaybookSource, TaskChoice};
+use super::{
+    AskedPlaybooks, Connection, Escalation, Format, InventorySource, PlaybookSource, StoreChoice, TaskChoice,
+};
 
 /// As in a play.
 const MAX_SOAK_S: u64 = 30 * 24 * 60 * 60;
@@ -151,6 +153,11 @@ pub struct AuditArgs {
     pub playbooks: Vec<PathBuf>,
     #[command(flatten)]
     pub checks: Checks,
+    /// Exit code 3 also where commands alone were not judged: only a run can tell what they do.
+    #[arg(long, help_heading = "Health and compliance")]
+    pub strict: bool,
+    #[command(flatten, next_help_heading = "Output")]
+    pub store: StoreChoice,
     #[command(flatten)]
     pub choice: TaskChoice,
     #[command(flatten)]

@@ -70,6 +70,8 @@ pub struct Engine {
     pub delegates: Arc<Delegates>,
     /// What hosts keep of results.
     pub results_budget: Arc<ResultsBudget>,
+    /// What earlier audits remember of hosts, by their names.
+    pub remembered: Vec<(String, serde_json::Value)>,
 }
 
 impl Engine {
@@ -78,13 +80,19 @@ impl Engine {
     /// # Errors
     /// [`EngineError`]: what happened so far is in the journal.
     pub async fn run(
-        self,
+        mut self,
         started: RunStarted,
         recorder: &mut Recorder,
         interrupts: &mut mpsc::Receiver<()>,
     ) -> Result<RunResult, EngineError> {
         let order = started.hosts.clone();
+        let known: BTreeSet<&String> = order.iter().collect();
         recorder.emit(What::RunStarted(started))?;
+        for (host, memory) in std::mem::take(&mut self.remembered) {
+            if known.contains(&host) {
+                recorder.emit(What::Remembered { host, memory })?;
+            }
+        }
         self.go_on(order, RunHistory::default(), recorder, interrupts).await
     }
 

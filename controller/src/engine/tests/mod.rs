@@ -111,6 +111,8 @@ fn started(hosts: &[String]) -> RunStarted {
         command_line: Vec::new(),
         digest: String::new(),
         inputs: BTreeMap::new(),
+        programs: Default::default(),
+        groups: Default::default(),
         audit: None,
     }
 }
@@ -128,6 +130,7 @@ fn engine(playbook: &str, world: &Arc<World>, hosts: &[String], epoch: u64) -> E
     };
     Engine {
         delegates: Arc::default(),
+        remembered: Vec::new(),
         results_budget: Arc::new(ResultsBudget::of(hosts.len())),
         plays: PlayInputs {
             hosts: program.plays.iter().map(|_| hosts.to_vec()).collect(),

@@ -31,7 +31,7 @@ pub fn config_schema() -> Json {
 
 fn value(kind: Kind) -> Json {
     match kind {
-        Kind::Text | Kind::Path => json!({"type": "string"}),
+        Kind::Text | Kind::Path | Kind::Store => json!({"type": "string"}),
         Kind::Paths => one_or_many(json!({"type": "string"})),
         Kind::Flag => json!({"type": "boolean"}),
         Kind::Count => json!({"type": "integer", "minimum": 1}),

@@ -222,6 +222,7 @@ fn schema_files_are_up_to_date() {
         ("config", config_schema()),
         ("check", check_schema()),
         ("report", crate::reference::report_schema()),
+        ("report-diff", crate::reference::difference_schema()),
         ("event", crate::reference::event_schema()),
     ];
     for (name, schema) in all {

@@ -9,7 +9,7 @@ use nvml_wrapper_sys::bindings::{
     nvmlC2cModeInfo_v1_t, nvmlConfComputeSystemState_st, nvmlDevice_t, nvmlEccSramErrorStatus_v1_t,
     nvmlGpuFabricInfo_t, nvmlGpuFabricInfo_v2_t, nvmlGpuFabricInfo_v3_t, nvmlMarginTemperature_v1_t,
     nvmlMemory_v2_st, nvmlProcessInfo_v2_st, nvmlRepairStatus_v1_t, nvmlRowRemapperHistogramValues_st,
-    nvmlUtilization_st,
+    nvmlSample_st, nvmlUtilization_st,
 };
 
 use super::{Device, Nvml, Plain, TEXT, growing, string, version_word};
@@ -45,6 +45,7 @@ impl Plain for nvmlMarginTemperature_v1_t {}
 impl Plain for nvmlMemory_v2_st {}
 impl Plain for nvmlRepairStatus_v1_t {}
 impl Plain for nvmlRowRemapperHistogramValues_st {}
+impl Plain for nvmlSample_st {}
 impl Plain for nvmlUtilization_st {}
 
 /// `nvmlUnrepairableMemoryStatus_v1_t` of nvml.h, which the generated bindings lack.
@@ -227,6 +228,25 @@ impl Nvml {
         let mut rates = nvmlUtilization_st::zeroed();
         call!(self, nvmlDeviceGetUtilizationRates(device.0, &raw mut rates))?;
         Ok((rates.gpu, rates.memory))
+    }
+
+    /// Returns the samples of utilisation that the driver keeps: the time in microseconds, and percent.
+    pub fn use_samples(&self, device: Device) -> Reading<Vec<(u64, u64)>> {
+        const NVML_GPU_UTILIZATION_SAMPLES: c_uint = 1;
+        const NVML_VALUE_TYPE_UNSIGNED_INT: c_uint = 1;
+        let mut kind: c_uint = 0;
+        let samples = growing(nvmlSample_st::zeroed(), |count, samples| {
+            let kind = &raw mut kind;
+            call!(self, nvmlDeviceGetSamples(device.0, NVML_GPU_UTILIZATION_SAMPLES, 0, kind, count, samples))
+        })?;
+        if kind != NVML_VALUE_TYPE_UNSIGNED_INT {
+            return Err(Code::UNKNOWN);
+        }
+        // SAFETY: the driver says that it wrote this member of the union; it was zeroed before, and is an integer.
+        Ok(samples
+            .iter()
+            .map(|sample| (sample.timeStamp, unsafe { sample.sampleValue.uiVal }.into()))
+            .collect())
     }
 
     pub fn memory_use(&self, device: Device) -> Reading<MemoryUse> {

@@ -60,8 +60,8 @@ pub use wait::{Pause, WaitFor, WaitState};
 use crate::{
     health::HealthRequest,
     op::{
-        Exec, FactsRequest, GpuGroup, JobStart, JobStatus, PutFile, PutTree, ReadPiece, Staying, System,
-        UnpackArchive,
+        Exec, FactsRequest, GpuGroup, GpuStatusRequest, JobStart, JobStatus, PutFile, PutTree, ReadPiece,
+        Staying, System, UnpackArchive,
     },
     registry::registry,
 };
@@ -142,6 +142,8 @@ registry! {
         JobStatus(JobStatus);
         /// Reads hardware and software facts.
         Facts(FactsRequest);
+        /// Reads how busy the GPUs are and who holds them, answered as `gpu_status` in `OpOutcome::data`.
+        GpuStatus(GpuStatusRequest);
         /// Checks whether anything works on the node, above all on its GPUs. An unknown state counts as busy.
         Idle(Staying);
         /// The health gate, answered in `OpOutcome::health`.

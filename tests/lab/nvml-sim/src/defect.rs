@@ -48,6 +48,7 @@ pub static DEFECTS: &[Defect] = &[
     ("power_draw_mw", "nvmlDeviceGetPowerUsage", Until::Load),
     ("power_enforced_mw", "nvmlDeviceGetEnforcedPowerLimit", Until::Load),
     ("performance_state", "nvmlDeviceGetPerformanceState", Until::Load),
+    ("busy_fifths", "nvmlDeviceGetSamples.busy_fifths", Until::Load),
     ("utilization", "nvmlDeviceGetUtilizationRates.gpu", Until::Load),
     ("pcie_width", "nvmlDeviceGetCurrPcieLinkWidth", Until::Ever),
     ("pcie_generation", "nvmlDeviceGetCurrPcieLinkGeneration", Until::Ever),

@@ -69,7 +69,7 @@ getter! {
     nvmlDeviceGetCurrentClocksThrottleReasons(out: c_ulonglong) = |call| event_reasons(call);
     nvmlDeviceGetUtilizationRates(out: nvmlUtilization_st) = |call| {
         call.whole()?;
-        let busy = if working(call) { 97 } else { call.gpu.part("nvmlDeviceGetUtilizationRates", "gpu") as c_uint };
+        let busy = busy(call);
         nvmlUtilization_st { gpu: busy, memory: busy / 2 }
     };
     nvmlDeviceGetBAR1MemoryInfo(out: nvmlBAR1Memory_st) = |call| {
@@ -117,6 +117,16 @@ fn module_id(call: &Call<'_>) -> c_uint {
 
 fn working(call: &Call<'_>) -> bool {
     !call.gpu.clients.is_empty() && !call.users().computing.is_empty()
+}
+
+/// Returns how busy the GPU is, in percent.
+pub(super) fn busy(call: &Call<'_>) -> c_uint {
+    let getter = "nvmlDeviceGetUtilizationRates";
+    match call.gpu.broken(&format!("{getter}.gpu")) {
+        Some(percent) => percent as c_uint,
+        None if working(call) => 97,
+        None => call.gpu.part(getter, "gpu") as c_uint,
+    }
 }
 
 fn power_usage(gpu: &Gpu) -> c_uint {

@@ -1,10 +1,11 @@
 //! Many readings in one call: `nvmlDeviceGetFieldValues`, with a return code for each, and the utilization domains.
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_uint, c_ulonglong};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use nvml_wrapper_sys::bindings::{
     nvmlDevice_t, nvmlFieldValue_st, nvmlGpuDynamicPstatesInfo_st,
-    nvmlGpuDynamicPstatesInfo_st__bindgen_ty_1, nvmlValue_st,
+    nvmlGpuDynamicPstatesInfo_st__bindgen_ty_1, nvmlSample_st, nvmlValue_st,
 };
 
 use super::put;
@@ -98,6 +99,59 @@ unsafe extern "C" fn nvmlDeviceGetFieldValues(
             };
         }
         Ok(())
+    })
+}
+
+/// Samples that the driver keeps of the utilisation: 71 in 14 s. Source: an H100 with driver 580.159.04.
+const SAMPLES: u64 = 71;
+const SAMPLE_US: u64 = 200_000;
+
+/// In samples of GPU utilisation, so many of five are what the GPU shows and the others are zero: work that waits.
+const BUSY_FIFTHS: &str = "nvmlDeviceGetSamples.busy_fifths";
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvmlDeviceGetSamples(
+    device: nvmlDevice_t,
+    kind: c_uint,
+    since_us: c_ulonglong,
+    value_type: *mut c_uint,
+    count: *mut c_uint,
+    samples: *mut nvmlSample_st,
+) -> u32 {
+    const NVML_GPU_UTILIZATION_SAMPLES: c_uint = 1;
+    read("nvmlDeviceGetSamples", device, |call| {
+        call.whole()?;
+        if count.is_null() {
+            return Err(code::INVALID_ARGUMENT);
+        }
+        if kind != NVML_GPU_UTILIZATION_SAMPLES || call.gpu.mig.current {
+            return Err(code::NOT_SUPPORTED);
+        }
+        let busy = super::devices::busy(call);
+        let fifths = call.gpu.broken(BUSY_FIFTHS).unwrap_or(5);
+        let now_us = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_micros() as u64);
+        let newest = now_us / SAMPLE_US * SAMPLE_US;
+        let taken: Vec<nvmlSample_st> = (0..SAMPLES)
+            .map(|back| newest - (SAMPLES - 1 - back) * SAMPLE_US)
+            .filter(|at| *at > since_us)
+            .map(|at| nvmlSample_st {
+                timeStamp: at,
+                sampleValue: nvmlValue_st { uiVal: if at / SAMPLE_US % 5 < fifths { busy } else { 0 } },
+            })
+            .collect();
+        // SAFETY: NVML's own contract for these pointers; without a buffer only the number is asked for.
+        unsafe {
+            put(value_type, 1)?;
+            if !samples.is_null() {
+                if (*count as usize) < taken.len() {
+                    return Err(code::INSUFFICIENT_SIZE);
+                }
+                for (slot, sample) in taken.iter().enumerate() {
+                    samples.add(slot).write(*sample);
+                }
+            }
+            put(count, taken.len() as c_uint)
+        }
     })
 }
 

@@ -42,7 +42,7 @@ device_stubs! {
     nvmlDeviceGetNvLinkUtilizationControl nvmlDeviceGetNvLinkUtilizationCounter nvmlDeviceGetP2PStatus
     nvmlDeviceGetPgpuMetadataString nvmlDeviceGetPowerMizerMode_v1 nvmlDeviceGetProcessesUtilizationInfo
     nvmlDeviceGetProcessUtilization nvmlDeviceGetRemappedRows_v2
-    nvmlDeviceGetSamples nvmlDeviceGetSramUniqueUncorrectedEccErrorCounts nvmlDeviceGetSupportedVgpus
+    nvmlDeviceGetSramUniqueUncorrectedEccErrorCounts nvmlDeviceGetSupportedVgpus
     nvmlDeviceGetThermalSettings nvmlDeviceGetTopologyNearestGpus
     nvmlDeviceGetVgpuCapabilities nvmlDeviceGetVgpuInstancesUtilizationInfo nvmlDeviceGetVgpuMetadata
     nvmlDeviceGetVgpuProcessesUtilizationInfo nvmlDeviceGetVgpuProcessUtilization

@@ -1,0 +1,236 @@
+//! The history of audits: recording one, and `history`.
+
+use std::time::Duration;
+
+use gpufleet::{
+    display,
+    event::What,
+    journal::{JournalError, RunDir, RunId, newest_runs, read_events, skim},
+    report::{EarlierShare, RunModel, observation},
+};
+use gpufleet_history::{Audit, NodeRow, Place, Store, StoreError};
+use jiff::{SignedDuration, Timestamp, tz::TimeZone};
+use serde::Serialize;
+use serde_json::json;
+
+use super::{
+    args::{Format, HistoryArgs, HistoryCommand, StoreChoice},
+    engine::block_on,
+    environment::Environment,
+    error::CommandError,
+    output::Output,
+    trust,
+};
+
+/// How long an audit waits for its history: what it found is on the screen only after that.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// The file of the store that is used unless one is chosen, below the state directory.
+const FILE: &str = "history.db";
+
+impl From<StoreError> for CommandError {
+    fn from(error: StoreError) -> Self {
+        let hint = match &error {
+            StoreError::Url { .. } => None,
+            StoreError::Newer { .. } => Some("use that gpufleet, or another store with --store"),
+            StoreError::Open { .. } | StoreError::Failed { .. } => {
+                Some("look at the store, or choose another with --store; `gpufleet config` shows what is set")
+            }
+            StoreError::Damaged { .. } => {
+                Some("move it away: `gpufleet history rebuild` makes it again from the journals")
+            }
+        };
+        let error = Self::user(&error);
+        match hint {
+            Some(hint) => error.hint(hint),
+            None => error,
+        }
+    }
+}
+
+/// Where the history is.
+///
+/// # Errors
+/// What was given is no store, or others can write to the state directory.
+pub fn place(choice: &StoreChoice, environment: &Environment) -> Result<Place, CommandError> {
+    match &choice.store {
+        Some(url) => Ok(Place::parse(url)?),
+        None => {
+            trust::demand_state_dir(&environment.state_dir)?;
+            Ok(Place::file(environment.state_dir.join(FILE)))
+        }
+    }
+}
+
+/// Records what an audit found, and returns what an earlier one found of the same nodes. A failure is a warning: the audit has
+/// its result whatever becomes of its history.
+pub fn record(
+    model: &RunModel,
+    choice: &StoreChoice,
+    environment: &Environment,
+    output: &Output,
+) -> Option<EarlierShare> {
+    let audit = observation(model, &environment.hostname)?;
+    let work = async {
+        let store = Store::at(&place(choice, environment)?).await?;
+        let nodes: Vec<String> = audit.nodes.iter().map(|node| node.node.clone()).collect();
+        store.record(&audit).await?;
+        let earlier = store.earlier(&audit.playbooks, &audit.baselines, &nodes, audit.started).await?;
+        store.close().await;
+        Ok::<_, CommandError>(earlier)
+    };
+    let earlier = block_on(async { tokio::time::timeout(PATIENCE, work).await });
+    let cause = match earlier {
+        Ok(Ok(Ok(earlier))) => {
+            return earlier.map(|earlier| EarlierShare {
+                on: earlier.started.to_zoned(TimeZone::system()).date(),
+                nodes: earlier.nodes,
+                compliant: earlier.compliant,
+            });
+        }
+        Ok(Ok(Err(error))) | Err(error) => message(&error),
+        Ok(Err(_)) => format!("the store did not answer within {} s", PATIENCE.as_secs()),
+    };
+    output.warning(&format!(
+        "this audit is not in the history: {cause}; `gpufleet history rebuild` records it from its journal"
+    ));
+    None
+}
+
+/// Returns what earlier audits remember of hosts, by their names: values of `gpufleet_compliance::Memory`. Without a history
+/// that answers, none: what needs an earlier reading is then not judged, and the audit says so.
+pub fn memories(
+    hosts: &[String],
+    choice: &StoreChoice,
+    environment: &Environment,
+    output: &Output,
+) -> Vec<(String, serde_json::Value)> {
+    // The first audit of a machine makes it.
+    if choice.store.is_none() && !environment.state_dir.join(FILE).exists() {
+        return Vec::new();
+    }
+    let work = async {
+        let store = Store::at(&place(choice, environment)?).await?;
+        let memories = store.memories(hosts).await?;
+        store.close().await;
+        Ok::<_, CommandError>(memories)
+    };
+    let cause = match block_on(async { tokio::time::timeout(PATIENCE, work).await }) {
+        Ok(Ok(Ok(memories))) => return memories.into_iter().collect(),
+        Ok(Ok(Err(error))) | Err(error) => message(&error),
+        Ok(Err(_)) => format!("the store did not answer within {} s", PATIENCE.as_secs()),
+    };
+    output.warning(&format!("rates and growth are not judged, because the history cannot be read: {cause}"));
+    Vec::new()
+}
+
+fn message(error: &CommandError) -> String {
+    match error {
+        CommandError::User { message, .. } | CommandError::Stopped { message, .. } => message.clone(),
+        CommandError::Internal(message) => message.clone(),
+        CommandError::Input(_) | CommandError::BrokenPipe => "its settings are wrong".to_owned(),
+    }
+}
+
+pub fn history(args: &HistoryArgs, environment: &Environment, output: &Output) -> Result<u8, CommandError> {
+    let place = place(&args.store, environment)?;
+    block_on(async {
+        let store = Store::at(&place).await?;
+        let done = match args.command {
+            Some(HistoryCommand::Rebuild) => rebuild(&store, environment, output).await,
+            Some(HistoryCommand::Prune { keep }) => prune(&store, keep, output).await,
+            None => show(&store, args, output).await,
+        };
+        store.close().await;
+        done
+    })??;
+    Ok(0)
+}
+
+async fn show(store: &Store, args: &HistoryArgs, output: &Output) -> Result<(), CommandError> {
+    let zone = TimeZone::system();
+    let (format, style) = (args.format.unwrap_or_default(), &output.style);
+    let Some(about) = &args.about else {
+        let (audits, mut nodes) = (store.audits(None).await?, store.nodes().await?);
+        let open = store.open_findings().await?;
+        NodeRow::put_open(&mut nodes, &open);
+        let document = json!({ "audits": audits, "nodes": nodes, "open": open });
+        return tell(format, &document, output, || {
+            display::fleet_history(&audits, &nodes, &open, &zone, style)
+        });
+    };
+    if let Some(mut node) = store.node(about).await? {
+        NodeRow::put_open(std::slice::from_mut(&mut node.node), &node.open);
+        return tell(format, &node, output, || display::node_history(&node, &zone, style));
+    }
+    if let Some(control) = store.control(about).await? {
+        return tell(format, &control, output, || display::control_history(&control, &zone, style));
+    }
+    let error = CommandError::user(format!("no audit in {} has a node or a check `{about}`", store.place()));
+    let nodes = store.nodes().await?;
+    let nodes = nodes.iter().map(|node| node.node.as_str());
+    let checks = gpufleet_compliance::Catalogue::get().checks().iter().map(|check| &*check.id);
+    Err(match gpufleet::diagnostic::suggest(about, nodes.chain(checks)) {
+        Some(close) => error.hint(format!("did you mean `{close}`?")),
+        None => error.hint("`gpufleet history` shows what is there"),
+    })
+}
+
+fn tell(
+    format: Format,
+    document: &impl Serialize,
+    output: &Output,
+    screen: impl FnOnce() -> String,
+) -> Result<(), CommandError> {
+    output.data(&match format {
+        Format::Human | Format::Ansible => screen(),
+        Format::Json => serde_json::to_string_pretty(document).map_err(CommandError::internal)?,
+        Format::Jsonl => serde_json::to_string(document).map_err(CommandError::internal)?,
+    })
+}
+
+async fn prune(store: &Store, keep_s: u64, output: &Output) -> Result<(), CommandError> {
+    let keep = i64::try_from(keep_s).ok().map(SignedDuration::from_secs);
+    let before = keep.and_then(|keep| Timestamp::now().checked_sub(keep).ok());
+    let before = before.ok_or_else(|| CommandError::user("--keep reaches further back than time does"))?;
+    let removed = store.prune(before).await?;
+    let day = before.to_zoned(TimeZone::system()).date();
+    let audits = display::count(usize::try_from(removed).unwrap_or(usize::MAX), "audit");
+    output.status(&format!("removed {audits} from before {day}"));
+    Ok(())
+}
+
+async fn rebuild(store: &Store, environment: &Environment, output: &Output) -> Result<(), CommandError> {
+    let mut unreadable: Vec<(RunId, JournalError)> = Vec::new();
+    let runs = newest_runs(&environment.state_dir);
+    // The oldest first, and one at a time: journals are large.
+    let audits = runs.iter().rev().filter_map(|run| match audit_of(run, environment) {
+        Ok(audit) => audit,
+        Err(error) => {
+            unreadable.push((run.clone(), error));
+            None
+        }
+    });
+    let count = store.replace(audits).await?;
+    for (run, error) in &unreadable {
+        output.warning(&format!("run {run} is left out: {error}"));
+    }
+    let audits = display::count(usize::try_from(count).unwrap_or(usize::MAX), "audit");
+    output.status(&format!("recorded {audits} of this machine in {}", store.place()));
+    Ok(())
+}
+
+/// What an audit of this machine found; `None` of a run that is none.
+fn audit_of(run: &RunId, environment: &Environment) -> Result<Option<Audit>, JournalError> {
+    let dir = RunDir::new(&environment.state_dir, run);
+    if !dir.journal().exists() {
+        return Ok(None);
+    }
+    // Why first: most runs are no audits, and all of their events are much to read.
+    let beginning = skim(&dir, &["run_started"], u64::MAX).unwrap_or_default();
+    let judges = |what: &What| matches!(what, What::RunStarted(started) if started.verb.info().judges);
+    if !beginning.is_empty() && !beginning.iter().any(|event| judges(&event.what)) {
+        return Ok(None);
+    }
+    let events = read_events(&dir.journal())?;
+    Ok(observation(&RunModel::of(&events), &environment.hostname))
+}

@@ -1,0 +1,146 @@
+use std::collections::BTreeMap;
+
+use gpufleet_compliance::{
+    Verdict, Waivers,
+    baseline::{self, Choice, GroupHint},
+};
+use gpufleet_language::diagnostic::SourceFile;
+use gpufleet_protocol::signal::Signals;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::event::{Event, HEALTH, NodeState, OpId, Position, TaskReport, TaskStatus, Verb, What};
+use crate::index::PlayIndex;
+use crate::report::{RunModel, sample::Stream};
+
+/// What a real node with one H200 said.
+const H200: &str = include_str!("../../../tests/fuzz/corpus/signals/h200");
+const CHECKS: &str = "checks: [mem.uncorrected_aggregate, os.kernel_version, pcie.width]\n";
+
+fn signals() -> Signals {
+    serde_json::from_str(H200).unwrap()
+}
+
+fn scope(baseline: &str, waivers: &str) -> AuditScope {
+    let source = SourceFile::new("site.yaml", baseline);
+    let policy = baseline::load(&[Choice::File(source)], &|_| GroupHint::Known).unwrap().policy;
+    let _ = Waivers::read(&SourceFile::new("waivers", waivers), &policy).unwrap();
+    AuditScope::new(policy, BTreeMap::new(), [].into(), waivers.to_owned(), "2026-11-23".parse().unwrap())
+}
+
+/// An audit of nodes that say this of themselves, after what was remembered of them.
+fn audit(
+    nodes: &[(&str, Signals)],
+    earlier: &[(String, Value)],
+    hours: i64,
+    scope: AuditScope,
+) -> Vec<Event> {
+    let hosts: Vec<String> = nodes.iter().map(|(host, _)| (*host).to_owned()).collect();
+    let mut s = Stream::new();
+    s.wait_ms(hours * 3_600_000);
+    s.started(Verb::Audit, &hosts);
+    let What::RunStarted(run) = &mut s.events[0].what else { unreachable!() };
+    run.audit = Some(Box::new(scope));
+    for (host, memory) in earlier {
+        s.push(What::Remembered { host: host.clone(), memory: memory.clone() });
+    }
+    for (host, signals) in nodes {
+        let position = Position { file: HEALTH.into(), line: 1, column: 1 };
+        let op_id = OpId::new(PlayIndex(0), "tasks.0".to_owned(), *host);
+        let mut report = TaskReport::new(op_id, "signals", KIND, position, TaskStatus::Ok);
+        report.data.insert(SIGNALS.to_owned(), serde_json::to_value(signals).unwrap());
+        s.task(host, report);
+    }
+    for (host, _) in nodes {
+        s.end(host, NodeState::Compliant, None);
+    }
+    s.events
+}
+
+fn memories(model: &RunModel) -> Vec<(String, Value)> {
+    let of = |node: &crate::report::NodeModel| {
+        Some((node.name.clone(), serde_json::to_value(&node.health.as_ref()?.memory).unwrap()))
+    };
+    model.nodes().iter().filter_map(of).collect()
+}
+
+fn told(model: &RunModel) -> Vec<String> {
+    let findings = crate::report::fleet_findings(model);
+    findings
+        .iter()
+        .map(|it| format!("{} {}: {}", it.finding.verdict, it.nodes.join(","), it.sentence()))
+        .collect()
+}
+
+#[test]
+fn an_audit_goes_on_from_what_the_last_one_remembers() {
+    let mut node = signals();
+    node.uptime_s = 5_000;
+    let first = RunModel::of(&audit(&[("gpu001", node.clone())], &[], 0, scope(CHECKS, "")));
+    assert_eq!(told(&first), [] as [&str; 0]);
+    let coverage = &first.node("gpu001").unwrap().health.as_ref().unwrap().verdict.coverage;
+    assert_eq!((coverage.not_yet, coverage.no_earlier), (1, 1));
+    node.uptime_s += 86_400;
+    node.gpus[0].readings.insert("ecc_unc_agg".to_owned(), 12.into());
+    let events = audit(&[("gpu001", node)], &memories(&first), 24, scope(CHECKS, ""));
+    let second = RunModel::of(&events);
+    insta::assert_debug_snapshot!(told(&second), @r#"
+    [
+        "warn gpu001: GPU 0 the board had a new uncorrected error (ecc_unc_agg 12, serial 1653724060654, ecc_unc_agg_growth 12 in 24 h, since 2026-11-21 09:00 UTC)",
+    ]
+    "#);
+    // From the record the same report is made again.
+    let text: Vec<String> = events.iter().map(|event| serde_json::to_string(event).unwrap()).collect();
+    let read: Vec<Event> = text.iter().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let again = RunModel::of(&read);
+    assert_eq!(told(&again), told(&second));
+    assert_eq!(memories(&again), memories(&second));
+}
+
+#[test]
+fn what_is_no_memory_is_passed_over() {
+    let node = [("gpu001", signals())];
+    let earlier = [("gpu001".to_owned(), json!({"shape": 99})), ("other".to_owned(), json!("x"))];
+    let model = RunModel::of(&audit(&node, &earlier, 0, scope(CHECKS, "")));
+    let health = model.node("gpu001").unwrap().health.as_ref().unwrap();
+    assert_eq!((health.verdict.verdict, health.verdict.coverage.no_earlier), (Verdict::Ok, 1));
+}
+
+#[test]
+fn a_node_that_differs_from_its_peers_is_found_when_all_are_read() {
+    let mut nodes: Vec<(&str, Signals)> =
+        ["gpu001", "gpu002", "gpu003", "gpu004", "gpu005", "gpu006"].map(|host| (host, signals())).into();
+    nodes[3].1.node.insert("kernel".to_owned(), "5.15.0".into());
+    let events = audit(&nodes, &[], 0, scope(CHECKS, ""));
+    let ends = events.iter().position(|event| matches!(event.what, What::NodeFinished { .. })).unwrap();
+    assert_eq!(told(&RunModel::of(&events[..ends])), [] as [&str; 0]);
+    let model = RunModel::of(&events);
+    let found = told(&model);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].starts_with("warn gpu004: another kernel than its peers run; 5 of 6 have"), "{found:?}");
+    assert_eq!(model.node("gpu004").unwrap().health.as_ref().unwrap().verdict.verdict, Verdict::Warn);
+    // A waiver covers it as any other finding.
+    let waiver = "- id: OLD\n  check: os.kernel_version\n  match: {nodes: [gpu004]}\n  reason: it is on its way\n  \
+                  owner: a@example.com\n  created: 2026-11-01\n  expires: 2026-12-15\n";
+    let model = RunModel::of(&audit(&nodes, &[], 0, scope(CHECKS, waiver)));
+    let health = model.node("gpu004").unwrap().health.as_ref().unwrap();
+    let waived: Vec<_> = health.findings.iter().filter_map(|it| it.waived.as_deref()).collect();
+    assert_eq!((waived, health.verdict.verdict), (vec!["OLD"], Verdict::Ok));
+}
+
+#[test]
+fn a_mixed_group_is_told_of_once() {
+    let mut nodes: Vec<(&str, Signals)> =
+        ["gpu001", "gpu002", "gpu003", "gpu004", "gpu005", "gpu006"].map(|host| (host, signals())).into();
+    for (_, signals) in &mut nodes[3..] {
+        signals.node.insert("kernel".to_owned(), "5.15.0".into());
+    }
+    let model = RunModel::of(&audit(&nodes, &[], 0, scope(CHECKS, "")));
+    assert_eq!(told(&model), [] as [&str; 0]);
+    let notices: Vec<&str> = model.notices.iter().map(|notice| notice.text.as_str()).collect();
+    assert_eq!(notices.len(), 1, "{notices:?}");
+    assert!(
+        notices[0].starts_with("6 nodes that are alike differ in `kernel`: 3 have 5.15.0"),
+        "{notices:?}"
+    );
+}
