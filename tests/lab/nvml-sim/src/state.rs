@@ -44,6 +44,15 @@ pub struct Machine {
     pub nvidia_drm_refs: u32,
     /// Whether it is a virtual machine with GPUs by pass-through, which must reboot for a reset.
     pub passthrough: bool,
+    /// GPUs that the driver was told to leave alone.
+    #[serde(default)]
+    pub excluded_gpus: u32,
+    /// Whether confidential computing is on; the GPUs are not ready for it then.
+    #[serde(default)]
+    pub confidential: bool,
+    /// CUDA version that the library says; the recorded one without it.
+    #[serde(default)]
+    pub cuda_version: Option<u32>,
     pub gpus: Vec<Gpu>,
 }
 
@@ -163,6 +172,9 @@ impl Machine {
             module_version: DRIVER_VERSION.to_owned(),
             nvidia_drm_refs: 0,
             passthrough: false,
+            excluded_gpus: 0,
+            confidential: false,
+            cuda_version: None,
             gpus,
         }
     }

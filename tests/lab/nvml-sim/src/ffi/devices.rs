@@ -16,6 +16,7 @@ use super::handles::{self, Target};
 use super::recorded::{number, recorded};
 use super::session::{Call, ask, read};
 use super::{check_version, fixed_text, put, put_text, version_of};
+use crate::model::Reading;
 use crate::state::{Bus, Gpu, name_hash};
 use crate::transitions::code;
 
@@ -89,7 +90,9 @@ getter! {
     };
     nvmlDeviceGetConfComputeProtectedMemoryUsage(out: nvmlMemory_st) = |_call| nvmlMemory_st { total: 0, free: 0, used: 0 };
     nvmlDeviceGetFBCStats(out: nvmlFBCStats_st) = |_call| nvmlFBCStats_st { sessionsCount: 0, averageFPS: 0, averageLatency: 0 };
-    nvmlDeviceGetC2cModeInfoV(out: nvmlC2cModeInfo_v1_t) = |_call| nvmlC2cModeInfo_v1_t { isC2cEnabled: 0 };
+    nvmlDeviceGetC2cModeInfoV(out: nvmlC2cModeInfo_v1_t) = |call| nvmlC2cModeInfo_v1_t {
+        isC2cEnabled: call.gpu.part("nvmlDeviceGetC2cModeInfoV", "isC2cEnabled") as c_uint,
+    };
     nvmlDeviceGetRowRemapperHistogram(out: nvmlRowRemapperHistogramValues_st) = |call| {
         call.whole()?;
         let field = |name| call.gpu.part("nvmlDeviceGetRowRemapperHistogram", name) as c_uint;
@@ -152,7 +155,9 @@ fn memory(call: &Call<'_>) -> Memory {
     };
     match call.target {
         Target::Gpu(_) => {
-            let (total, reserved) = (field("total"), field("used"));
+            let total = call.gpu.broken("nvmlDeviceGetMemoryInfo.total_mib");
+            let total = total.map_or_else(|| field("total"), |mib| mib << 20);
+            let reserved = field("used");
             let held = call.gpu.health.held_mib << 20;
             Memory { total, reserved, used: (reserved + work(None) + held).min(total) }
         }
@@ -308,7 +313,10 @@ text_getter! {
         Target::Mig { gpu_instance, compute_instance, .. } => call.gpu.mig_uuid(gpu_instance, compute_instance),
     };
     nvmlDeviceGetName = |call| match call.target {
-        Target::Gpu(_) => call.gpu.spec().name().to_owned(),
+        Target::Gpu(_) => match call.gpu.answer("nvmlDeviceGetName") {
+            Some(Reading::Ok(name)) => name.as_str().unwrap_or_default().to_owned(),
+            _ => call.gpu.spec().name().to_owned(),
+        },
         Target::Mig { gpu_instance, .. } => {
             let profile = call.gpu.instance(gpu_instance).and_then(|i| call.gpu.spec().profile_by_id(i.profile_id));
             format!("{} MIG {}", call.gpu.spec().name(), profile.map_or("", |p| &p.name))

@@ -101,7 +101,8 @@ macro_rules! cuda_version {
         unsafe extern "C" fn $name(out: *mut c_int) -> u32 {
             // SAFETY: NVML's own contract for this pointer.
             ask(stringify!($name), |machine| unsafe {
-                put(out, first_model(machine).number("nvmlSystemGetCudaDriverVersion") as c_int)
+                let recorded = || first_model(machine).number("nvmlSystemGetCudaDriverVersion") as c_int;
+                put(out, machine.cuda_version.map_or_else(recorded, u32::cast_signed))
             })
         }
     )*};
@@ -125,7 +126,7 @@ unsafe extern "C" fn nvmlSystemGetDriverBranch(
 #[unsafe(no_mangle)]
 unsafe extern "C" fn nvmlGetExcludedDeviceCount(count: *mut c_uint) -> u32 {
     // SAFETY: NVML's own contract for this pointer.
-    ask("nvmlGetExcludedDeviceCount", |_| unsafe { put(count, 0) })
+    ask("nvmlGetExcludedDeviceCount", |machine| unsafe { put(count, machine.excluded_gpus) })
 }
 
 #[unsafe(no_mangle)]
@@ -162,22 +163,23 @@ unsafe extern "C" fn nvmlSystemGetConfComputeCapabilities(out: *mut nvmlConfComp
 #[unsafe(no_mangle)]
 unsafe extern "C" fn nvmlSystemGetConfComputeState(out: *mut nvmlConfComputeSystemState_st) -> u32 {
     // SAFETY: NVML's own contract for this structure.
-    ask("nvmlSystemGetConfComputeState", |_| unsafe {
-        put(out, nvmlConfComputeSystemState_st { environment: 0, ccFeature: 0, devToolsMode: 0 })
+    ask("nvmlSystemGetConfComputeState", |machine| unsafe {
+        let feature = machine.confidential.into();
+        put(out, nvmlConfComputeSystemState_st { environment: 0, ccFeature: feature, devToolsMode: 0 })
     })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn nvmlSystemGetConfComputeSettings(out: *mut nvmlSystemConfComputeSettings_v1_t) -> u32 {
     // SAFETY: NVML's own contract for this structure.
-    ask("nvmlSystemGetConfComputeSettings", |_| unsafe {
+    ask("nvmlSystemGetConfComputeSettings", |machine| unsafe {
         check_version(out, 1)?;
         put(
             out,
             nvmlSystemConfComputeSettings_v1_t {
                 version: version_of::<nvmlSystemConfComputeSettings_v1_t>(1),
                 environment: 0,
-                ccFeature: 0,
+                ccFeature: machine.confidential.into(),
                 devToolsMode: 0,
                 multiGpuMode: 0,
             },
