@@ -108,7 +108,7 @@ fn what_nobody_judged_is_not_green() {
     let run = |words: &[&str]| home.gpufleet(words.iter().copied().chain(["-i", &inventory])).run();
     let audit = run(&["audit", "command.yaml"]).expect(3);
     assert!(audit.stdout.contains("0 compliant") && audit.stdout.contains("0.0 %"), "{audit}");
-    assert!(audit.stdout.contains("0 of 1 task judged"), "{audit}");
+    assert!(audit.stdout.contains("0 of 2 judgements were made"), "{audit}");
     let document = run(&["audit", "command.yaml", "--format", "json"]).expect(3).document();
     assert_eq!((document.state("gpu001"), document.number("/verdicts/unknown")), ("unknown", 2));
     assert_eq!(document.number("/nodes/gpu001/judged/tasks"), 1);

@@ -281,9 +281,9 @@ async fn it_ends_when_told_also_while_somebody_watches() {
     assert!(events.next().await.is_none());
 }
 
-/// `cargo test -p gpufleet-serve --test site -- --ignored --nocapture` prints what the page of a large fleet costs.
+/// `cargo test --release -p gpufleet-serve --test site -- --ignored --nocapture` prints what the page of a large fleet costs.
 #[tokio::test]
-#[ignore = "measures"]
+#[ignore = "a measurement"]
 async fn five_thousand_nodes() {
     let (site, _) = site_of(&made_up::large(5000)).await;
     let served = serve(site, None).await;
@@ -299,15 +299,4 @@ async fn five_thousand_nodes() {
         let page = client.get("/", &[]).await;
         std::fs::write(std::path::Path::new(&folder).join("fleet-5000.html"), page.body).unwrap();
     }
-}
-
-/// `LISTEN=7081 cargo test -p gpufleet-serve --test site -- --ignored pages_to_look_at` serves made-up pages for ten minutes.
-#[tokio::test]
-#[ignore = "for a person to look at"]
-async fn pages_to_look_at() {
-    let port = std::env::var("LISTEN").unwrap_or_else(|_| "7081".to_owned());
-    let (site, _runs) = site_of(&made_up::sixty_days(200)).await;
-    let server =
-        Server::bind(format!("127.0.0.1:{port}").parse().unwrap(), None, false, false).await.unwrap();
-    server.run(site, tokio::time::sleep(Duration::from_secs(600))).await;
 }

@@ -2,7 +2,11 @@
 
 use std::{fs::OpenOptions, io::Write as _, path::Path};
 
-use gpufleet::{display, engine::Purpose, visible::visible};
+use gpufleet::{
+    display,
+    engine::Purpose,
+    visible::{command_line, visible},
+};
 use gpufleet_compliance::{
     Finding, Verdict,
     baseline::{self, Choice, GroupHint},
@@ -92,10 +96,8 @@ fn from(args: &BaselineFromArgs, environment: &Environment, output: &Output) -> 
     }
     if good.is_empty() {
         let error = CommandError::user("there is no good node to learn from; nothing was written");
-        let hint = format!(
-            "`gpufleet audit --baseline {}` tells all; --anyway learns from such nodes too",
-            args.extends
-        );
+        let audit = command_line(["gpufleet", "audit", "--baseline", &args.extends]);
+        let hint = format!("`{audit}` tells all; --anyway learns from such nodes too");
         return Err(error.hint(hint));
     }
     let learned = learn(&good);

@@ -328,10 +328,6 @@ pub fn carry_out(
         return Err(CommandError::user(format!("`--node {node}`: no play selects this host")));
     }
     let audit = request.checks.map(|checks| audit::scope(checks, &loaded, output)).transpose()?;
-    let remembered = match (request.store, &audit) {
-        (Some(choice), Some(_)) => store::memories(&loaded.hosts, choice, environment, output),
-        _ => Vec::new(),
-    };
     let inputs = Inputs::of(&loaded);
     if let Some(before) = &taken_up {
         inputs.prove_same(&before.started)?;
@@ -346,10 +342,11 @@ pub fn carry_out(
     let dir = RunDir::new(&environment.state_dir, &run);
     let journal = open_journal(&dir, request.verb, taken_up.as_ref(), &loaded.hosts, environment)?;
     loaded.program.library.read_late_from(Arc::new(LateFiles::new(dir.included())));
+    let mut remembered = Vec::new();
     let (started, records) = match taken_up {
         Some(before) => (before.started, before.records),
         None => {
-            let started = RunStarted {
+            let mut started = RunStarted {
                 version: EVENT_VERSION,
                 run_id: run.to_string(),
                 verb: request.verb,
@@ -360,10 +357,16 @@ pub fn carry_out(
                 command_line: command_line(),
                 digest: inputs.digest(),
                 inputs: inputs.into_parts(),
-                programs: programs(),
+                programs: programs(&environment.state_dir),
                 groups: loaded.groups(),
                 audit: audit.map(Box::new),
+                trend: Vec::new(),
             };
+            if let Some(choice) = request.store {
+                let earlier = store::earlier(&started, choice, environment, output);
+                remembered = earlier.memories;
+                started.trend = earlier.trend;
+            }
             if let Some(args) = request.record {
                 resume::remember(&dir, args)?;
             }
@@ -717,6 +720,7 @@ mod tests {
             programs: Default::default(),
             groups: Default::default(),
             audit: None,
+            trend: Vec::new(),
         };
         let mut screen = Screen::new(false, false, Style::default());
         let grant = |host: &str| What::PermitGranted { host: host.to_owned(), class: Disruption::Reboot };

@@ -113,6 +113,7 @@ mod tests {
             programs: Default::default(),
             groups: Default::default(),
             audit: None,
+            trend: Vec::new(),
         };
         let play = PlayStarted {
             play: PlayIndex(0),

@@ -2,8 +2,10 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs::File,
-    io::{self, Read as _},
+    fs::{self, File},
+    io::{self, Read as _, Write as _},
+    os::unix::fs::MetadataExt as _,
+    path::Path,
     sync::Arc,
 };
 
@@ -91,16 +93,51 @@ impl Inputs {
 }
 
 /// SHA-256 of gpufleet itself and of the node files in it; what cannot be read is left out.
-pub fn programs() -> BTreeMap<String, String> {
+pub fn programs(state_dir: &Path) -> BTreeMap<String, String> {
     let carried = [("x86_64", &gpufleet_payload::NODE), ("aarch64", &gpufleet_payload::NODE_AARCH64)];
     let carried = carried.into_iter().filter(|(_, file)| file.size > 0);
     let mut all: BTreeMap<String, String> =
         carried.map(|(machine, file)| (format!("node file {machine}"), file.sha256.to_owned())).collect();
     // Why not by its name: the file of that name may be another one by now.
-    if let Ok(own) = File::open("/proc/self/exe").and_then(digest_of) {
+    if let Ok(own) = File::open("/proc/self/exe").and_then(|own| digest_of_own(own, state_dir)) {
         all.insert("gpufleet".to_owned(), own);
     }
     all
+}
+
+/// Returns the digest of gpufleet's own file. The state directory keeps it, because hashing takes longer than many a run;
+/// everything that the kernel tells of the file must be as it was then.
+fn digest_of_own(own: File, state_dir: &Path) -> io::Result<String> {
+    let of = own.metadata()?;
+    let identity = format!(
+        "{} {} {} {}.{} {}.{}",
+        of.dev(),
+        of.ino(),
+        of.size(),
+        of.mtime(),
+        of.mtime_nsec(),
+        of.ctime(),
+        of.ctime_nsec()
+    );
+    let kept = state_dir.join("program");
+    if let Ok(text) = fs::read_to_string(&kept)
+        && let Some((known, digest)) = text.trim_end().rsplit_once(' ')
+        && known == identity
+    {
+        return Ok(digest.to_owned());
+    }
+    let digest = digest_of(own)?;
+    // A failure costs time only: the next run hashes again.
+    let _ = keep(&kept, &format!("{identity} {digest}\n"));
+    Ok(digest)
+}
+
+fn keep(path: &Path, text: &str) -> io::Result<()> {
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    let mut file = tempfile::NamedTempFile::new_in(folder)?;
+    file.write_all(text.as_bytes())?;
+    file.persist(path)?;
+    Ok(())
 }
 
 fn digest_of(mut file: File) -> io::Result<String> {

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use gpufleet::{
     display,
-    event::What,
+    event::{EarlierAudit, RunStarted, What},
     journal::{JournalError, RunDir, RunId, newest_runs, read_events, skim},
-    report::{EarlierShare, RunModel, observation},
+    report::{EarlierShare, RunModel, observation, series_of},
 };
 use gpufleet_history::{Audit, NodeRow, Place, Store, StoreError};
 use jiff::{SignedDuration, Timestamp, tz::TimeZone};
@@ -26,6 +26,8 @@ use super::{
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The file of the store that is used unless one is chosen, below the state directory.
 const FILE: &str = "history.db";
+/// Earlier audits whose share of compliant nodes a report draws: two months of nights.
+const MOST_TREND: u32 = 60;
 
 impl From<StoreError> for CommandError {
     fn from(error: StoreError) -> Self {
@@ -96,31 +98,48 @@ pub fn record(
     None
 }
 
-/// Returns what earlier audits remember of hosts, by their names: values of `gpufleet_compliance::Memory`. Without a history
-/// that answers, none: what needs an earlier reading is then not judged, and the audit says so.
-pub fn memories(
-    hosts: &[String],
+/// What an audit takes from earlier ones.
+#[derive(Debug, Default)]
+pub struct Past {
+    /// By host: values of `gpufleet_compliance::Memory`.
+    pub memories: Vec<(String, serde_json::Value)>,
+    pub trend: Vec<EarlierAudit>,
+}
+
+/// Returns what earlier audits leave to one that starts. Without a history that answers, nothing: what needs an earlier reading
+/// is then not judged, and the audit says so.
+pub fn earlier(
+    started: &RunStarted,
     choice: &StoreChoice,
     environment: &Environment,
     output: &Output,
-) -> Vec<(String, serde_json::Value)> {
+) -> Past {
     // The first audit of a machine makes it.
     if choice.store.is_none() && !environment.state_dir.join(FILE).exists() {
-        return Vec::new();
+        return Past::default();
     }
+    let (playbooks, baselines) = series_of(started);
     let work = async {
         let store = Store::at(&place(choice, environment)?).await?;
-        let memories = store.memories(hosts).await?;
+        let memories = match started.audit {
+            Some(_) => store.memories(&started.hosts).await?.into_iter().collect(),
+            None => Vec::new(),
+        };
+        let trend = store.trend(&playbooks, &baselines, MOST_TREND).await?;
         store.close().await;
-        Ok::<_, CommandError>(memories)
+        let trend = trend
+            .into_iter()
+            .map(|audit| EarlierAudit { at: audit.started, nodes: audit.nodes, compliant: audit.compliant })
+            .collect();
+        Ok::<_, CommandError>(Past { memories, trend })
     };
     let cause = match block_on(async { tokio::time::timeout(PATIENCE, work).await }) {
-        Ok(Ok(Ok(memories))) => return memories.into_iter().collect(),
+        Ok(Ok(Ok(past))) => return past,
         Ok(Ok(Err(error))) | Err(error) => message(&error),
         Ok(Err(_)) => format!("the store did not answer within {} s", PATIENCE.as_secs()),
     };
     output.warning(&format!("rates and growth are not judged, because the history cannot be read: {cause}"));
-    Vec::new()
+    Past::default()
 }
 
 fn message(error: &CommandError) -> String {

@@ -246,7 +246,10 @@ fn audit() {
       drift    9 nodes   -> apply        gpu[004,124,244,364,484…  vm.swappiness 60 -> 10
                                                                    (playbooks/bringup.yaml:24)
     ");
-    insta::assert_snapshot!(audit_screen(&RunModel::of(&sample::audit(2)), &style()), @r"2 nodes, 2 compliant        100.0 %");
+    insta::assert_snapshot!(audit_screen(&RunModel::of(&sample::audit(2)), &style()), @r"
+    2 nodes, 2 compliant        100.0 %
+    2 of 2 judgements were made
+    ");
 }
 
 #[test]

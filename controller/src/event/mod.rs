@@ -285,6 +285,19 @@ pub struct RunStarted {
     /// What checks judge the nodes by; left out where no check was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub audit: Option<Box<AuditScope>>,
+    /// What earlier audits of the same playbooks and baselines came to, the oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub trend: Vec<EarlierAudit>,
+}
+
+/// What an earlier audit came to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
+pub struct EarlierAudit {
+    #[schemars(with = "String")]
+    pub at: Timestamp,
+    pub nodes: u32,
+    pub compliant: u32,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -42,7 +42,7 @@ pub use html::{HtmlError, html};
 pub use junit::junit;
 pub(crate) use model::seconds_between;
 pub use model::{Connection, NodeModel, Notice, Reboot, RunModel, RunningTask, Standing, Wanted};
-pub use observation::{EarlierShare, observation};
+pub use observation::{EarlierShare, observation, series_of};
 pub use openmetrics::{OPENMETRICS_TYPE, openmetrics};
 pub use provenance::Provenance;
 pub use rendering::{HTML, JSON, RENDERERS, RenderError, Renderer};

@@ -19,7 +19,9 @@ use super::{
     RENDERERS, RunModel,
     sample::{self, Stream},
 };
-use crate::event::{AuditScope, Event, HEALTH, Judgement, NodeState, Position, TaskReport, TaskStatus, Verb, What};
+use crate::event::{
+    AuditScope, Event, HEALTH, Judgement, NodeState, Position, TaskReport, TaskStatus, Verb, What,
+};
 
 /// Names that each format has to quote or escape in its own way.
 const NAMES: [&str; 8] = ["gpu001", "gpu002", "a b", "c|d", "e\\f", "g\"h'", "<i>&j", "k,l;m=n"];

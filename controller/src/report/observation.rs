@@ -8,7 +8,7 @@ use jiff::{Timestamp, civil::Date};
 
 use super::{Control, NodeFinding, NodeModel, RunModel};
 use crate::{
-    event::{HEALTH, NodeState, Phase, TaskStatus, Verb},
+    event::{HEALTH, NodeState, Phase, RunStarted, TaskStatus, Verb},
     visible::visible,
 };
 
@@ -40,7 +40,7 @@ pub fn observation(model: &RunModel, controller: &str) -> Option<Audit> {
         reading(node, run.verb, groups, finished)
     });
     let nodes = nodes.collect();
-    let (playbooks, baselines) = asked(model);
+    let (playbooks, baselines) = series_of(run);
     Some(Audit {
         run: run.run_id.clone(),
         controller: controller.to_owned(),
@@ -53,9 +53,8 @@ pub fn observation(model: &RunModel, controller: &str) -> Option<Audit> {
     })
 }
 
-/// The playbooks and baselines of a run.
-fn asked(model: &RunModel) -> (Vec<String>, Vec<String>) {
-    let Some(run) = &model.run else { return Default::default() };
+/// The playbooks and baselines of a run, by which an audit is of the same series as another.
+pub fn series_of(run: &RunStarted) -> (Vec<String>, Vec<String>) {
     let playbooks = run.playbooks.iter().filter(|name| *name != HEALTH).cloned().collect();
     let name = run.audit.as_ref().map(|scope| scope.policy.data().name.as_str()).unwrap_or_default();
     (playbooks, name.split('+').filter(|name| !name.is_empty()).map(str::to_owned).collect())

@@ -69,6 +69,7 @@ impl Stream {
             programs: Default::default(),
             groups: Default::default(),
             audit: None,
+            trend: Vec::new(),
         }))
     }
 

@@ -3,12 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use gpufleet_compliance::baseline::{self, Choice, GroupHint};
+use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
 use super::sample::{Stream, names};
 use crate::{
     diagnostic::SourceFile,
-    event::{AuditScope, Event, HEALTH, NodeState, OpId, Position, TaskReport, TaskStatus, Verb, What},
+    event::{
+        AuditScope, EarlierAudit, Event, HEALTH, NodeState, OpId, Position, TaskReport, TaskStatus, Verb,
+        What,
+    },
     index::PlayIndex,
 };
 
@@ -81,6 +85,14 @@ pub(crate) fn checked(count: usize, gpus: usize) -> Vec<Event> {
     run.command_line =
         ["gpufleet", "audit", "--baseline", "fleet.yaml", "-i", "inventory/"].map(str::to_owned).to_vec();
     run.groups = groups;
+    run.trend = (0..30_u32)
+        .map(|day| EarlierAudit {
+            at: "2026-10-20T02:00:00Z".parse::<Timestamp>().unwrap()
+                + SignedDuration::from_hours(24 * i64::from(day)),
+            nodes: count as u32,
+            compliant: count as u32 * (70 + day * 7 % 13 + day / 3) / 100,
+        })
+        .collect();
     run.audit = Some(Box::new(scope));
     s.play(&hosts, &[("100%", count)]);
     if let Some(Event { what: What::PlayStarted(play), .. }) = s.events.last_mut() {

@@ -80,6 +80,7 @@ fn foreign_programs_read_what_hostile_nodes_say() {
             programs: Default::default(),
             groups: Default::default(),
             audit: None,
+            trend: Vec::new(),
         }),
         What::PlayStarted(PlayStarted {
             play: PlayIndex(0),

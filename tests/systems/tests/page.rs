@@ -73,6 +73,7 @@ fn page(count: usize) -> Page {
             ]
             .into(),
             audit: None,
+            trend: Vec::new(),
         }),
         What::PlayStarted(PlayStarted {
             play: PlayIndex(0),

@@ -276,6 +276,7 @@ fn a_page_of_a_run_changes_while_it_goes_on_and_becomes_its_report() {
         programs: Default::default(),
         groups: Default::default(),
         audit: None,
+        trend: Vec::new(),
     }));
     tell(What::PlayStarted(PlayStarted {
         play: PlayIndex(0),

@@ -64,6 +64,34 @@ impl Store {
         .await
     }
 
+    /// Returns the latest audits of the same playbooks and baselines, at most `most`, the oldest first.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub async fn trend(
+        &self,
+        playbooks: &[String],
+        baselines: &[String],
+        most: u32,
+    ) -> Result<Vec<Earlier>, StoreError> {
+        const STATEMENT: &str = "SELECT run, started, nodes, compliant FROM audits WHERE series = $1 \
+                                 ORDER BY started DESC, run DESC LIMIT $2";
+        self.ask(async |connection| {
+            let asked = sqlx::query(STATEMENT).bind(series(playbooks, baselines)?).bind(i64::from(most));
+            let rows = asked.fetch_all(connection).await?;
+            let audit = |row| {
+                Ok(Earlier {
+                    run: text(row, "run")?,
+                    started: timestamp(number(row, "started")?)?,
+                    nodes: count(row, "nodes")?,
+                    compliant: count(row, "compliant")?,
+                })
+            };
+            rows.iter().rev().map(audit).collect()
+        })
+        .await
+    }
+
     /// Returns the latest audit before a time that is of the same playbooks and baselines, and has nine of ten of these nodes.
     ///
     /// # Errors

@@ -114,57 +114,6 @@ pub fn large(count: usize) -> Vec<Audit> {
     (7..10).map(|day| audit(day, (0..count).map(|at| node(at, day)).collect())).collect()
 }
 
-/// Nightly audits of 200 nodes or so over 60 days, with causes that come and go.
-pub fn sixty_days(count: usize) -> Vec<Audit> {
-    let kind = |control: &str, title: &str, verdict, action, text: &str| {
-        let mut found = found(control, text);
-        (found.title, found.verdict, found.action) = (title.to_owned(), verdict, action);
-        (found.severity, found.evidence) = (Severity::High, Vec::new());
-        found
-    };
-    let findings = |at: usize, day: i64| {
-        let mut all = Vec::new();
-        if at % 97 == 12 && day > -9 {
-            let title = "No row remapping has failed";
-            all.push(kind("mem.remap_failed", title, Verdict::Fail, Action::Replace, "row remapping failed"));
-        }
-        if (at / 32 == 3 && day > -30 && day < 5) || (at % 61 == 5 && day > -40) {
-            let text = "vm.swappiness is 60, declared 10";
-            all.push(kind(
-                "os.swappiness",
-                "Memory is not swapped early",
-                Verdict::Drift,
-                Action::Apply,
-                text,
-            ));
-        }
-        if at % 40 == 17 && day.rem_euclid(9) < 4 {
-            let title = "The PCIe link repeats little";
-            all.push(kind("pcie.replays", title, Verdict::Warn, Action::Investigate, "412 replays a day"));
-        }
-        all
-    };
-    let node = |number: usize, day: i64| {
-        let findings = findings(number, day);
-        let mut node = reading(&format!("gpu{number:03}"), number / 32 + 1, day, findings);
-        let unknown = number % 211 == 100 && day > 7;
-        let worst = node.findings.iter().map(|found| found.verdict).max().unwrap_or(Verdict::Ok);
-        node.verdict = if unknown { worst.max(Verdict::Unknown) } else { worst };
-        node.action = node.findings.iter().map(|found| found.action).max().unwrap_or_default();
-        node.compliant = node.verdict < Verdict::Drift;
-        node.controls.judged =
-            ["mem.remap_failed", "os.swappiness", "pcie.replays"].map(str::to_owned).into();
-        node
-    };
-    let audit_of = |day: i64| {
-        let mut audit = audit(day, (0..count).map(|number| node(number, day)).collect());
-        audit.run = format!("01JD{:022}", day + 100);
-        audit.playbooks = vec!["site.yaml".to_owned()];
-        audit
-    };
-    (-50..10).map(audit_of).collect()
-}
-
 /// Two runs: one is over, the other one goes on until it is told to end.
 pub struct MadeUpRuns {
     state: Arc<Mutex<(RunStanding, String)>>,

@@ -114,6 +114,7 @@ fn started(hosts: &[String]) -> RunStarted {
         programs: Default::default(),
         groups: Default::default(),
         audit: None,
+        trend: Vec::new(),
     }
 }
 

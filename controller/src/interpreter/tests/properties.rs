@@ -246,6 +246,7 @@ fn many_hosts_cost_little() {
 
 /// `cargo test --release -p gpufleet --lib -- --ignored --nocapture a_host_task_in`
 #[test]
+#[cfg(not(debug_assertions))]
 #[ignore = "a measurement, for an optimised build"]
 fn a_host_task_in_numbers() {
     let each = cost_of_a_host_task(1_000, 200);

@@ -11,17 +11,19 @@ mod matrix;
 mod next;
 mod node;
 mod plain;
+mod trend;
 
 use jiff::{Timestamp, tz::TimeZone};
 use serde::Serialize;
 
 use super::{NodeModel, RunModel, Standing, Verdict, exit_code, fold_names};
-use crate::event::{Level, NOTHING_NEW, NodeState, TaskStatus, Verb};
+use crate::event::{EarlierAudit, Level, NOTHING_NEW, NodeState, TaskStatus, Verb};
 use causes::Cause;
 use columns::Groups;
 use matrix::Matrix;
 use next::Next;
 use plain::Plain;
+use trend::Trend;
 
 /// Causes that are shown at once; further ones are folded, up to [`MOST_CAUSES`].
 const MOST_OPEN_CAUSES: usize = 25;
@@ -58,6 +60,8 @@ pub(super) struct Page {
     notices: Vec<(Level, String)>,
     /// What the checks of an audit are, and how much of them was judged; `None` without checks.
     checks: Option<String>,
+    /// How it went on since earlier audits.
+    trend: Option<Trend>,
     matrix: Option<Matrix>,
     next: Vec<Next>,
     /// Those that are shown at once, those that are folded, and the number of those that are left out.
@@ -136,6 +140,10 @@ impl Page {
         let good_word = if model.is_audit_of_checks() { "compliant" } else { "as declared" };
         // Rounded down, so that 100 % means all of them.
         let tenths = (good * 1000).checked_div(total).unwrap_or(0);
+        let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+        let trend = run.zip(model.finished).and_then(|(run, at)| {
+            Trend::of(&run.trend, EarlierAudit { at, nodes: number(total), compliant: number(good) })
+        });
         let groups = Groups::of(model);
         let causes = causes::of(model, verb);
         let next = next::of(model, verb, &causes);
@@ -177,6 +185,7 @@ impl Page {
             changed: model.nodes().iter().filter(|node| node.changes().next().is_some()).count(),
             notices: notices(model),
             checks: checks(model, matrix.as_ref()),
+            trend,
             matrix,
             next,
             causes,
