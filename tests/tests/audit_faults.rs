@@ -540,7 +540,7 @@ fn what_comes_back_after_reboots_is_found() {
 }
 
 #[test]
-fn a_driver_that_is_loaded_anew_in_mid_audit_and_a_dear_audit_are_told() {
+fn a_driver_that_is_loaded_anew_in_mid_audit_and_a_costly_audit_are_told() {
     let ward = Ward::of(&FleetOptions { nodes: 3, ..FleetOptions::default() }, "");
     let cheap = BASELINE.replace("cpu_ms: 60000", "cpu_ms: 0");
     ward.plant(
@@ -569,8 +569,8 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("proc.stalled_job", "a_job_that_holds_memory_and_does_nothing_is_found"),
     ("err.xid_repeat", "what_comes_back_after_reboots_is_found"),
     ("os.reboot_unexpected", "what_comes_back_after_reboots_is_found"),
-    ("audit.same_boot", "a_driver_that_is_loaded_anew_in_mid_audit_and_a_dear_audit_are_told"),
-    ("audit.cost", "a_driver_that_is_loaded_anew_in_mid_audit_and_a_dear_audit_are_told"),
+    ("audit.same_boot", "a_driver_that_is_loaded_anew_in_mid_audit_and_a_costly_audit_are_told"),
+    ("audit.cost", "a_driver_that_is_loaded_anew_in_mid_audit_and_a_costly_audit_are_told"),
     (
         "audit.waiver",
         "a file of the controller is at fault: a_waiver_covers_its_finding_until_it_ends in audit.rs",
