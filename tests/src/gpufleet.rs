@@ -91,6 +91,8 @@ impl Home {
             .env("PATH", std::env::var_os("PATH").unwrap_or_else(|| "/usr/sbin:/usr/bin:/sbin:/bin".into()))
             .env("HOME", self.dir.path().join("home"))
             .env("XDG_STATE_HOME", self.dir.path().join("state"))
+            // One for all tests: gpufleet hashes its file once, and not in every home.
+            .env("XDG_CACHE_HOME", std::env::temp_dir().join("gpufleet-tests-cache"))
             .env("TMPDIR", self.dir.path().join("tmp"))
             .env("USER", "tester")
             .env("LC_ALL", "C.UTF-8")

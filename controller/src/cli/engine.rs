@@ -357,7 +357,7 @@ pub fn carry_out(
                 command_line: command_line(),
                 digest: inputs.digest(),
                 inputs: inputs.into_parts(),
-                programs: programs(&environment.state_dir),
+                programs: programs(environment.cache_dir.as_deref()),
                 groups: loaded.groups(),
                 audit: audit.map(Box::new),
                 trend: Vec::new(),

@@ -21,6 +21,8 @@ pub struct Environment {
     pub settings: Vec<(String, String)>,
     /// Folder below which runs are kept.
     pub state_dir: PathBuf,
+    /// Folder of what can be made again at any time.
+    pub cache_dir: Option<PathBuf>,
     pub no_color: bool,
     pub stdin_is_terminal: bool,
     pub stdout_is_terminal: bool,
@@ -77,6 +79,9 @@ impl Environment {
                 .collect(),
             user: env::var("USER").or_else(|_| env::var("LOGNAME")).ok().filter(|user| !user.is_empty()),
             ssh_auth_sock: path("SSH_AUTH_SOCK"),
+            cache_dir: path("XDG_CACHE_HOME")
+                .or_else(|| Some(home.as_ref()?.join(".cache")))
+                .map(|folder| folder.join("gpufleet")),
             state_dir: state.unwrap_or_else(|| PathBuf::from("/var/lib")).join("gpufleet"),
             home,
             editor: env::var("EDITOR")

@@ -4,7 +4,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs::{self, File},
     io::{self, Read as _, Write as _},
-    os::unix::fs::MetadataExt as _,
+    os::unix::fs::{DirBuilderExt as _, MetadataExt as _},
     path::Path,
     sync::Arc,
 };
@@ -13,7 +13,7 @@ use gpufleet::{event::RunStarted, inventory::Inventory};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use super::{error::CommandError, loading::Loaded};
+use super::{error::CommandError, loading::Loaded, trust};
 
 /// What is said of inventories as a whole, and of `-e`.
 const VARIABLES: &str = "the inventory's hosts and their variables";
@@ -93,21 +93,22 @@ impl Inputs {
 }
 
 /// SHA-256 of gpufleet itself and of the node files in it; what cannot be read is left out.
-pub fn programs(state_dir: &Path) -> BTreeMap<String, String> {
+pub fn programs(cache_dir: Option<&Path>) -> BTreeMap<String, String> {
     let carried = [("x86_64", &gpufleet_payload::NODE), ("aarch64", &gpufleet_payload::NODE_AARCH64)];
     let carried = carried.into_iter().filter(|(_, file)| file.size > 0);
     let mut all: BTreeMap<String, String> =
         carried.map(|(machine, file)| (format!("node file {machine}"), file.sha256.to_owned())).collect();
     // Why not by its name: the file of that name may be another one by now.
-    if let Ok(own) = File::open("/proc/self/exe").and_then(|own| digest_of_own(own, state_dir)) {
+    if let Ok(own) = File::open("/proc/self/exe").and_then(|own| digest_of_own(own, cache_dir)) {
         all.insert("gpufleet".to_owned(), own);
     }
     all
 }
 
-/// Returns the digest of gpufleet's own file. The state directory keeps it, because hashing takes longer than many a run;
-/// everything that the kernel tells of the file must be as it was then.
-fn digest_of_own(own: File, state_dir: &Path) -> io::Result<String> {
+/// Returns the digest of gpufleet's own file. A cache that only this user can write to keeps it, because hashing takes longer
+/// than many a run; everything that the kernel tells of the file must be as it was then.
+fn digest_of_own(own: File, cache_dir: Option<&Path>) -> io::Result<String> {
+    let Some(cache_dir) = cache_dir.filter(|folder| trust::is_private(folder)) else { return digest_of(own) };
     let of = own.metadata()?;
     let identity = format!(
         "{} {} {} {}.{} {}.{}",
@@ -119,7 +120,7 @@ fn digest_of_own(own: File, state_dir: &Path) -> io::Result<String> {
         of.ctime(),
         of.ctime_nsec()
     );
-    let kept = state_dir.join("program");
+    let kept = cache_dir.join("program");
     if let Ok(text) = fs::read_to_string(&kept)
         && let Some((known, digest)) = text.trim_end().rsplit_once(' ')
         && known == identity
@@ -134,6 +135,7 @@ fn digest_of_own(own: File, state_dir: &Path) -> io::Result<String> {
 
 fn keep(path: &Path, text: &str) -> io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("/"));
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     let mut file = tempfile::NamedTempFile::new_in(folder)?;
     file.write_all(text.as_bytes())?;
     file.persist(path)?;

@@ -1,6 +1,6 @@
 //! The history of audits: recording one, and `history`.
 
-use std::time::Duration;
+use std::{fs, os::unix::fs::DirBuilderExt as _, time::Duration};
 
 use gpufleet::{
     display,
@@ -57,8 +57,12 @@ pub fn place(choice: &StoreChoice, environment: &Environment) -> Result<Place, C
     match &choice.store {
         Some(url) => Ok(Place::parse(url)?),
         None => {
-            trust::demand_state_dir(&environment.state_dir)?;
-            Ok(Place::file(environment.state_dir.join(FILE)))
+            let folder = &environment.state_dir;
+            trust::demand_state_dir(folder)?;
+            // Before the first run of a machine there is none.
+            let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
+            made.map_err(|error| CommandError::user(format!("cannot make {}: {error}", folder.display())))?;
+            Ok(Place::file(folder.join(FILE)))
         }
     }
 }

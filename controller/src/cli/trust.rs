@@ -242,6 +242,11 @@ pub fn demand_state_dir(state_dir: &Path) -> Result<(), CommandError> {
     }
 }
 
+/// Whether nobody else can change what is in a folder of this user, or put another one in its place.
+pub fn is_private(folder: &Path) -> bool {
+    Trust::of_this_process().open_or_above(folder, Care::Private).is_none()
+}
+
 /// Why a file is not used, and what makes it usable.
 fn refusal(path: &Path, what: &str, open: &Open) -> CommandError {
     let error = CommandError::user(format!(

@@ -37,7 +37,7 @@ impl Browser {
         self.await_load();
     }
 
-    /// Clicks with the mouse on the first element that a selector names, and waits for the page that it leads to.
+    /// Clicks with the mouse on the first element that a selector names: on its first line, if it has several. and waits for the page that it leads to.
     ///
     /// # Panics
     /// If there is no such element, another one lies over it, or it leads nowhere.
@@ -47,14 +47,14 @@ impl Browser {
         self.await_load();
     }
 
-    /// Clicks with the mouse on the first element that a selector names.
+    /// Clicks with the mouse on the first element that a selector names: on its first line, if it has several.
     ///
     /// # Panics
     /// If there is no such element, or another one lies over it.
     pub fn click(&mut self, selector: &str) {
         let place = self.says(&format!(
             "(function(){{var e=document.querySelector({selector});if(!e)return null;e.scrollIntoView({{block:'center'}});\
-             var r=e.getBoundingClientRect(),x=r.left+r.width/2,y=r.top+r.height/2,top=document.elementFromPoint(x,y);\
+             var r=e.getClientRects()[0],x=r.left+r.width/2,y=r.top+r.height/2,top=document.elementFromPoint(x,y);\
              return {{x:x,y:y,free:e.contains(top)||top.contains(e)}}}})()",
             selector = json!(selector)
         ));
