@@ -193,6 +193,66 @@ fn commands_count_with_strict_only() {
     assert_eq!(audit(&["--strict"]).code, Some(3));
 }
 
+/// A baseline with checks that read files and run commands; one of them is asked of a group only.
+const OWN: &str = r#"
+own_checks:
+  - id: site.role
+    title: The node has its role
+    severity: high
+    read: {file: /etc/site-role}
+    when: value != "training"
+  - id: site.raid
+    title: The array is whole
+    severity: high
+    read: {command: [sh, -c, "printf '%s' '{{.State}}' > /dev/null; cat /etc/raid"], timeout_s: 5}
+    when: not matches(value, "^Optimal")
+    verdict: warn
+  - id: site.tool
+    title: The site's tool finds nothing
+    severity: low
+    read: {command: [sh, -c, "touch /var/tool-ran; exit 3"]}
+    when: exit_code != 0
+without: [site.tool]
+groups:
+  gpu002: {checks: [site.tool]}
+"#;
+
+#[test]
+fn own_checks_read_files_and_run_commands_where_they_are_asked() {
+    let ward = Ward::new(3, "");
+    ward.home.write("own.yaml", OWN);
+    let put = |node: &str, path: &str, text: &str| ward.fleet.read(node, &format!("echo '{text}' > {path}"));
+    for node in ["gpu001", "gpu002"] {
+        put(node, "/etc/site-role", "training");
+    }
+    put("gpu001", "/etc/raid", "Optimal (4 of 4)");
+    put("gpu002", "/etc/raid", "Degraded");
+    let done = ward.audit_by(&["--baseline", "own.yaml"], &[]);
+    let document = done.document();
+    let of = |node: &str| {
+        let findings = document.node(node)["findings"].as_array().unwrap().clone();
+        let told = |finding: &Value| {
+            let evidence = finding["evidence"].as_array().unwrap().iter().filter_map(Value::as_str);
+            let words = ["control", "verdict"].map(|key| finding[key].as_str().unwrap().to_owned());
+            format!("{} {} [{}]", words[0], words[1], evidence.collect::<Vec<_>>().join(", "))
+        };
+        findings.iter().map(told).collect::<Vec<_>>()
+    };
+    assert_eq!(of("gpu001"), Vec::<String>::new(), "{done}");
+    assert_eq!(
+        of("gpu002"),
+        ["site.tool fail [site.tool.exit_code 3]", "site.raid warn [site.raid Degraded]"],
+        "{done}"
+    );
+    // No file is nothing to judge, and a command that fails is no answer.
+    assert_eq!(of("gpu003"), ["site.raid unknown []"], "{done}");
+    let controls = document.value()["controls"].as_array().unwrap().clone();
+    let role = controls.iter().find(|control| control["id"] == "site.role").unwrap();
+    assert_eq!(role["reads"]["site.role"], "The file /etc/site-role.", "{role}");
+    let ran = |node: &str| ward.fleet.has(node, "/var/tool-ran");
+    assert!(ran("gpu002") && !ran("gpu001"), "a command runs only where its check is asked");
+}
+
 #[test]
 fn wrong_baselines_touch_no_node() {
     let home = Home::new();

@@ -86,7 +86,8 @@ pub struct Finding {
     /// What was declared, or the limits, as far as the deciding rule compares with them: `power_w 600`.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "texts::maybe")]
     pub expected: Option<Arc<str>>,
-    /// What was read.
+    /// What was read, of what is neither ok nor na: of a healthy fleet it would be hundreds of readings a node, which the
+    /// journal has anyway.
     #[serde(serialize_with = "readings")]
     pub evidence: Vec<(Arc<str>, Signal)>,
     /// Set where the verdict is na.

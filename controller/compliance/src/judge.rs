@@ -214,21 +214,10 @@ impl Judged<'_> {
         let scene = self.scene(entry, readings, &seen, watch);
         let mut outcome = decide(entry, &scene);
         let (next, standing) = self.over_time(entry, &scene, &mut outcome);
-        let mut evidence: Vec<(Arc<str>, Signal)> = (check.evidence.iter())
-            .map(|(scope, name)| (Arc::clone(name), scene.signal(*scope, name)))
-            .collect();
-        let mut lines: Vec<&str> = Vec::new();
-        for rule in check.rules.iter().filter(|rule| rule.when.reads_log) {
-            rule.when.lines(&scene, &mut lines);
-        }
-        if !lines.is_empty() {
-            evidence.push(("kernel_log".into(), Signal::from(lines)));
-        }
-        if outcome.verdict.is_not_ok() {
-            for rule in &check.rules {
-                rule.when.over_time(&scene, &mut evidence);
-            }
-        }
+        let evidence = match outcome.verdict.is_not_ok() {
+            true => evidence(check, &scene),
+            false => Vec::new(),
+        };
         let watch = (!next.is_blank()).then(|| Box::new(next));
         Finding { standing, watch, ..outcome.into_finding(entry, subject.clone(), evidence) }
     }
@@ -270,6 +259,23 @@ impl Judged<'_> {
         });
         (next, standing)
     }
+}
+
+/// What a finding rests on: the check's own signals, lines of the kernel's log, and what was compared over time.
+fn evidence(check: &Check, scene: &Scene<'_>) -> Vec<(Arc<str>, Signal)> {
+    let mut evidence: Vec<(Arc<str>, Signal)> =
+        (check.evidence.iter()).map(|(scope, name)| (Arc::clone(name), scene.signal(*scope, name))).collect();
+    let mut lines: Vec<&str> = Vec::new();
+    for rule in check.rules.iter().filter(|rule| rule.when.reads_log) {
+        rule.when.lines(scene, &mut lines);
+    }
+    if !lines.is_empty() {
+        evidence.push(("kernel_log".into(), Signal::from(lines)));
+    }
+    for rule in &check.rules {
+        rule.when.over_time(scene, &mut evidence);
+    }
+    evidence
 }
 
 /// What a check comes to, before it is told of a subject.
@@ -334,7 +340,6 @@ fn na_note(check: &Check, na: &Code) -> Arc<str> {
     if nothing_declared {
         return format!("not declared: {}", na.declared.join(", ")).into();
     }
-    // Why by the signals: their readings stand beside the note, as evidence.
     let signals: Vec<&str> = na.signals.iter().map(|(_, name)| &**name).collect();
     format!("it does not apply to this {}, by {}", check.scope, signals.join(", ")).into()
 }
@@ -402,7 +407,7 @@ fn decide<'a>(entry: &'a PolicyCheck, scene: &Scene<'a>) -> Outcome {
                 None => "there is nothing here to compare with".into(),
             });
         }
-        None => (Verdict::Ok, Action::None, "".into()),
+        None => (Verdict::Ok, Action::None, Arc::default()),
     };
     let open = match (open, na) {
         (Some((worst, code)), _) if worst > verdict => Some(code),

@@ -41,7 +41,7 @@ pub use finding::{Finding, NaReason, Subject};
 pub use fold::{Coverage, NodeVerdict, NotJudged, fold};
 pub use judge::{judge, judge_after};
 pub use memory::{Hysteresis, Memory, Standing};
-pub use policy::{GroupPolicy, NodePolicy, OwnCheck, Policy, PolicyCheck, PolicyData};
+pub use policy::{AskedReading, GroupPolicy, NodePolicy, OwnCheck, Policy, PolicyCheck, PolicyData};
 pub use verdict::{Action, Scope, Severity, Verdict};
 pub use vocabulary::Kind;
 pub use waiver::Waivers;

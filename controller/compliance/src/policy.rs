@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write as _;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use gpufleet_protocol::signal::SIGNALS;
+use gpufleet_protocol::tasks::OwnReading;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -69,6 +71,9 @@ pub struct OwnCheck {
     pub id: String,
     pub title: String,
     pub severity: Severity,
+    /// What it reads beside the signals.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub read: Option<OwnReading>,
     /// The rule; where it holds, the check gives `verdict`.
     pub when: String,
     #[serde(default = "fail")]
@@ -94,12 +99,13 @@ impl OwnCheck {
     pub(crate) fn compile(&self) -> Result<Check, RuleError> {
         let catalogue = Catalogue::get();
         let params = BTreeMap::new();
-        let context = Context { scope: None, params: &params, checks: catalogue.ids() };
-        let scope = rule::compile(&rule::parse(&self.when)?, context)?.scope();
+        let own = self.read.as_ref();
+        let context = Context { scope: None, params: &params, checks: catalogue.ids(), own };
+        let code = rule::compile(&rule::parse(&self.when)?, context)?;
         let data = CheckData {
             id: self.id.clone(),
             title: self.title.clone(),
-            scope,
+            scope: code.scope(),
             severity: self.severity,
             tier: 1,
             requires: Vec::new(),
@@ -121,7 +127,8 @@ impl OwnCheck {
             remediation: Remediation { text: self.remediation.clone(), command: None },
             references: Vec::new(),
         };
-        Check::compile(data, catalogue.ids()).map_err(|(_, error)| error)
+        let check = Check::compile(data, catalogue.ids(), own).map_err(|(_, error)| error)?;
+        Ok(Check { evidence: code.signals, ..check })
     }
 }
 
@@ -204,6 +211,50 @@ impl Policy {
         self.data.checks.iter().map(String::as_str).filter(|id| self.check(id).is_none()).collect()
     }
 
+    /// Returns the checks that any node is asked, in the order of the catalogue, own checks last.
+    pub fn asked(&self) -> impl Iterator<Item = &Arc<Check>> {
+        let groups = self.data.groups.iter().flat_map(|entry| &entry.checks);
+        let ids: BTreeSet<&String> = self.data.checks.iter().chain(groups).collect();
+        let mut asked: Vec<&Arc<Check>> = ids.into_iter().filter_map(|id| self.check(id)).collect();
+        asked.sort_by_key(|check| Catalogue::get().position(&check.id).unwrap_or(usize::MAX));
+        asked.into_iter()
+    }
+
+    /// Returns where a signal comes from, in words.
+    pub fn source_of(&self, signal: &str) -> Cow<'_, str> {
+        let own = self.data.own_checks.iter().filter_map(|own| own.read.as_ref());
+        let id = signal.strip_suffix(".exit_code").unwrap_or(signal);
+        if let Some(read) = own.into_iter().find(|read| read.id == id) {
+            return match &read.file {
+                Some(path) => format!("The file {path}.").into(),
+                None => format!("The command {}.", read.command.join(" ")).into(),
+            };
+        }
+        let known = SIGNALS.iter().copied().flatten().find(|info| info.name == signal);
+        known.map_or_else(Cow::default, |info| info.source.into())
+    }
+
+    /// Returns what own checks read beside the signals, and of which nodes.
+    pub fn own_readings(&self) -> Vec<AskedReading<'_>> {
+        self.data
+            .own_checks
+            .iter()
+            .filter_map(|own| {
+                let read = own.read.as_ref()?;
+                let turns = self.data.groups.iter().filter_map(|entry| {
+                    let on = entry.checks.contains(&own.id) && !entry.without.contains(&own.id);
+                    (on || entry.without.contains(&own.id)).then_some((entry.group.as_str(), on))
+                });
+                let asked = AskedReading {
+                    read,
+                    everywhere: self.data.checks.contains(&own.id),
+                    turns: turns.collect(),
+                };
+                (asked.everywhere || asked.turns.iter().any(|(_, on)| *on)).then_some(asked)
+            })
+            .collect()
+    }
+
     /// Returns what holds for a node: the baseline, then each entry of `groups` that names one of its groups or the
     /// host itself. Nodes of the same groups share one answer.
     pub fn for_node(&self, host: &str, groups: &[&str]) -> Arc<NodePolicy> {
@@ -263,6 +314,16 @@ impl Policy {
 fn checks_hold(id: &str, data: &PolicyData, entries: &[usize]) -> bool {
     let without = |at: &usize| data.groups.get(*at).is_some_and(|entry| entry.without.contains(id));
     !entries.iter().any(without)
+}
+
+/// What an own check reads, and of which nodes.
+#[derive(Debug)]
+pub struct AskedReading<'a> {
+    pub read: &'a OwnReading,
+    /// Whether it is read of nodes of which `turns` says nothing.
+    pub everywhere: bool,
+    /// The groups or hosts of which it is read, or is not. A later one wins.
+    pub turns: Vec<(&'a str, bool)>,
 }
 
 /// What holds for one node.

@@ -55,6 +55,20 @@ pub(super) struct Target<'a> {
     pub purpose: Purpose,
 }
 
+impl<'a> Target<'a> {
+    /// Hosts that are only read.
+    pub fn read_only(
+        pattern: &'a str,
+        inventory: &'a InventorySource,
+        extra_vars: &'a [String],
+        connection: &'a Connection,
+        escalation: &'a Escalation,
+    ) -> Self {
+        let purpose = Purpose { writes: false, r#become: escalation.r#become, ..Purpose::default() };
+        Self { pattern, extra_vars, inventory, connection, escalation, purpose }
+    }
+}
+
 /// The selected hosts and the way to them; nothing was contacted.
 pub(super) struct Reach {
     pub fleet: Fleet,
@@ -167,14 +181,13 @@ pub(super) fn exit_code(failed: bool, unreachable: bool) -> u8 {
 }
 
 pub fn facts(args: FactsArgs, environment: &Environment, output: &Output) -> Result<u8, CommandError> {
-    let target = Target {
-        pattern: &args.pattern,
-        extra_vars: &args.extra_vars,
-        inventory: &args.inventory,
-        connection: &args.connection,
-        escalation: &args.escalation,
-        purpose: Purpose { writes: false, r#become: args.escalation.r#become, ..Purpose::default() },
-    };
+    let target = Target::read_only(
+        &args.pattern,
+        &args.inventory,
+        &args.extra_vars,
+        &args.connection,
+        &args.escalation,
+    );
     let read = on_each(&target, environment, output, |link| async move {
         let request = request(NodeOp::Facts(FactsRequest { gpus: true, ..FactsRequest::default() }), FACTS_S);
         let outcome = call(link, request).await.map_err(|(_, why)| why)?;

@@ -7,9 +7,10 @@ use gpufleet::{
     event::{AuditScope, HEALTH, Verb},
 };
 use gpufleet_compliance::{
-    Waivers,
+    AskedReading, Waivers,
     baseline::{self, Choice, GroupHint},
 };
+use serde_json::json;
 
 use super::{
     args::{AuditArgs, Checks},
@@ -23,6 +24,8 @@ use super::{
 
 /// The baseline of `--health`.
 const USUAL: &str = "core";
+/// The variable of the play that has what own checks read.
+const OWN: &str = "own_readings";
 
 pub fn audit(args: &AuditArgs, environment: &Environment, output: &Output) -> Result<u8, CommandError> {
     let mut source = args.source();
@@ -32,7 +35,9 @@ pub fn audit(args: &AuditArgs, environment: &Environment, output: &Output) -> Re
     }
     if args.checks.are_wanted() {
         source.playbooks.push(HEALTH.into());
-        source.text = Some(play(args.checks.deep));
+        // What the inventory says does not matter to what is read.
+        let policy = baseline::load(&choices(&args.checks)?, &|_| GroupHint::Known)?.policy;
+        source.text = Some(play(args.checks.deep, &policy.own_readings()));
     }
     if args.listing.is_wanted() {
         return listing::listing(args.listing, &source, environment, output);
@@ -46,11 +51,41 @@ pub fn audit(args: &AuditArgs, environment: &Environment, output: &Output) -> Re
 }
 
 /// The play that reads what checks judge. Its task is tagged `always`, because `--tags` chooses among the tasks of playbooks.
-fn play(deep: bool) -> String {
+fn play(deep: bool, own: &[AskedReading<'_>]) -> String {
+    let (mut vars, mut reads) = (String::new(), String::new());
+    if !own.is_empty() {
+        let all: Vec<_> = own.iter().map(|asked| asked.read).collect();
+        // Not to be taken for templates: `docker ps --format '{{.ID}}'`.
+        vars = format!("  vars:\n    {OWN}: !unsafe {}\n", json!(all));
+        let each =
+            own.iter().enumerate().map(|(at, asked)| match (asked.everywhere, asked.turns.as_slice()) {
+                (true, []) => format!("[{OWN}[{at}]]"),
+                _ => format!("([{OWN}[{at}]] if {} else [])", is_asked(asked)),
+            });
+        let each: Vec<String> = each.collect();
+        reads = format!(", reads: {}", json!(format!("{{{{ {} }}}}", each.join(" + "))));
+    }
     format!(
-        "- name: Health\n  hosts: all\n  gather_facts: false\n  become: true\n  tasks:\n    - name: signals\n      \
-         tags: always\n      health_info: {{deep: {deep}}}\n"
+        "- name: Health\n  hosts: all\n  gather_facts: false\n  become: true\n{vars}  tasks:\n    - name: signals\n      \
+         tags: always\n      health_info: {{deep: {deep}{reads}}}\n"
     )
+}
+
+/// Returns the condition on which a host is asked for a reading of an own check.
+fn is_asked(asked: &AskedReading<'_>) -> String {
+    let mut condition = asked.everywhere.to_string();
+    for (group, on) in &asked.turns {
+        // All hosts are in `all`, and `group_names` leaves it out.
+        let member = match *group {
+            "all" => "true".to_owned(),
+            group => format!("({0} in group_names or inventory_hostname == {0})", json!(group)),
+        };
+        condition = match on {
+            true => format!("({member} or {condition})"),
+            false => format!("({condition} and not {member})"),
+        };
+    }
+    condition
 }
 
 /// What judges the nodes of a run: the baselines as one, the hosts of the groups that they name, and the waivers.
@@ -66,12 +101,7 @@ pub fn scope(checks: &Checks, loaded: &Loaded, output: &Output) -> Result<AuditS
         let known: Vec<&str> = inventory.groups().map(|(group, _)| group).collect();
         GroupHint::Unknown(gpufleet::diagnostic::suggest(name, known).map(str::to_owned))
     };
-    let mut choices = checks.baseline.iter().map(|word| choice(word)).collect::<Result<Vec<_>, _>>()?;
-    if checks.health {
-        // First, so that the others lie on top of it.
-        choices.insert(0, Choice::BuiltIn(USUAL.to_owned()));
-    }
-    let baseline::Loaded { policy, warnings } = baseline::load(&choices, &hint)?;
+    let baseline::Loaded { policy, warnings } = baseline::load(&choices(checks)?, &hint)?;
     if !warnings.is_empty() {
         output.diagnostics(&warnings);
     }
@@ -99,6 +129,16 @@ pub fn scope(checks: &Checks, loaded: &Loaded, output: &Output) -> Result<AuditS
     Ok(AuditScope::new(policy, groups, without, text, today))
 }
 
+/// The baselines that are asked for.
+fn choices(checks: &Checks) -> Result<Vec<Choice>, CommandError> {
+    let mut choices = checks.baseline.iter().map(|word| choice(word)).collect::<Result<Vec<_>, _>>()?;
+    if checks.health {
+        // First, so that the others lie on top of it.
+        choices.insert(0, Choice::BuiltIn(USUAL.to_owned()));
+    }
+    Ok(choices)
+}
+
 /// A built-in baseline, or a file: anything that looks like a path is one.
 fn choice(word: &str) -> Result<Choice, CommandError> {
     let is_path = word.contains('/') || word.ends_with(".yaml") || word.ends_with(".yml");
@@ -115,4 +155,26 @@ fn read(path: &Path) -> Result<Arc<SourceFile>, CommandError> {
     let text = String::from_utf8(bytes)
         .map_err(|_| CommandError::user(format!("{} is no text in UTF-8", path.display())))?;
     Ok(SourceFile::new(path.display().to_string(), text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn play_of(text: &str) -> String {
+        let source = SourceFile::new("site.yaml", text);
+        let policy = baseline::load(&[Choice::File(source)], &|_| GroupHint::Known).unwrap().policy;
+        play(false, &policy.own_readings())
+    }
+
+    #[test]
+    fn own_readings_are_taken_where_their_checks_are_asked() {
+        let none = play_of("extends: core\n");
+        assert!(!none.contains("vars"), "{none}");
+        let one = "{id: site.a, title: A, severity: low, read: {command: [docker, ps, '{{.ID}}']}, when: value == \"\"}";
+        let two = "{id: site.b, title: B, severity: low, read: {file: /etc/b}, when: value == \"\"}";
+        let groups = "groups:\n  h200: {checks: [site.b]}\n  old: {without: [site.b]}\n";
+        let text = play_of(&format!("own_checks:\n  - {one}\n  - {two}\nwithout: [site.b]\n{groups}"));
+        insta::assert_snapshot!(text, @"");
+    }
 }

@@ -4,7 +4,6 @@ use std::{fs::OpenOptions, io::Write as _, path::Path};
 
 use gpufleet::{
     display,
-    engine::Purpose,
     visible::{command_line, visible},
 };
 use gpufleet_compliance::{
@@ -55,16 +54,15 @@ fn from(args: &BaselineFromArgs, environment: &Environment, output: &Output) -> 
         let error = format!("{} exists already", file.display());
         return Err(CommandError::user(error).hint("name another file, or remove that one"));
     }
-    let target = Target {
-        pattern: &args.pattern,
-        extra_vars: &args.extra_vars,
-        inventory: &args.inventory,
-        connection: &args.connection,
-        escalation: &args.escalation,
-        purpose: Purpose { writes: false, r#become: args.escalation.r#become, ..Purpose::default() },
-    };
+    let target = Target::read_only(
+        &args.pattern,
+        &args.inventory,
+        &args.extra_vars,
+        &args.connection,
+        &args.escalation,
+    );
     let read = on_each(&target, environment, output, |link| async move {
-        let op = NodeOp::HealthInfo(HealthInfo { deep: false });
+        let op = NodeOp::HealthInfo(HealthInfo::default());
         let outcome = call(link, request(op, SIGNALS_S)).await.map_err(|(_, why)| why)?;
         if let OpStatus::Failed { message, .. } = outcome.status {
             return Err(message);

@@ -6,7 +6,7 @@ use csv::{QuoteStyle, Terminator, WriterBuilder};
 use futures::{StreamExt as _, stream};
 use gpufleet::{
     display::{Role, Style},
-    engine::{ConnectFailure, Connector, Link, Purpose},
+    engine::{ConnectFailure, Connector, Link},
     inventory::Inventory,
     report::{fold_names, inert},
 };
@@ -205,14 +205,7 @@ fn csv(table: &Table) -> Result<String, Box<dyn std::error::Error + Send + Sync>
 }
 
 pub(super) fn target(args: &StatusArgs) -> Target<'_> {
-    Target {
-        pattern: &args.pattern,
-        extra_vars: &args.extra_vars,
-        inventory: &args.inventory,
-        connection: &args.connection,
-        escalation: &args.escalation,
-        purpose: Purpose { writes: false, r#become: args.escalation.r#become, ..Purpose::default() },
-    }
+    Target::read_only(&args.pattern, &args.inventory, &args.extra_vars, &args.connection, &args.escalation)
 }
 
 /// Returns the groups of a host.

@@ -111,6 +111,47 @@ pub struct TaskReport {
 }
 
 impl TaskReport {
+    /// Returns a copy without what `register` gets, which can be large.
+    #[must_use]
+    pub fn without_data(&self) -> Self {
+        let Self {
+            op_id,
+            task,
+            kind,
+            position,
+            phase,
+            status,
+            ignored,
+            rescued,
+            message,
+            item,
+            delegated_to,
+            changes,
+            awaiting,
+            blockers,
+            warnings,
+            data: _,
+        } = self;
+        Self {
+            op_id: op_id.clone(),
+            task: task.clone(),
+            kind: kind.clone(),
+            position: position.clone(),
+            phase: *phase,
+            status: *status,
+            ignored: *ignored,
+            rescued: *rescued,
+            message: message.clone(),
+            item: item.clone(),
+            delegated_to: delegated_to.clone(),
+            changes: changes.clone(),
+            awaiting: awaiting.clone(),
+            blockers: blockers.clone(),
+            warnings: warnings.clone(),
+            data: Map::new(),
+        }
+    }
+
     /// A report that says which task it is of, where that stands, and how it ended.
     pub fn new(
         op_id: OpId,

@@ -2,13 +2,13 @@
 //!
 //! Its shape is the same for `run`, `plan`, `audit` and `resume`; docs/schema/report.schema.json is generated from it.
 
-use std::collections::BTreeMap;
+use std::{borrow::Cow, collections::BTreeMap};
 
-use gpufleet_compliance::{NodeVerdict, Severity};
+use gpufleet_compliance::{NodeVerdict, Scope, Severity};
 use gpufleet_protocol::{Awaiting, Blocker, message::GpuClient};
 use jiff::Timestamp;
 use schemars::{JsonSchema, generate::SchemaSettings};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -61,16 +61,52 @@ struct Document<'a> {
     verdicts: Verdicts,
     /// How many nodes have nothing that counts against them.
     compliant: usize,
+    /// The checks that the baseline asks of any node; empty where no checks were asked for. The controls of a playbook are its
+    /// tasks.
+    controls: Vec<ControlDocument<'a>>,
     plays: &'a [PlayStarted],
     notices: Vec<NoticeDocument<'a>>,
     /// Ansible's recap, by host.
     #[schemars(with = "BTreeMap<String, RecapCounts>")]
-    stats: Map<String, Value>,
+    stats: EachNode<'a, fn(&'a NodeModel, Verb) -> RecapCounts>,
     /// By host, in the order of the inventory.
     #[schemars(with = "BTreeMap<String, NodeDocument>")]
-    nodes: Map<String, Value>,
+    nodes: EachNode<'a, fn(&'a NodeModel, Verb) -> NodeDocument<'a>>,
     /// What the run ended with; 6 where it is not over.
     exit_code: u8,
+}
+
+/// A map with an entry for each node, made when it is written: that of a large fleet would fill the memory.
+#[derive(Debug)]
+struct EachNode<'a, F> {
+    model: &'a RunModel,
+    entry: F,
+}
+
+impl<'a, T: Serialize, F: Fn(&'a NodeModel, Verb) -> T> Serialize for EachNode<'a, F> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let verb = self.model.verb();
+        serializer.collect_map(self.model.nodes().iter().map(|node| (&node.name, (self.entry)(node, verb))))
+    }
+}
+
+/// A check: what it asks, why, what to do, and what it reads.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "control", deny_unknown_fields)]
+struct ControlDocument<'a> {
+    id: &'a str,
+    /// What holds where it is ok.
+    title: &'a str,
+    severity: Severity,
+    /// What it judges: each node, each GPU, each file system.
+    scope: Scope,
+    why: &'a str,
+    remediation: &'a str,
+    /// For the node; `{gpu}` stands for the UUID of the GPU.
+    command: Option<&'a str>,
+    references: &'a [String],
+    /// Where each signal that it reads comes from, by name.
+    reads: BTreeMap<&'a str, Cow<'a, str>>,
 }
 
 /// How many nodes have each verdict.
@@ -164,6 +200,8 @@ struct FindingDocument {
     subject: String,
     /// What was found, in one sentence.
     text: String,
+    /// What was declared, or the limits, as far as it is compared with them: `power_w 600`.
+    expected: Option<String>,
     /// What was read, by the name of the signal: `margin_c 4`.
     evidence: Vec<String>,
     /// The waiver that covers it: it does not count.
@@ -174,7 +212,8 @@ struct FindingDocument {
 
 impl From<NodeFinding> for FindingDocument {
     fn from(finding: NodeFinding) -> Self {
-        let NodeFinding { control, verdict, action, subject, text, evidence, waived, explained_by } = finding;
+        let NodeFinding { control, verdict, action, subject, text, expected, evidence, waived, explained_by } =
+            finding;
         let Control { id, title, severity } = control;
         let next_action = action;
         Self {
@@ -185,6 +224,7 @@ impl From<NodeFinding> for FindingDocument {
             next_action,
             subject,
             text,
+            expected,
             evidence,
             waived,
             explained_by,
@@ -196,6 +236,9 @@ impl From<NodeFinding> for FindingDocument {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "checks", deny_unknown_fields)]
 struct ChecksDocument {
+    /// When the node was read, RFC 3339.
+    #[schemars(with = "String")]
+    read: Timestamp,
     verdict: Verdict,
     /// From 0 to 100: the points of the worst finding, at most the share of what was judged.
     score: u8,
@@ -227,6 +270,7 @@ impl From<&NodeHealth> for ChecksDocument {
             why: it.why.to_string(),
         });
         Self {
+            read: health.read,
             verdict: *verdict,
             score: *score,
             judged: coverage.judged,
@@ -309,48 +353,72 @@ pub(super) fn schema_of<T: JsonSchema>(name: &str) -> Value {
 /// # Errors
 /// Those of the writer.
 pub fn json(model: &RunModel) -> Result<String, serde_json::Error> {
-    serde_json::to_string_pretty(&document(model))
+    // Here, so that every document of a test is checked.
+    #[cfg(test)]
+    document(model);
+    serde_json::to_string_pretty(&Document::of(model))
 }
 
 /// Returns the document of a run, finished or not.
 pub fn document(model: &RunModel) -> Value {
-    let verb = model.verb();
-    let run = model.run.as_ref();
-    let mut stats = Map::new();
-    let mut nodes = Map::new();
-    for node in model.nodes() {
-        stats.insert(node.name.clone(), json!(node.counts()));
-        nodes.insert(node.name.clone(), json!(node_document(node, verb)));
-    }
-    let totals = Totals::of(model);
-    let document = json!(Document {
-        format: DOCUMENT_FORMAT,
-        gpufleet: run.map(|run| run.gpufleet.as_str()),
-        run_id: model.run_id(),
-        verb,
-        provenance: run.map(Provenance::of),
-        playbooks: run.map_or(&[][..], |run| &run.playbooks),
-        inventories: run.map_or(&[][..], |run| &run.inventories),
-        started: model.started,
-        finished: model.finished,
-        standing: model.standing(),
-        as_of: model.latest,
-        summary: model.finish.as_ref().map(|finish| finish.summary.as_str()),
-        stopped: model.stopped(),
-        out_of_service: model.out_of_service(),
-        states: states(model),
-        verdicts: totals.into(),
-        compliant: totals.compliant,
-        plays: &model.plays,
-        notices: model.notices.iter().map(NoticeDocument::of).collect(),
-        stats,
-        nodes,
-        exit_code: exit_code(model),
-    });
-    // Here, so that every document of a test is checked.
+    let document = json!(Document::of(model));
     #[cfg(test)]
     super::tests::fits_its_schema(&document);
     document
+}
+
+impl<'a> Document<'a> {
+    fn of(model: &'a RunModel) -> Self {
+        let verb = model.verb();
+        let run = model.run.as_ref();
+        let totals = Totals::of(model);
+        Self {
+            format: DOCUMENT_FORMAT,
+            gpufleet: run.map(|run| run.gpufleet.as_str()),
+            run_id: model.run_id(),
+            verb,
+            provenance: run.map(Provenance::of),
+            playbooks: run.map_or(&[][..], |run| &run.playbooks),
+            inventories: run.map_or(&[][..], |run| &run.inventories),
+            started: model.started,
+            finished: model.finished,
+            standing: model.standing(),
+            as_of: model.latest,
+            summary: model.finish.as_ref().map(|finish| finish.summary.as_str()),
+            stopped: model.stopped(),
+            out_of_service: model.out_of_service(),
+            states: states(model),
+            verdicts: totals.into(),
+            compliant: totals.compliant,
+            controls: controls(model),
+            plays: &model.plays,
+            notices: model.notices.iter().map(NoticeDocument::of).collect(),
+            stats: EachNode { model, entry: |node, _| node.counts() },
+            nodes: EachNode { model, entry: node_document },
+            exit_code: exit_code(model),
+        }
+    }
+}
+
+fn controls(model: &RunModel) -> Vec<ControlDocument<'_>> {
+    let Some(policy) = model.run.as_ref().and_then(|run| run.audit.as_ref()).map(|scope| &scope.policy)
+    else {
+        return Vec::new();
+    };
+    policy
+        .asked()
+        .map(|check| ControlDocument {
+            id: &check.id,
+            title: &check.title,
+            severity: check.severity,
+            scope: check.scope,
+            why: &check.why,
+            remediation: &check.remediation.text,
+            command: check.remediation.command.as_deref(),
+            references: &check.references,
+            reads: check.signals().map(|(_, name)| (&**name, policy.source_of(name))).collect(),
+        })
+        .collect()
 }
 
 fn states(model: &RunModel) -> Map<String, Value> {

@@ -58,6 +58,8 @@ pub struct NodeFinding {
     pub subject: String,
     /// What was found, in one sentence without the name of the node.
     pub text: String,
+    /// What was declared, or the limits, as far as it is compared with them: `power_w 600`.
+    pub expected: Option<String>,
     /// What was read, by the name of the signal: `margin_c 4`.
     pub evidence: Vec<String>,
     /// The waiver that covers it; then it does not count.
@@ -74,6 +76,7 @@ impl NodeFinding {
             action,
             subject: String::new(),
             text,
+            expected: None,
             evidence: Vec::new(),
             waived: None,
             explained_by: None,
@@ -82,16 +85,20 @@ impl NodeFinding {
 
     /// The finding of a check; `None` where it found nothing.
     pub fn of_check(finding: &Finding) -> Option<Self> {
+        if !finding.verdict.is_not_ok() {
+            return None;
+        }
         let text = if finding.note.is_empty() { &finding.check.title } else { &*finding.note };
         let evidence = finding
             .evidence
             .iter()
             .filter_map(|(name, signal)| Some(format!("{name} {}", plain(signal.known()?))))
             .collect();
-        finding.verdict.is_not_ok().then(|| Self {
+        Some(Self {
             subject: finding.subject.label().to_owned(),
             waived: finding.waived.as_deref().map(str::to_owned),
             explained_by: finding.explained_by.as_deref().map(str::to_owned),
+            expected: finding.expected.as_deref().map(str::to_owned),
             evidence,
             ..Self::new(Control::check(finding), finding.verdict, finding.action, text.to_owned())
         })

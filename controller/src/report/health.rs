@@ -22,6 +22,8 @@ pub struct NodeHealth {
     /// Of every check and subject, what is ok included.
     pub findings: Vec<Finding>,
     pub verdict: NodeVerdict,
+    /// When the node was read.
+    pub read: Timestamp,
     /// What later audits need of this one.
     pub memory: Memory,
     /// What is compared with other nodes, until it is.
@@ -62,6 +64,7 @@ impl NodeHealth {
         Some(Self {
             findings,
             verdict,
+            read: at,
             memory,
             peers,
             hardware: class_of(names.iter().map(String::as_str)),

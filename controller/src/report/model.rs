@@ -608,7 +608,7 @@ impl RunModel {
                     || (report.status != TaskStatus::Held && !report.changes.is_empty());
                 node.changed_since_facts |= writes && changed && report.delegated_to.is_none();
                 // Registered data can be large and may be secret; no report shows it.
-                node.tasks.push(TaskReport { data: serde_json::Map::new(), ..report.clone() });
+                node.tasks.push(report.without_data());
             }
             What::PermitWanted { host, class, why } => {
                 self.node_mut(host).wanted = Some(Wanted { class: *class, why: why.clone() });

@@ -87,7 +87,8 @@ fn reading(node: &NodeModel, verb: Verb, groups: Vec<String>, finished: Timestam
 }
 
 fn found(finding: NodeFinding) -> Found {
-    let NodeFinding { control, verdict, action, subject, text, evidence, waived, explained_by } = finding;
+    let NodeFinding { control, verdict, action, subject, text, expected: _, evidence, waived, explained_by } =
+        finding;
     let Control { id, title, severity } = control;
     Found {
         control: id,

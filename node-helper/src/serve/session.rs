@@ -583,7 +583,7 @@ impl Session {
                 let mut gpus = turn(&self.gpus, deadline)?;
                 let gpus = gpus.get_or_insert_with(|| Gpus::new(settings(opening)));
                 let gpus = || signals::gpu::read(gpus, &self.roots, task.deep, deadline);
-                Ok(signals::outcome(&signals::read(&reader, &resets, gpus)))
+                Ok(signals::outcome(&signals::read(&reader, &resets, &task.reads, gpus)))
             }
             NodeOp::Reboot(how) => {
                 if request.mode == Mode::Apply && *how == Reboot::Orderly && allowed == Disruption::Reboot {

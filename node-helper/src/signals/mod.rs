@@ -8,6 +8,7 @@ mod disk;
 mod driver;
 pub mod gpu;
 pub mod kernel_log;
+mod own;
 mod process;
 mod system;
 #[cfg(test)]
@@ -25,6 +26,7 @@ use std::{
 use gpufleet_protocol::{
     OpOutcome, OpStatus,
     signal::{Readings, Signal, Signals},
+    tasks::OwnReading,
 };
 use serde_json::{Value, json};
 
@@ -49,8 +51,14 @@ pub struct Reader<'a> {
 
 /// Reads everything. Never fails: what cannot be read is unknown.
 ///
-/// `resets` is when gpufleet reset GPUs in this boot; `gpus` reads what NVML tells.
-pub fn read(reader: &Reader<'_>, resets: &Resets, gpus: impl FnOnce() -> GpuSignals) -> Signals {
+/// `resets` is when gpufleet reset GPUs in this boot; `gpus` reads what NVML tells; `asked` is what checks of the user's own
+/// read.
+pub fn read(
+    reader: &Reader<'_>,
+    resets: &Resets,
+    asked: &[OwnReading],
+    gpus: impl FnOnce() -> GpuSignals,
+) -> Signals {
     let begun = cpu_time();
     let roots = reader.roots;
     let (boot, driver) = (reboot::boot_id(roots), load_of_driver(roots));
@@ -86,6 +94,9 @@ pub fn read(reader: &Reader<'_>, resets: &Resets, gpus: impl FnOnce() -> GpuSign
     named.push(("uptime_s", signal(uptime_s.clone())));
     let mut node: Readings = named.into_iter().map(|(name, signal)| (name.to_owned(), signal)).collect();
     node.extend(gpu.node);
+    let cpu_ms = cpu_time().saturating_sub(begun);
+    // Last and not counted: what a user's command costs, or how long it takes, is not the audit's.
+    node.extend(own::read(reader, asked));
     Signals {
         boot_id: boot.filter(|boot| Some(boot) == boot_end.as_ref()),
         uptime_s: uptime_s.ok().flatten().unwrap_or_default(),
@@ -93,7 +104,7 @@ pub fn read(reader: &Reader<'_>, resets: &Resets, gpus: impl FnOnce() -> GpuSign
         gpus: gpu.gpus,
         disks: disk::disks(reader),
         records,
-        cpu_ms: cpu_time().saturating_sub(begun),
+        cpu_ms,
     }
 }
 

@@ -87,7 +87,7 @@ fn node() -> Bench {
 
 fn signals(bench: &Bench) -> Signals {
     let deadline = Deadline::after(Duration::from_secs(60));
-    read(&Reader { roots: &bench.roots, deadline: &deadline }, &Resets::new(), GpuSignals::default)
+    read(&Reader { roots: &bench.roots, deadline: &deadline }, &Resets::new(), &[], GpuSignals::default)
 }
 
 fn get(bench: &Bench, name: &str) -> Signal {

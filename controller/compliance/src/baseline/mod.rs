@@ -150,6 +150,11 @@ impl Layers {
 /// Puts a layer on top.
 fn merge(data: &mut PolicyData, layer: Layer) {
     data.checks.extend(layer.checks);
+    for own in layer.own_checks {
+        data.own_checks.retain(|known| known.id != own.id);
+        data.checks.insert(own.id.clone());
+        data.own_checks.push(own);
+    }
     // What must be judged is asked.
     data.checks.extend(layer.require.iter().cloned());
     data.checks.retain(|id| !layer.without.contains(id));
@@ -170,11 +175,6 @@ fn merge(data: &mut PolicyData, layer: Layer) {
     }
     if let Some(red) = layer.warn_is_red {
         data.warn_is_red = red;
-    }
-    for own in layer.own_checks {
-        data.own_checks.retain(|known| known.id != own.id);
-        data.checks.insert(own.id.clone());
-        data.own_checks.push(own);
     }
     for group in layer.groups {
         match data.groups.iter_mut().find(|known| known.group == group.group) {

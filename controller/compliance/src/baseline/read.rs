@@ -6,6 +6,7 @@ use std::sync::Arc;
 use gpufleet_language::diagnostic::{Diagnostic, Diagnostics, SourceFile};
 use gpufleet_language::yaml::{self, Node};
 use gpufleet_protocol::glob::Glob;
+use gpufleet_protocol::tasks::{Form, OwnReading};
 use serde_json::Value;
 
 use super::{GroupHint, built_in, unknown};
@@ -47,7 +48,9 @@ const KEYS: [&str; 11] = [
     "own_checks",
 ];
 const GROUP_KEYS: [&str; 4] = ["params", "declared", "checks", "without"];
-const OWN_KEYS: [&str; 8] = ["id", "title", "severity", "when", "verdict", "action", "why", "remediation"];
+const OWN_KEYS: [&str; 9] =
+    ["id", "title", "severity", "read", "when", "verdict", "action", "why", "remediation"];
+const READ_KEYS: [&str; 4] = ["file", "command", "as", "timeout_s"];
 
 /// Reads a file.
 ///
@@ -322,7 +325,12 @@ impl Reader {
             Some(node) => errors.absorb(node.expect_str(&format!("`{key}`"))).unwrap_or_default().to_owned(),
             None => String::new(),
         };
+        let read = match item.get("read") {
+            Some(node) => Some(self.own_reading(&id, node)?),
+            None => None,
+        };
         let own = OwnCheck {
+            read,
             id,
             title,
             severity: severity?,
@@ -338,5 +346,35 @@ impl Reader {
             return None;
         }
         Some(own)
+    }
+
+    /// Reads what an own check reads of the node.
+    fn own_reading(&mut self, id: &str, node: &Node) -> Option<OwnReading> {
+        self.errors.absorb(node.expect_map("`read`"))?;
+        self.errors.append(node.refuse_unknown_keys("`read`", &READ_KEYS));
+        let mut read = OwnReading { id: id.to_owned(), ..OwnReading::default() };
+        if let Some(file) = node.get("file") {
+            read.file = Some(self.errors.absorb(file.expect_str("`file`"))?.to_owned());
+        }
+        if let Some(command) = node.get("command") {
+            for word in self.errors.absorb(command.expect_seq("`command`"))? {
+                read.command.push(self.errors.absorb(word.expect_str("a word of `command`"))?.to_owned());
+            }
+        }
+        if let Some(form) = places::word(node, "as", &Form::ALL, Form::word, &mut self.errors) {
+            read.form = form;
+        }
+        if let Some(limit) = node.get("timeout_s") {
+            let seconds = self.errors.absorb(limit.expect_i64("`timeout_s`"))?;
+            // One that does not fit becomes 0, which is out of bounds too.
+            read.timeout_s = u32::try_from(seconds).unwrap_or_default();
+        }
+        match read.check() {
+            Ok(()) => Some(read),
+            Err(why) => {
+                self.errors.push(Diagnostic::error(why).at(&node.span));
+                None
+            }
+        }
     }
 }

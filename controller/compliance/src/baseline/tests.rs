@@ -1,3 +1,4 @@
+use gpufleet_protocol::signal::Signal;
 use serde_json::json;
 
 use super::*;
@@ -84,6 +85,64 @@ fn own_checks_are_checks() {
     let findings = crate::judge(&policy.for_node("x", &[]), &signals);
     let verdicts: Vec<Verdict> = findings.iter().map(|finding| finding.verdict).collect();
     assert_eq!(verdicts, [Verdict::Ok, Verdict::Warn]);
+}
+
+#[test]
+fn own_checks_read_files_and_commands() {
+    let text = "own_checks:\n  - {id: site.raid, title: A, severity: high, read: {command: [raid, state]}, \
+                when: 'exit_code > 1 or not matches(value, \"^Optimal\")'}\n  \
+                - {id: site.role, title: B, severity: low, read: {file: /etc/n, as: number}, when: value < 3}\n\
+                without: [site.role]\ngroups:\n  storage: {checks: [site.role]}\n  gpu007: {without: [site.raid]}\n";
+    let policy = policy(text);
+    let asked: Vec<_> = (policy.own_readings().iter())
+        .map(|asked| (asked.read.id.clone(), asked.everywhere, asked.turns.clone()))
+        .collect();
+    assert_eq!(
+        asked,
+        [
+            ("site.raid".to_owned(), true, vec![("gpu007", false)]),
+            ("site.role".to_owned(), false, vec![("storage", true)])
+        ]
+    );
+    assert_eq!(policy.source_of("site.raid.exit_code"), "The command raid state.");
+    assert_eq!(policy.source_of("site.role"), "The file /etc/n.");
+    assert!(policy.source_of("swappiness").contains("swappiness"));
+
+    let judged = |value: Signal, code: Signal, role: Signal| {
+        let mut signals = crate::samples::node();
+        signals.node.insert("site.raid".to_owned(), value);
+        signals.node.insert("site.raid.exit_code".to_owned(), code);
+        signals.node.insert("site.role".to_owned(), role);
+        let findings = crate::judge(&policy.for_node("x", &["storage"]), &signals);
+        findings.iter().map(|finding| finding.verdict).collect::<Vec<_>>()
+    };
+    let unread = || Signal::Unknown("no".to_owned());
+    assert_eq!(judged("Optimal".into(), 0.into(), 3.into()), [Verdict::Ok, Verdict::Ok]);
+    assert_eq!(judged("Degraded".into(), 0.into(), 2.into()), [Verdict::Fail, Verdict::Fail]);
+    assert_eq!(judged(unread(), 2.into(), Signal::Absent), [Verdict::Fail, Verdict::Na]);
+    assert_eq!(judged(unread(), 1.into(), unread()), [Verdict::Unknown, Verdict::Unknown]);
+    // What was not asked of a node is not judged there either.
+    assert_eq!(crate::judge(&policy.for_node("gpu007", &[]), &crate::samples::node()).len(), 0);
+}
+
+#[test]
+fn wrong_readings_of_own_checks_are_refused() {
+    let own = |read: &str, when: &str| {
+        refused(&format!(
+            "own_checks:\n  - {{id: site.a, title: A, severity: low, read: {read}, when: '{when}'}}\n"
+        ))
+    };
+    insta::assert_snapshot!(own("{file: /x, command: [x]}", "value == 1"), @"");
+    insta::assert_snapshot!(own("{file: x}", "value == 1"), @"");
+    insta::assert_snapshot!(own("{command: [x], timeout_s: 600}", "value == 1"), @"");
+    insta::assert_snapshot!(own("{command: x, as: int}", "value == 1"), @"");
+    insta::assert_snapshot!(own("{file: /x}", "exit_code == 1"), @"");
+    insta::assert_snapshot!(own("{file: /x}", "value > 1"), @"");
+    insta::assert_snapshot!(own("{file: /x}", r#"matches(value, "(")"#), @"");
+    insta::assert_snapshot!(
+        refused("own_checks:\n  - {id: site.a, title: A, severity: low, when: value == 1}\n"),
+        @""
+    );
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use gpufleet_protocol::tasks::OwnReading;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -189,12 +190,16 @@ impl Check {
         own.chain(of_peers)
     }
 
-    /// Compiles the data. `checks` are the ids that rules may name.
+    /// Compiles the data. `checks` are the ids that rules may name, `own` is what the check itself reads.
     ///
     /// # Errors
     /// The text of the rule or name that is wrong, and what is wrong with it.
-    pub(crate) fn compile(data: CheckData, checks: &BTreeSet<String>) -> Result<Self, Mistake> {
-        let context = Context { scope: Some(data.scope), params: &data.params, checks };
+    pub(crate) fn compile(
+        data: CheckData,
+        checks: &BTreeSet<String>,
+        own: Option<&OwnReading>,
+    ) -> Result<Self, Mistake> {
+        let context = Context { scope: Some(data.scope), params: &data.params, checks, own };
         let code = |text: &str| {
             rule::parse(text)
                 .and_then(|expr| rule::compile(&expr, context))

@@ -72,8 +72,8 @@ impl Catalogue {
         let mut checks = Vec::with_capacity(data.len());
         for check in data {
             let id = check.id.clone();
-            let check =
-                Check::compile(check, &ids).map_err(|(text, error)| format!("{id}: `{text}`: {error}"))?;
+            let check = Check::compile(check, &ids, None)
+                .map_err(|(text, error)| format!("{id}: `{text}`: {error}"))?;
             checks.push(Arc::new(check));
         }
         let by_id = checks.iter().enumerate().map(|(at, check)| (Arc::clone(&check.id), at)).collect();

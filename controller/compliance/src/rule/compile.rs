@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use gpufleet_protocol::glob::Glob;
 use gpufleet_protocol::signal::RecordSort;
+use gpufleet_protocol::tasks::{Form, OwnReading};
 use regex::{Regex, RegexBuilder};
 use serde_json::Value;
 
@@ -25,7 +26,32 @@ pub struct Context<'a> {
     pub params: &'a BTreeMap<String, Value>,
     /// The ids of the checks that `verdict_of` and `any_not_ok` may name.
     pub checks: &'a BTreeSet<String>,
+    /// What the check itself reads, as `value` and `exit_code`.
+    pub own: Option<&'a OwnReading>,
 }
+
+impl Context<'_> {
+    /// Returns the reading of the check itself that a rule calls by this name.
+    fn own_signal(&self, name: &str) -> Option<(String, Kind)> {
+        let own = self.own?;
+        match name {
+            VALUE => {
+                let kind = match own.form {
+                    Form::Text => Kind::Text,
+                    Form::Number => Kind::Number,
+                };
+                Some((own.id.clone(), kind))
+            }
+            EXIT_CODE if own.file.is_none() => Some((OwnReading::exit_code(&own.id), Kind::Number)),
+            _ => None,
+        }
+    }
+}
+
+/// What rules call the reading of their own check.
+const VALUE: &str = "value";
+/// What rules call the way in which the command of their own check ended.
+const EXIT_CODE: &str = "exit_code";
 
 /// A rule that can be evaluated.
 #[derive(Debug)]
@@ -86,12 +112,13 @@ pub(super) enum Op {
     Count(Box<Filter>),
     Distinct(Arc<str>),
     VersionMatches(Box<Op>, Box<Op>),
+    Matches(Box<Op>, Regex),
     VerdictOf(Arc<str>),
     AnyNotOk(Vec<Arc<str>>),
     History(Box<History>),
 }
 
-const FUNCTIONS: [(&str, &str); 11] = [
+const FUNCTIONS: [(&str, &str); 12] = [
     ("bit", "bit(VALUE, MASK)"),
     ("mask", "mask(VALUE, SHIFT, MASK)"),
     ("first", "first(VALUE, …)"),
@@ -100,6 +127,7 @@ const FUNCTIONS: [(&str, &str); 11] = [
     ("count_sxid", "count_sxid(fatal=true, settled=false)"),
     ("log_match", "log_match(\"REGEX\", sort=\"nvrm\", settled=false)"),
     ("distinct", "distinct(SIGNAL)"),
+    ("matches", "matches(TEXT, \"REGEX\")"),
     ("version_matches", "version_matches(VERSION, SPEC)"),
     ("verdict_of", "verdict_of(\"CHECK\")"),
     ("any_not_ok", "any_not_ok(\"CHECK or GLOB\", …)"),
@@ -172,6 +200,13 @@ impl Compiler<'_> {
         self.condition(expr)
     }
 
+    fn text(&mut self, expr: &Expr) -> Result<Box<Op>, RuleError> {
+        match self.value(expr)? {
+            (op, Kind::Text | Kind::Any) => Ok(Box::new(op)),
+            (_, kind) => Err(wrong(expr, format!("a text is expected here, and this is {}", kind.article()))),
+        }
+    }
+
     fn boxed_number(&mut self, expr: &Expr) -> Result<Box<Op>, RuleError> {
         self.number(expr).map(Box::new)
     }
@@ -194,9 +229,18 @@ impl Compiler<'_> {
     fn name(&mut self, name: &Name, expr: &Expr) -> Result<(Op, Kind), RuleError> {
         match name {
             Name::Signal(name) => {
+                if let Some((id, kind)) = self.context.own_signal(name) {
+                    return Ok((Op::Signal(Scope::Node, self.signal(Scope::Node, &id)), kind));
+                }
                 let Some((scope, kind)) = vocabulary::lookup(name) else {
-                    return Err(wrong(expr, format!("there is no signal `{name}`"))
-                        .suggest(name, vocabulary::names()));
+                    let error = wrong(expr, format!("there is no signal `{name}`"));
+                    return Err(match (name.as_str(), self.context.own) {
+                        (VALUE | EXIT_CODE, None) => {
+                            error.help("`read` says what a check reads beside the signals")
+                        }
+                        (EXIT_CODE, Some(_)) => error.help("a file has none; `read` with `command` has"),
+                        _ => error.suggest(name, vocabulary::names()),
+                    });
                 };
                 self.fits(scope, expr)?;
                 Ok((Op::Signal(scope, self.signal(scope, name)), kind))
@@ -327,13 +371,11 @@ impl Compiler<'_> {
             ("first", [_, ..]) => self.first(args)?,
             ("distinct", [signal]) => (self.distinct(signal)?, Kind::Number),
             ("version_matches", [version, spec]) => {
-                let mut text = |expr: &Expr| match self.value(expr)? {
-                    (op, Kind::Text | Kind::Any) => Ok(Box::new(op)),
-                    (_, kind) => {
-                        Err(wrong(expr, format!("a text is expected here, and this is {}", kind.article())))
-                    }
-                };
-                (Op::VersionMatches(text(version)?, text(spec)?), Kind::Bool)
+                (Op::VersionMatches(self.text(version)?, self.text(spec)?), Kind::Bool)
+            }
+            ("matches", [value, arg @ Expr { kind: ExprKind::Text(pattern), .. }]) => {
+                let pattern = regex(pattern).map_err(|why| wrong(arg, why))?;
+                (Op::Matches(self.text(value)?, pattern), Kind::Bool)
             }
             ("verdict_of", [check]) => (Op::VerdictOf(self.check(check)?), Kind::Text),
             ("any_not_ok", [_, ..]) => (Op::AnyNotOk(self.checks(args)?), Kind::Bool),

@@ -296,6 +296,11 @@ pub(super) fn eval<'a>(op: &'a Op, scene: &Scene<'a>) -> Val<'a> {
             (Val::Text(version), Val::Text(spec)) => Val::Truth(Truth::of(version_matches(version, spec))),
             _ => Val::Truth(Truth::UNKNOWN),
         },
+        Op::Matches(text, pattern) => Val::Truth(match eval(text, scene) {
+            Val::Null => Truth::NEITHER,
+            Val::Text(text) => Truth::of(pattern.is_match(text)),
+            _ => Truth::UNKNOWN,
+        }),
         Op::VerdictOf(check) => match scene.others.verdict_of(check) {
             None => Val::Null,
             Some(Verdict::Unknown) => Val::Unknown,
@@ -319,7 +324,7 @@ pub(super) fn eval<'a>(op: &'a Op, scene: &Scene<'a>) -> Val<'a> {
 fn visit<'a>(op: &'a Op, with: &mut impl FnMut(&'a Op)) {
     with(op);
     match op {
-        Op::Not(a) | Op::Negative(a) | Op::IsNull(a, _) | Op::Abs(a) => visit(a, with),
+        Op::Not(a) | Op::Negative(a) | Op::IsNull(a, _) | Op::Abs(a) | Op::Matches(a, _) => visit(a, with),
         Op::And(a, b)
         | Op::Or(a, b)
         | Op::Compare(_, a, b)

@@ -24,7 +24,7 @@ fn checks() -> BTreeSet<String> {
 }
 
 fn compiled(text: &str) -> Result<Code, RuleError> {
-    compile(&parse(text)?, Context { scope: None, params: &params(), checks: &checks() })
+    compile(&parse(text)?, Context { scope: None, params: &params(), checks: &checks(), own: None })
 }
 
 /// Readings: `nvml_count` 4, `pci_count` absent, `taint` unknown, `driver_version`, and GPU readings.
@@ -522,7 +522,7 @@ proptest! {
         readings in prop::collection::vec(any_signal(), 6),
         gpu in prop::option::of(0_usize..2),
     ) {
-        let Ok(code) = compile(&expr, Context { scope: None, params: &params(), checks: &checks() }) else {
+        let Ok(code) = compile(&expr, Context { scope: None, params: &params(), checks: &checks(), own: None }) else {
             return Ok(());
         };
         let mut signals = signals();
@@ -550,7 +550,7 @@ proptest! {
     #[test]
     fn what_is_made_of_unknowns_never_holds(text in of_unknowns()) {
         let Ok(expr) = parse(&text) else { return Ok(()) };
-        let compiles = compile(&expr, Context { scope: None, params: &params(), checks: &checks() }).is_ok();
+        let compiles = compile(&expr, Context { scope: None, params: &params(), checks: &checks(), own: None }).is_ok();
         prop_assert!(compiles, "{}", text);
         prop_assert!(truth_in(&text, &Signals::default(), None).may_hold(), "{}", text);
     }

@@ -182,7 +182,7 @@ fn named<'a>(check: &str, node: &Node, policy: &'a Policy, errors: &mut Diagnost
 fn ceiling(node: &Node, named: &[&Arc<Check>], errors: &mut Diagnostics) -> Option<Code> {
     let text = errors.absorb(node.expect_str("`ceiling`"))?;
     let params = BTreeMap::new();
-    let context = Context { scope: None, params: &params, checks: Catalogue::get().ids() };
+    let context = Context { scope: None, params: &params, checks: Catalogue::get().ids(), own: None };
     let code = match rule::parse(text).and_then(|expr| rule::compile(&expr, context)) {
         Ok(code) => code,
         Err(error) => {

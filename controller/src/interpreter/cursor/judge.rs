@@ -32,17 +32,20 @@ impl Cursor {
         };
         let mut status = raw.status.unwrap_or(Status::Failed);
         let mut message = raw.message;
-        let mut result = result_of(status, message.as_deref(), &raw.data);
         let judged = !matches!(status, Status::Skipped | Status::Unreachable | Status::Held);
         if judged {
-            let scope = with_result(task, scope, &result);
-            let failed = verdict(task.failed_when.as_deref(), &scope, "failed_when");
-            let changed = verdict(task.changed_when.as_deref(), &scope, "changed_when");
+            let (mut failed, mut changed) = (Ok(None), Ok(None));
+            if task.failed_when.is_some() || task.changed_when.is_some() {
+                let result = result_of(status, message.as_deref(), &raw.data);
+                let scope = with_result(task, scope, &result);
+                failed = verdict(task.failed_when.as_deref(), &scope, "failed_when");
+                changed = verdict(task.changed_when.as_deref(), &scope, "changed_when");
+            }
             // Why: as in Ansible, what failed may have changed something too.
             let did_change = match &changed {
                 Ok(Some(Truth::True)) => true,
                 Ok(Some(Truth::False)) => false,
-                _ => is_true(&result, "changed"),
+                _ => did_change(status, &raw.data),
             };
             match (failed, changed) {
                 (Err(error), _) | (_, Err(error)) => {
@@ -80,12 +83,8 @@ impl Cursor {
             if did_change && status == Status::Failed {
                 raw.data.insert("changed".to_owned(), Json::Bool(true));
             }
-            result = if status == Status::Possible {
-                Value::Unknown
-            } else {
-                result_of(status, message.as_deref(), &raw.data)
-            };
         }
+        let result = result_of(status, message.as_deref(), &raw.data);
         if status == Status::Failed && task.kind.class == Class::Command {
             message = message.map(|message| with_output(message, &raw.data));
         }
@@ -315,15 +314,17 @@ fn is_true(result: &Value, name: &str) -> bool {
     matches!(result, Value::Map(map) if matches!(map.get(name), Some(Value::Bool(true))))
 }
 
+fn did_change(status: Status, data: &Map<String, Json>) -> bool {
+    status == Status::Changed || status == Status::Failed && data.get("changed") == Some(&Json::Bool(true))
+}
+
 /// What `register` gets.
 fn result_of(status: Status, message: Option<&str>, data: &Map<String, Json>) -> Value {
     if status == Status::Possible {
         return Value::Unknown;
     }
     let mut result = Dict::literal(data);
-    let changed = status == Status::Changed
-        || status == Status::Failed && data.get("changed") == Some(&Json::Bool(true));
-    result.insert("changed", Value::Bool(changed));
+    result.insert("changed", Value::Bool(did_change(status, data)));
     // Why: as in Ansible, what was skipped has no more fields than these.
     let skipped = status == Status::Skipped;
     if skipped {

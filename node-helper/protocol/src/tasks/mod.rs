@@ -40,7 +40,7 @@ pub use gpu::{
     GpuPower, GpuSelector, GpuSelectorItem, MigLayout, MigMode, MigPlacement, MigStrategy, MpsState,
     PersistenceMode,
 };
-pub use health_info::HealthInfo;
+pub use health_info::{Form, HealthInfo, OwnReading};
 pub use job::{AsyncStatus, JobMode};
 pub use kind::{Accepted, Alone, Class, Given, Kind, KindInfo, Mistake, ParamError, Reading};
 pub use machine::{
