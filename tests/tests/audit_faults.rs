@@ -18,6 +18,8 @@ use sqlx::{ConnectOptions as _, Connection as _, sqlite::SqliteConnectOptions};
 const AT_ONCE: usize = 12;
 /// The disk that faults of disks fill.
 const DISK: &str = "/var/lib/docker";
+/// The RDMA port that each node has.
+const PORT: &str = "mlx5_0/1";
 
 /// What a real node has and a lab node does not, and settings that the checks want.
 const PREPARE: &str = "set -e
@@ -40,6 +42,30 @@ chmod 755 /usr/sbin/modinfo /usr/bin/nvidia-imex-ctl
 printf '[Service]\\nExecStart=/bin/sleep infinity\\n' > /etc/systemd/system/nvidia-imex.service
 systemctl start nvidia-imex nvidia-dcgm
 systemctl enable --now nvidia-persistenced
+echo tcp > class/nvme/nvme0/transport
+nic=bus/pci/devices/0000:e8:00.0 ib=class/infiniband/mlx5_0 port=class/infiniband/mlx5_0/ports/1
+mkdir -p $nic $port/counters class/infiniband_verbs/uverbs0 class/net/eno1/device /dev/infiniband
+ln -sfn ../../../0000:e8:00.0 $ib/device
+echo 16 | tee $nic/current_link_width > $nic/max_link_width
+echo '32.0 GT/s PCIe' | tee $nic/current_link_speed > $nic/max_link_speed
+echo 28.39.1002 > $ib/fw_ver
+echo MT_0000000838 > $ib/board_id
+echo '4: ACTIVE' > $port/state
+echo '5: LinkUp' > $port/phys_state
+echo '400 Gb/sec (4X NDR)' > $port/rate
+echo InfiniBand > $port/link_layer
+echo 0 | tee $port/counters/link_downed $port/counters/link_error_recovery > $port/counters/symbol_error
+echo mlx5_0 > class/infiniband_verbs/uverbs0/ibdev
+touch /dev/infiniband/uverbs0
+echo up > class/net/eno1/operstate
+echo 25000 > class/net/eno1/speed
+echo 9000 > class/net/eno1/mtu
+echo 'quiet iommu=pt' > /run/cmdline
+mount --bind /run/cmdline /proc/cmdline
+printf '[Service]\\nExecStart=/bin/sleep infinity\\n' > /etc/systemd/system/containerd.service
+systemctl start containerd slurmd
+echo 'Max locked memory  unlimited  unlimited  bytes' > /run/limits
+for comm in $(grep -lxE 'slurmd|sshd|containerd' /proc/[0-9]*/comm); do mount --bind /run/limits ${comm%comm}limits; done
 ";
 
 /// The site's baseline: every check, and every value that a check can be told.
@@ -50,23 +76,32 @@ params:
   proc.pids: {pids: 0.9, files: 0.9}
 declared:
   accounting: 0
+  cmdline: [iommu=pt]
   compute_mode: 0
   cuda: 13000
   dcgm: true
   driver_version: 580.159.04
   ecc: 1
+  eth: ['eno1:up', 'eno1:speed=25000', 'eno1:mtu=9000']
   gpu_count: 2
+  gpudirect: true
   gsp: 1
   hugepages: [2048kB=512]
+  ib_layer: InfiniBand
+  ib_ports: 1
+  ib_rate: 400
   imex: true
+  memlock: unlimited
   mig: 0
   module_kind: open
   mps: false
+  nic_fw: ['28.39.1002']
   numa_balancing: 0
   nvme: 1
   persistence: daemon
   profile: benchmark
   power_w: 700
+  runtime: containerd
   swap: false
   swappiness: 10
   thp: [madvise]
@@ -168,6 +203,7 @@ fn wanted((check, verdict, action, _): &Fault) -> [String; 4] {
         Scope::Node => "",
         Scope::Gpu => "GPU 1",
         Scope::Disk => DISK,
+        Scope::Port => PORT,
     };
     [check, subject, verdict, action].map(|text| (*text).to_owned())
 }
@@ -269,8 +305,19 @@ const FAULTS: &[Fault] = &[
         head -c 1000000 /dev/zero > /var/lib/docker/full"),
     ("disk.io_errors", "fail", "replace", "log 'nvme nvme3: Disabling device after reset failure: -19'"),
     ("disk.raid", "warn", "investigate", "mkdir -p /sys/block/md0/md; echo 1 > /sys/block/md0/md/degraded"),
-    ("disk.count", "fail", "investigate", "rmdir /sys/class/nvme/nvme0"),
+    ("disk.count", "fail", "investigate", "rm -r /sys/class/nvme/nvme0"),
     ("disk.nfs", "warn", "investigate", "log 'nfs: server filer1 not responding, still trying'"),
+    ("pcie.nic_width", "fail", "investigate", "echo 8 > /sys/bus/pci/devices/0000:e8:00.0/current_link_width"),
+    ("net.ib_ports", "fail", "investigate", "echo '1: DOWN' > $port/state; echo '3: Polling' > $port/phys_state"),
+    ("net.ib_ports", "fail", "investigate", "echo '200 Gb/sec (4X HDR)' > $port/rate"),
+    ("net.nic_firmware", "drift", "investigate", "echo 20.35.1012 > /sys/class/infiniband/mlx5_0/fw_ver"),
+    ("net.ib_devices", "fail", "reboot", "rm /dev/infiniband/uverbs0"),
+    ("net.peermem", "drift", "apply", "echo 5.4.0-1 > /proc/sys/kernel/osrelease"),
+    ("net.eth", "drift", "investigate", "echo 10000 > /sys/class/net/eno1/speed"),
+    ("os.cmdline", "drift", "reboot", "put /proc/cmdline quiet"),
+    ("os.limits", "drift", "apply", "comm=$(grep -lx slurmd /proc/[0-9]*/comm | head -n 1)
+        put ${comm%comm}limits 'Max locked memory  65536  65536  bytes'"),
+    ("ctr.runtime", "fail", "apply", "systemctl stop containerd"),
 ];
 
 /// Those that an H100 without switches cannot have.
@@ -285,8 +332,12 @@ const OF_LINKS: &[Fault] = &[
         printf '#!/bin/sh\\necho 570.86.15\\n' > /usr/bin/nv-fabricmanager; chmod 755 /usr/bin/nv-fabricmanager"),
 ];
 
-/// Commands that faults are made of: on GPU 1, a GPU at work, a line of the kernel's log, a file of `/proc`.
-const WORDS: &str = "one() { gpusimctl set 1 \"$@\"; }
+/// Commands that faults are made of: the RDMA port, PCIe errors of GPU 1, a setting of it, a GPU at work, a line of the
+/// kernel's log, a file of `/proc`.
+const WORDS: &str = "port=/sys/class/infiniband/mlx5_0/ports/1
+aer() { gpu=$(ls -d /sys/bus/pci/devices/* | sed -n 2p); echo \"DLP $1\" > $gpu/aer_dev_fatal
+    echo 'CmpltTO 0' > $gpu/aer_dev_nonfatal; echo 'RxErr 14' > $gpu/aer_dev_correctable; }
+one() { gpusimctl set 1 \"$@\"; }
 works() { one utilization 95; one event_reasons 0; }
 log() { echo \"3,$(wc -l < /dev/kmsg),100000000000,-;$1\" >> /dev/kmsg; }
 put() { echo \"$2\" > /run/put; mount --bind /run/put \"$1\"; }
@@ -312,6 +363,10 @@ const LATER: &[Later] = &[
     ("thermal.sw_slowdown", "warn", "none", "", "one slowed_software_thermal_ns 3000000000000"),
     ("os.edac_ce", "warn", "investigate", "", "echo 90000 > /sys/devices/system/edac/mc/mc0/ce_count"),
     ("os.mce", "fail", "replace", "", "echo 1 > /sys/devices/system/edac/mc/mc0/ue_count"),
+    ("pcie.aer", "fail", "investigate", "aer 3", "aer 4"),
+    ("net.ib_flap", "warn", "none", "", "echo 1 > $port/counters/link_downed"),
+    ("net.ib_flap", "fail", "investigate", "", "echo 5 > $port/counters/link_downed"),
+    ("net.ib_errors", "warn", "none", "", "echo 90000 > $port/counters/symbol_error"),
 ];
 
 /// Those of [`LATER`] that an H100 without links cannot have.
@@ -405,16 +460,27 @@ impl Ward {
 
 /// Plants faults behind an audit, and tells those that the next one did not find.
 fn missed_later(ward: &Ward, faults: &[Later]) -> Vec<String> {
+    let mut missed = Vec::new();
+    for (at, batch) in faults.chunks(AT_ONCE).enumerate() {
+        if at > 0 {
+            ward.restore();
+        }
+        missed.extend(missed_after(ward, batch, &format!("later-{at}.db")));
+    }
+    missed
+}
+
+fn missed_after(ward: &Ward, faults: &[Later], store: &str) -> Vec<String> {
     let planted = &ward.nodes[1..=faults.len()];
     let plant = |plants: Vec<String>| ward.each(planted.iter().zip(plants.iter().map(String::as_str)));
     plant(faults.iter().map(|(.., before, _)| format!("{WORDS}{before}")).collect());
-    let done = ward.audit_into("later.db");
+    let done = ward.audit_into(store);
     for (node, fault) in ward.nodes.iter().zip([None].into_iter().chain(faults.iter().map(Some))) {
         assert_eq!(found(&done, node), BTreeSet::new(), "before {fault:?}: {done}");
     }
-    ward.pause("later.db", 1);
+    ward.pause(store, 1);
     plant(faults.iter().map(|(.., after)| format!("{WORDS}{after}")).collect());
-    let done = ward.audit_into("later.db");
+    let done = ward.audit_into(store);
     assert_eq!(found(&done, &ward.nodes[0]), BTreeSet::new(), "{done}");
     let mut missed = Vec::new();
     for (node, (check, verdict, action, ..)) in planted.iter().zip(faults) {
@@ -524,6 +590,24 @@ fn a_job_that_holds_memory_and_does_nothing_is_found() {
 }
 
 #[test]
+fn a_process_that_is_stuck_in_the_driver_is_found() {
+    let ward = Ward::of(&FleetOptions { nodes: 2, ..FleetOptions::default() }, "");
+    // The kernel alone can make that state: the process says of itself that it has it.
+    ward.plant(
+        1,
+        "setsid sleep 100000 > /dev/null 2>&1 &
+        echo \"$! (nvidia-smi) D 1 $! $! 0 -1\" > /run/stat; mount --bind /run/stat /proc/$!/stat",
+    );
+    let stuck = wanted(&("proc.dead_holder", "fail", "reboot", ""));
+    for audit in 1..=3 {
+        let done = ward.audit_into("later.db");
+        assert_eq!(found(&done, "gpu001"), BTreeSet::new(), "{done}");
+        assert_eq!(found(&done, "gpu002").contains(&stuck), audit == 3, "audit {audit}: {done}");
+        ward.pause("later.db", audit);
+    }
+}
+
+#[test]
 fn what_comes_back_after_reboots_is_found() {
     let ward = Ward::of(&FleetOptions { nodes: 3, ..FleetOptions::default() }, "");
     let repeated = wanted(&("err.xid_repeat", "fail", "investigate", ""));
@@ -570,6 +654,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("cfg.mig_layout", "another_mig_layout_and_half_an_instance_are_found"),
     ("cfg.mig_orphan", "another_mig_layout_and_half_an_instance_are_found"),
     ("proc.stalled_job", "a_job_that_holds_memory_and_does_nothing_is_found"),
+    ("proc.dead_holder", "a_process_that_is_stuck_in_the_driver_is_found"),
     ("err.xid_repeat", "what_comes_back_after_reboots_is_found"),
     ("os.reboot_unexpected", "what_comes_back_after_reboots_is_found"),
     ("audit.same_boot", "a_driver_that_is_loaded_anew_in_mid_audit_and_a_costly_audit_are_told"),
@@ -582,6 +667,11 @@ const ELSEWHERE: &[(&str, &str)] = &[
     (
         "disk.readonly",
         "no disk of a lab node can be made read-only: the helper's own tests read its list of mounts",
+    ),
+    (
+        "disk.nvme_health",
+        "no drive of a lab node answers a command: the helper's own tests read its log page, and those of the judge have \
+         drives that fail",
     ),
 ];
 

@@ -30,6 +30,13 @@ pub enum Subject {
         #[serde(serialize_with = "texts::one")]
         label: Arc<str>,
     },
+    /// A port of an RDMA device: `mlx5_0/1`.
+    Port {
+        #[serde(serialize_with = "texts::one")]
+        id: Arc<str>,
+        #[serde(serialize_with = "texts::one")]
+        label: Arc<str>,
+    },
 }
 
 impl Subject {
@@ -37,11 +44,19 @@ impl Subject {
         Self::Gpu { uuid: gpu.id.as_str().into(), label: gpu.label.as_str().into() }
     }
 
-    /// What stays the same over boots: `node`, the UUID of a GPU, a mount point.
+    pub(crate) fn disk(disk: &SubjectReadings) -> Self {
+        Self::Disk { id: disk.id.as_str().into(), label: disk.label.as_str().into() }
+    }
+
+    pub(crate) fn port(port: &SubjectReadings) -> Self {
+        Self::Port { id: port.id.as_str().into(), label: port.label.as_str().into() }
+    }
+
+    /// What stays the same over boots: `node`, the UUID of a GPU, a mount point, a port.
     pub fn id(&self) -> &str {
         match self {
             Self::Node => "node",
-            Self::Gpu { uuid: id, .. } | Self::Disk { id, .. } => id,
+            Self::Gpu { uuid: id, .. } | Self::Disk { id, .. } | Self::Port { id, .. } => id,
         }
     }
 
@@ -49,7 +64,7 @@ impl Subject {
     pub fn label(&self) -> &str {
         match self {
             Self::Node => "",
-            Self::Gpu { label, .. } | Self::Disk { label, .. } => label,
+            Self::Gpu { label, .. } | Self::Disk { label, .. } | Self::Port { label, .. } => label,
         }
     }
 

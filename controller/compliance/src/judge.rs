@@ -13,7 +13,7 @@ use crate::policy::{NodePolicy, PolicyCheck};
 use crate::rule::{Code, Others, Pci, Scene};
 use crate::verdict::{Action, Scope, Verdict};
 
-/// GPUs, and file systems, of one node that are judged: more than any node has, and few enough for one that lies.
+/// GPUs, file systems, and ports, of one node that are judged: more than any node has, and few enough for one that lies.
 const MOST_SUBJECTS: usize = 256;
 /// The tier whose readings are made in every audit.
 const EVERY_AUDIT: u8 = 1;
@@ -67,18 +67,19 @@ pub fn judge_after(
 struct Subjects<'a> {
     gpus: Vec<(Subject, &'a SubjectReadings)>,
     disks: Vec<(Subject, &'a SubjectReadings)>,
+    ports: Vec<(Subject, &'a SubjectReadings)>,
     /// GPUs of which only the kernel's log still tells.
     gone: Vec<(Subject, SubjectReadings)>,
 }
 
 impl<'a> Subjects<'a> {
     fn of(signals: &'a Signals) -> Self {
-        let gpus = signals.gpus.iter().map(|gpu| (Subject::gpu(gpu), gpu));
-        let disks = signals.disks.iter().map(|disk| {
-            let (id, label) = (disk.id.as_str().into(), disk.label.as_str().into());
-            (Subject::Disk { id, label }, disk)
-        });
-        Self { gpus: gpus.collect(), disks: disks.collect(), gone: gone(signals) }
+        Self {
+            gpus: signals.gpus.iter().map(|gpu| (Subject::gpu(gpu), gpu)).collect(),
+            disks: signals.disks.iter().map(|disk| (Subject::disk(disk), disk)).collect(),
+            ports: signals.ports.iter().map(|port| (Subject::port(port), port)).collect(),
+            gone: gone(signals),
+        }
     }
 }
 
@@ -149,6 +150,7 @@ impl Judged<'_> {
             }
             Scope::Gpu => &subjects.gpus,
             Scope::Disk => &subjects.disks,
+            Scope::Port => &subjects.ports,
         };
         if listed.is_empty() {
             let finding = self.none_listed(entry);
@@ -173,21 +175,26 @@ impl Judged<'_> {
         }
     }
 
-    /// A check of GPUs or file systems where none could be listed: there are none, or nobody knows.
+    /// A check of GPUs, file systems or ports where none could be listed: there are none, or nobody knows.
     fn none_listed(&self, entry: &PolicyCheck) -> Finding {
         let subject = Subject::Node;
         let seen = Seen { judged: self, subject: &subject };
         let scene = self.scene(entry, None, &seen, None);
         let check = &entry.check;
-        let none = check.scope == Scope::Gpu
-            && matches!(scene.signal(Scope::Node, "pci_count"), Signal::Known(count) if count.as_f64() == Some(0.0));
+        let (counted, none, unread) = match check.scope {
+            Scope::Disk => (None, "", "no file system could be read"),
+            Scope::Port => {
+                (Some("rdma_devices"), "the node has no RDMA device", "no RDMA port could be read")
+            }
+            Scope::Node | Scope::Gpu => (Some("pci_count"), "the node has no GPU", "no GPU could be read"),
+        };
+        let has_none = counted.is_some_and(|name| {
+            matches!(scene.signal(Scope::Node, name), Signal::Known(count) if count.as_f64() == Some(0.0))
+        });
         let outcome = match &check.na_when {
             Some(na) if na.holds(&scene).holds() => Outcome::na(na_note(check, na)),
-            _ if none => Outcome::na("the node has no GPU".into()),
-            _ => Outcome::unknown(match check.scope {
-                Scope::Disk => "no file system could be read".into(),
-                _ => "no GPU could be read".into(),
-            }),
+            _ if has_none => Outcome::na(none.into()),
+            _ => Outcome::unknown(unread.into()),
         };
         outcome.into_finding(entry, subject, Vec::new())
     }
@@ -446,6 +453,15 @@ fn unread(name: &str, why: &str) -> String {
 fn why_open<'a>(code: &'a Code, scene: &Scene<'a>) -> String {
     if let Some((name, why)) = code.unknown_signal(scene) {
         return unread(name, why);
+    }
+    let unread_port = scene.signals.ports.iter().find_map(|port| {
+        code.of_ports.iter().find_map(|(_, name)| match port.readings.get(&**name) {
+            Some(Signal::Unknown(why)) => Some(unread(&format!("{name} of {}", port.label), why)),
+            _ => None,
+        })
+    });
+    if let Some(why) = unread_port {
+        return why;
     }
     if code.reads_log && !scene.log_is_whole() {
         return "the kernel's log does not reach back to the boot".to_owned();

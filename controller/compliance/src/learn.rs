@@ -40,8 +40,16 @@ const LEARNED: &[(&str, Scope, &str, How)] = &[
     ("fabric", Scope::Gpu, "fabric_state", How::By(|state| is(state, &json!(FABRIC_COMPLETED), json!(true)))),
     ("gpu_count", Scope::Node, "nvml_count", How::Same),
     ("gsp", Scope::Gpu, "gsp_mode", How::Same),
+    // Nodes without such ports are as they are: nothing is declared then.
+    (
+        "ib_ports",
+        Scope::Node,
+        "ib_up",
+        How::By(|count| Some(count.clone()).filter(|it| it.as_f64() > Some(0.0))),
+    ),
     ("imex", Scope::Node, "imex_state", How::By(|state| is(state, &json!("READY"), json!(true)))),
     ("kernel", Scope::Node, "kernel", How::Same),
+    ("memlock", Scope::Node, "memlock_limited", How::By(|count| is(count, &json!(0), json!("unlimited")))),
     ("memory_gib", Scope::Node, "memory_gib", How::Same),
     ("mig", Scope::Gpu, "mig_current", How::Same),
     (
@@ -52,6 +60,7 @@ const LEARNED: &[(&str, Scope, &str, How)] = &[
     ),
     ("module_kind", Scope::Node, "module_kind", How::Same),
     ("mps", Scope::Node, "mps_state", How::By(runs)),
+    ("nic_fw", Scope::Port, "nic_fw", How::All),
     ("numa_balancing", Scope::Node, "numa_balancing", How::Same),
     ("nvlink_mbps", Scope::Gpu, "nvl_speed_min", How::Same),
     ("nvlinks", Scope::Gpu, "nvl_active", How::Same),
@@ -156,7 +165,8 @@ fn readings(signals: &Signals, scope: Scope) -> impl Iterator<Item = &Readings> 
     let of = |wanted: Scope| (scope == wanted).then_some(());
     let node = of(Scope::Node).map(|()| &signals.node);
     let gpus = of(Scope::Gpu).into_iter().flat_map(|()| signals.gpus.iter().map(|gpu| &gpu.readings));
-    node.into_iter().chain(gpus)
+    let ports = of(Scope::Port).into_iter().flat_map(|()| signals.ports.iter().map(|port| &port.readings));
+    node.into_iter().chain(gpus).chain(ports)
 }
 
 /// Whether a value can be one of a file: nodes may say anything.
@@ -247,11 +257,14 @@ mod tests {
           fabric: true
           gpu_count: 2
           gsp: 1
+          ib_ports: 1
           imex: true
           kernel: "6.8.0-45-generic"
+          memlock: "unlimited"
           memory_gib: 1000
           mig: 0
           module_kind: "open"
+          nic_fw: ["28.39.1002"]
           numa_balancing: 0
           nvlink_mbps: 26562
           nvlinks: 18
@@ -262,7 +275,7 @@ mod tests {
           swappiness: 0
           thp: ["madvise"]
           vbios: ["x"]
-        checks: [inv.gpu_count, mem.ecc_mode, nvl.links, nvl.speed, nvl.fabric_state, nvl.imex, power.limit, cfg.persistence, cfg.mig_mode, cfg.compute_mode, cfg.accounting, sw.driver_loaded, sw.driver_version, sw.gsp, sw.vbios, sw.module_kind, sw.persistenced, sw.dcgm, os.kernel_version, os.cpus, os.thp, os.numa_balancing, os.swap, disk.count]
+        checks: [inv.gpu_count, mem.ecc_mode, nvl.links, nvl.speed, nvl.fabric_state, nvl.imex, power.limit, cfg.persistence, cfg.mig_mode, cfg.compute_mode, cfg.accounting, sw.driver_loaded, sw.driver_version, sw.gsp, sw.vbios, sw.module_kind, sw.persistenced, sw.dcgm, net.ib_ports, net.nic_firmware, os.kernel_version, os.cpus, os.thp, os.numa_balancing, os.swap, os.limits, disk.count]
         "#);
         let policy = policy(&text).for_node("gpu001", &[]);
         let mut findings = judge(&policy, &good);

@@ -29,7 +29,7 @@ fn healthy(scope: Scope) -> impl Iterator<Item = (String, Signal)> {
     })
 }
 
-/// A healthy node with two GPUs and one file system.
+/// A healthy node with two GPUs, one file system and one RDMA port.
 pub(crate) fn node() -> Signals {
     let gpu = |index: usize| {
         let mut readings: std::collections::BTreeMap<_, _> = healthy(Scope::Gpu).collect();
@@ -46,6 +46,11 @@ pub(crate) fn node() -> Signals {
             id: "/".to_owned(),
             label: "/".to_owned(),
             readings: healthy(Scope::Disk).collect(),
+        }],
+        ports: vec![SubjectReadings {
+            id: "mlx5_0/1".to_owned(),
+            label: "mlx5_0/1".to_owned(),
+            readings: healthy(Scope::Port).collect(),
         }],
         records: Vec::new(),
         cpu_ms: 90,

@@ -130,12 +130,15 @@ pub enum Scope {
     Node,
     Gpu,
     Disk,
+    /// A port of an RDMA device.
+    Port,
 }
 
 words!(Scope {
     Node => "node",
     Gpu => "gpu",
     Disk => "disk",
+    Port => "port",
 });
 
 impl From<signal::Scope> for Scope {
@@ -144,6 +147,7 @@ impl From<signal::Scope> for Scope {
             signal::Scope::Node => Self::Node,
             signal::Scope::Gpu => Self::Gpu,
             signal::Scope::Disk => Self::Disk,
+            signal::Scope::Port => Self::Port,
         }
     }
 }

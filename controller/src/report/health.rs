@@ -51,7 +51,7 @@ impl NodeHealth {
     ) -> Option<Self> {
         let signals: Signals = serde_json::from_value(data.get(SIGNALS)?.clone()).ok()?;
         // A helper keeps these bounds; what does not is no helper of ours, and judging it could take long.
-        let subjects = signals.gpus.len() + signals.disks.len();
+        let subjects = signals.gpus.len() + signals.disks.len() + signals.ports.len();
         if signals.records.len() > Signals::MOST_RECORDS || subjects > MOST_SUBJECTS {
             return None;
         }

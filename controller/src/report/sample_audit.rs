@@ -147,5 +147,6 @@ fn signals(healthy: &Value, at: usize, gpus: usize) -> Value {
         }
     }
     let disk = json!({"id": "/", "label": "/", "readings": healthy["disk"]});
-    json!({"boot_id": "b", "uptime_s": 5000, "node": node, "gpus": all, "disks": [disk]})
+    let port = json!({"id": "mlx5_0/1", "label": "mlx5_0/1", "readings": healthy["port"]});
+    json!({"boot_id": "b", "uptime_s": 5000, "node": node, "gpus": all, "disks": [disk], "ports": [port]})
 }

@@ -4,11 +4,15 @@
 //! changes the node. Invariants: what cannot be read is unknown and never absent; the size and the time of every
 //! reading are bounded.
 
+mod aer;
 mod disk;
 mod driver;
 pub mod gpu;
 pub mod kernel_log;
+mod network;
+mod nvme;
 mod own;
+mod pci;
 mod process;
 mod system;
 #[cfg(test)]
@@ -71,6 +75,9 @@ pub fn read(
     named.extend(tuning::read(reader));
     named.extend(process::read(reader, &processes));
     named.extend(disk::read(reader));
+    named.extend(nvme::read(reader));
+    let (ports, of_network) = network::read(reader);
+    named.extend(of_network);
     let (records, dropped) = log.records(resets);
     let log_from = match &log.gap {
         None => "complete",
@@ -82,7 +89,11 @@ pub fn read(
         ("records_dropped", dropped.into()),
         ("nfs_hung_servers", signal(log.hung_servers().map(Some))),
     ]);
-    let gpu = gpus();
+    let mut gpu = gpus();
+    for one in &mut gpu.gpus {
+        let errors = aer::read(reader, &one.readings);
+        one.readings.extend(errors.into_iter().map(|(name, signal)| (name.to_owned(), signal)));
+    }
     let (boot_end, driver_end) = (reboot::boot_id(roots), load_of_driver(roots));
     named.extend([
         ("boot_id_start", signal(boot.clone().ok_or_else(no_boot_id).map(Some))),
@@ -103,6 +114,7 @@ pub fn read(
         node,
         gpus: gpu.gpus,
         disks: disk::disks(reader),
+        ports,
         records,
         cpu_ms,
     }

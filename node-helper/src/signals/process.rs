@@ -21,6 +21,10 @@ pub const DOCKER: &str = "dockerd";
 pub const CONTAINERD: &str = "containerd";
 pub const CRIO: &str = "crio";
 const PROGRAMS: [&str; 7] = [FABRIC_MANAGER, PERSISTENCED, MPS, DCGM, DOCKER, CONTAINERD, CRIO];
+/// Daemons whose limits the processes of jobs and containers inherit.
+const DAEMONS: [&str; 3] = ["slurmd", CONTAINERD, "sshd"];
+/// Largest number of daemons, and of processes, that are named.
+const MOST_NAMED: usize = 16;
 /// Accounts of the system and of its services have numbers below this one. Source: systemd, "Users, Groups, UIDs and
 /// GIDs on systemd Systems".
 const FIRST_PERSON: u32 = 1000;
@@ -38,6 +42,10 @@ pub struct Processes {
     stuck: Counted,
     /// As `stuck`, for dead processes that still have threads.
     dead: Counted,
+    /// Some of both: `4711 (python) D`.
+    holders: Vec<String>,
+    /// Name of each of [`DAEMONS`] that runs, and the bytes that it may lock in memory; `None` for all of it.
+    locked: Result<Vec<(&'static str, Option<u64>)>, String>,
 }
 
 /// A number, or why it is not known.
@@ -56,7 +64,14 @@ impl Processes {
 pub fn scan(reader: &Reader<'_>) -> Result<Processes, String> {
     let proc = reader.roots.path("/proc");
     let folder = fs::File::open(&proc).map_err(|error| format!("/proc: {error}"))?;
-    let mut found = Processes { runs: HashSet::new(), zombies: 0, stuck: Ok(0), dead: Ok(0) };
+    let mut found = Processes {
+        runs: HashSet::new(),
+        zombies: 0,
+        stuck: Ok(0),
+        dead: Ok(0),
+        holders: Vec::new(),
+        locked: Ok(Vec::new()),
+    };
     let mut first = false;
     let mut count = 0;
     for entry in fs::read_dir(&proc).map_err(|error| format!("/proc: {error}"))? {
@@ -71,23 +86,35 @@ pub fn scan(reader: &Reader<'_>) -> Result<Processes, String> {
         }
         first |= pid == 1;
         // Ignored, because the process has ended meanwhile.
-        let Some((comm, state)) = stat(&folder, pid) else { continue };
+        let Some(Stat { comm, state, parent }) = stat(&folder, pid) else { continue };
         let path = proc.join(pid.to_string());
+        if let Some(daemon) = DAEMONS.iter().find(|daemon| **daemon == comm)
+            && parent == 1
+            && state != 'Z'
+            && fs::metadata(&path).is_ok_and(|meta| is_system(meta.uid()))
+        {
+            lock(&mut found.locked, daemon, reader.parsed(&format!("/proc/{pid}/limits"), lockable));
+        }
         if let Some(program) = PROGRAMS.iter().find(|program| **program == comm)
             && fs::metadata(&path).is_ok_and(|meta| is_system(meta.uid()))
         {
             found.runs.insert(*program);
         }
-        match state {
+        let (sum, held) = match state {
             'D' => {
-                add(&mut found.stuck, holds(&comm, || clients::devices(&path.join("fd"), &BTreeMap::new())))
+                let devices = || clients::devices(&path.join("fd"), &BTreeMap::new());
+                (&mut found.stuck, holds(&comm, devices))
             }
             'Z' => {
                 found.zombies += 1;
-                add(&mut found.dead, threads_hold(&path, pid));
+                (&mut found.dead, threads_hold(&path, pid))
             }
-            _ => {}
+            _ => continue,
+        };
+        if held == Ok(true) && found.holders.len() < MOST_NAMED {
+            found.holders.push(format!("{pid} ({}) {state}", comm.replace(char::is_control, "?")));
         }
+        add(sum, held);
     }
     if first { Ok(found) } else { Err("the processes of other users are hidden".to_owned()) }
 }
@@ -97,8 +124,15 @@ fn is_system(uid: u32) -> bool {
     uid < FIRST_PERSON || uid == rustix::process::geteuid().as_raw()
 }
 
-/// Returns name and state from `/proc/PID/stat`: `12 (a name) S …`.
-fn stat(proc: &fs::File, pid: u32) -> Option<(String, char)> {
+/// What `/proc/PID/stat` begins with: `12 (a name) S 1 …`.
+#[derive(Debug, PartialEq, Eq)]
+struct Stat {
+    comm: String,
+    state: char,
+    parent: u32,
+}
+
+fn stat(proc: &fs::File, pid: u32) -> Option<Stat> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let file = openat(proc, format!("{pid}/stat"), flags, Mode::empty()).ok()?;
     let mut bytes = [0u8; 512];
@@ -106,10 +140,35 @@ fn stat(proc: &fs::File, pid: u32) -> Option<(String, char)> {
     parse_stat(&String::from_utf8_lossy(bytes.get(..count)?))
 }
 
-fn parse_stat(text: &str) -> Option<(String, char)> {
+fn parse_stat(text: &str) -> Option<Stat> {
     // A name may have brackets itself.
     let (head, rest) = text.rsplit_once(") ")?;
-    Some((head.split_once('(')?.1.to_owned(), rest.chars().next()?))
+    let mut words = rest.split(' ');
+    let state = words.next()?.chars().next()?;
+    let parent = words.next().and_then(|word| word.parse().ok()).unwrap_or(0);
+    Some(Stat { comm: head.split_once('(')?.1.to_owned(), state, parent })
+}
+
+/// Returns the soft limit of locked memory in bytes, from `Max locked memory  65536  65536  bytes`.
+fn lockable(text: &str) -> Option<Option<u64>> {
+    let line = text.lines().find_map(|line| line.strip_prefix("Max locked memory"))?;
+    match line.split_whitespace().next()? {
+        "unlimited" => Some(None),
+        bytes => bytes.parse().ok().map(Some),
+    }
+}
+
+fn lock(
+    all: &mut Result<Vec<(&'static str, Option<u64>)>, String>,
+    daemon: &'static str,
+    found: Found<Option<u64>>,
+) {
+    match (all.as_mut(), found) {
+        (Ok(all), Ok(Some(limit))) if all.len() < MOST_NAMED => all.push((daemon, limit)),
+        (Ok(_), Err(why)) => *all = Err(why),
+        // It has ended meanwhile, or there is enough of it.
+        _ => {}
+    }
 }
 
 /// Whether a process is the driver's, or has a device file of it open.
@@ -151,14 +210,33 @@ pub fn read(reader: &Reader<'_>, processes: &Result<Processes, String>) -> Vec<N
     let of = |take: fn(&Processes) -> &Counted| -> Signal {
         signal(processes.as_ref().map_err(Clone::clone).and_then(|found| take(found).clone()).map(Some))
     };
-    let zombies = processes.as_ref().map(|found| Some(found.zombies)).map_err(Clone::clone);
+    let scanned = || processes.as_ref().map_err(Clone::clone);
+    let locked = scanned().and_then(|found| found.locked.clone());
+    let running = locked.map(|daemons| Some(daemons).filter(|daemons| !daemons.is_empty()));
+    let limited =
+        |daemons: Vec<(&str, Option<u64>)>| daemons.iter().filter(|(_, limit)| limit.is_some()).count();
     vec![
-        ("zombies", signal(zombies)),
+        ("zombies", signal(scanned().map(|found| Some(found.zombies)))),
         ("gpu_dstate_count", of(|found| &found.stuck)),
         ("gpu_zombie_count", of(|found| &found.dead)),
+        ("gpu_stuck_processes", signal(scanned().map(|found| Some(found.holders.clone())))),
+        ("memlock_limited", signal(running.clone().map(|daemons| daemons.map(limited)))),
+        ("memlock_limits", signal(running.map(|daemons| daemons.map(limits)))),
         ("pid_ratio", signal(pid_ratio(reader))),
         ("file_ratio", signal(file_ratio(reader))),
     ]
+}
+
+/// Returns each daemon and its limit once.
+fn limits(daemons: Vec<(&str, Option<u64>)>) -> Vec<String> {
+    let text = |(daemon, limit): (&str, Option<u64>)| match limit {
+        Some(bytes) => format!("{daemon}={} KiB", bytes / 1024),
+        None => format!("{daemon}=unlimited"),
+    };
+    let mut told: Vec<String> = daemons.into_iter().map(text).collect();
+    told.sort_unstable();
+    told.dedup();
+    told
 }
 
 /// Returns threads of the node by the most that it can have.
@@ -188,8 +266,21 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_limit_is_the_soft_one() {
+        let line = |soft: &str| {
+            format!("Limit  Soft\nMax locked memory         {soft}    9999    bytes\nMax x 1 1 y\n")
+        };
+        assert_eq!(lockable(&line("unlimited")), Some(None));
+        assert_eq!(lockable(&line("65536")), Some(Some(65536)));
+        for text in [line("x"), line("-1"), String::new()] {
+            assert_eq!(lockable(&text), None, "{text}");
+        }
+    }
+
+    #[test]
     fn a_name_may_have_brackets() {
-        assert_eq!(parse_stat("7 (a) D 1) Z 1 7"), Some(("a) D 1".to_owned(), 'Z')));
+        let stat = Stat { comm: "a) D 1".to_owned(), state: 'Z', parent: 1 };
+        assert_eq!(parse_stat("7 (a) D 1) Z 1 7"), Some(stat));
         for text in ["", "7", "7 (a)", "7 a) "] {
             assert_eq!(parse_stat(text), None, "{text}");
         }

@@ -14,6 +14,8 @@ const HEALTHY: &[(&str, &str)] = &[
     ("proc/1/stat", "1 (systemd) S 0 1 1 0\n"),
     ("proc/70/stat", "70 (nvidia-persiste) S 1 70 70 0\n"),
     ("proc/71/stat", "71 (python) Z 1 71 71 0\n"),
+    ("proc/72/stat", "72 (sshd) S 1 72 72 0\n"),
+    ("proc/72/limits", "Limit  Soft Limit  Hard Limit  Units\nMax locked memory  8388608  8388608  bytes\n"),
     ("proc/cmdline", "BOOT_IMAGE=/vmlinuz iommu=pt\n"),
     ("proc/devices", "Character devices:\n  1 mem\n\nBlock devices:\n259 blkext\n"),
     ("proc/driver/nvidia/gpus/0000:1b:00.0/information", ""),
@@ -44,7 +46,28 @@ const HEALTHY: &[(&str, &str)] = &[
     ("sys/block/md0/md/degraded", "0\n"),
     ("sys/bus/pci/devices/0000:1b:00.0/class", "0x030200\n"),
     ("sys/bus/pci/devices/0000:1b:00.0/vendor", "0x10de\n"),
-    ("sys/class/nvme/nvme0/x", ""),
+    ("sys/class/infiniband/mlx5_0/board_id", "MT_0000000838\n"),
+    ("sys/class/infiniband/mlx5_0/fw_ver", "28.39.1002\n"),
+    ("sys/class/infiniband/mlx5_0/ports/1/counters/link_downed", "1\n"),
+    ("sys/class/infiniband/mlx5_0/ports/1/counters/link_error_recovery", "0\n"),
+    ("sys/class/infiniband/mlx5_0/ports/1/counters/symbol_error", "2\n"),
+    ("sys/class/infiniband/mlx5_0/ports/1/link_layer", "InfiniBand\n"),
+    ("sys/class/infiniband/mlx5_0/ports/1/phys_state", "5: LinkUp\n"),
+    ("sys/class/infiniband/mlx5_0/ports/1/rate", "400 Gb/sec (4X NDR)\n"),
+    ("sys/class/infiniband/mlx5_0/ports/1/state", "4: ACTIVE\n"),
+    ("sys/class/infiniband_verbs/uverbs0/ibdev", "mlx5_0\n"),
+    ("dev/infiniband/uverbs0", ""),
+    ("sys/devices/pci0000:00/0000:00:01.0/0000:3b:00.0/current_link_speed", "32.0 GT/s PCIe\n"),
+    ("sys/devices/pci0000:00/0000:00:01.0/0000:3b:00.0/current_link_width", "16\n"),
+    ("sys/devices/pci0000:00/0000:00:01.0/0000:3b:00.0/max_link_speed", "32.0 GT/s PCIe\n"),
+    ("sys/devices/pci0000:00/0000:00:01.0/0000:3b:00.0/max_link_width", "16\n"),
+    ("sys/devices/pci0000:00/0000:00:01.0/0000:3b:00.0/class", "0x020700\n"),
+    ("sys/devices/pci0000:00/0000:00:01.0/0000:3b:00.0/vendor", "0x15b3\n"),
+    ("sys/class/net/eno1/device/vendor", "0x15b3\n"),
+    ("sys/class/net/eno1/mtu", "9000\n"),
+    ("sys/class/net/eno1/operstate", "up\n"),
+    ("sys/class/net/eno1/speed", "25000\n"),
+    ("sys/class/nvme/nvme0/transport", "tcp\n"),
     ("sys/devices/system/cpu/cpufreq/policy0/scaling_governor", "performance\n"),
     ("sys/devices/system/cpu/online", "0-63,128-191\n"),
     ("sys/devices/system/edac/mc/mc0/ce_count", "3\n"),
@@ -78,6 +101,12 @@ fn node() -> Bench {
         bench.write(path, text);
     }
     fs::create_dir_all(bench.path("sys/fs/pstore")).unwrap();
+    symlink("../../../0000:3b:00.0", bench.path("sys/class/infiniband/mlx5_0/device")).unwrap();
+    symlink(
+        "../../../devices/pci0000:00/0000:00:01.0/0000:3b:00.0",
+        bench.path("sys/bus/pci/devices/0000:3b:00.0"),
+    )
+    .unwrap();
     bench.script("usr/bin/systemctl", SYSTEMCTL);
     bench.script("usr/bin/modinfo", "#!/bin/sh\necho 580.159.04\n");
     bench.script("usr/bin/nvidia-persistenced", "#!/bin/sh\n");
@@ -121,10 +150,15 @@ fn a_healthy_node_tells_everything() {
         "drm_modeset": true, "missing_device_nodes": 0, "wrong_major": null,
         "persistenced": "running", "persistenced_enabled": true, "fm_state": "failed", "fm_version": null,
         "imex_state": "READY", "mps_state": "absent", "dcgm_state": "absent",
-        "zombies": 1, "gpu_dstate_count": 0, "gpu_zombie_count": 0, "pid_ratio": 0.1, "file_ratio": 0.1,
+        "zombies": 1, "gpu_dstate_count": 0, "gpu_zombie_count": 0, "gpu_stuck_processes": [],
+        "memlock_limited": 1, "memlock_limits": ["sshd=8192 KiB"], "pid_ratio": 0.1, "file_ratio": 0.1,
         "governor_bad": 0, "thp": "madvise", "hugepages_total": ["1048576kB=4"], "numa_nodes": 2,
         "numa_balancing": 0, "swap_kib": 3072, "swappiness": 10, "psi_memory_full_avg300": 1.25,
-        "ro_unexpected": 0, "md_degraded": 0, "nvme_count": 1
+        "ro_unexpected": 0, "md_degraded": 0, "nvme_count": 1,
+        "nvme_critical": null, "nvme_spare_left": null, "nvme_used_percent": null, "nvme_media_errors": null,
+        "nvme_drives": null,
+        "rdma_devices": 1, "ib_up": 1, "ib_down": [], "missing_uverbs": 0,
+        "eth_links": ["eno1:up", "eno1:speed=25000", "eno1:mtu=9000"]
     }"#;
     let expected: Readings = serde_json::from_str(expected).unwrap();
     assert_eq!(read.node, expected);
@@ -139,17 +173,23 @@ fn a_healthy_node_tells_everything() {
 #[test]
 fn every_signal_stands_in_the_registry_and_is_read() {
     let read = signals(&node());
-    for (name, scope) in [(Scope::Node, &read.node), (Scope::Disk, &read.disks[0].readings)]
-        .into_iter()
-        .flat_map(|(scope, readings)| readings.keys().map(move |name| (name, scope)))
+    for (name, scope) in [
+        (Scope::Node, &read.node),
+        (Scope::Disk, &read.disks[0].readings),
+        (Scope::Port, &read.ports[0].readings),
+    ]
+    .into_iter()
+    .flat_map(|(scope, readings)| readings.keys().map(move |name| (name, scope)))
     {
         assert!(SignalInfo::of(scope, name).is_some(), "{name} is not in the registry");
     }
     let of_node: BTreeSet<&str> = read.node.keys().map(String::as_str).collect();
     let of_disk: BTreeSet<&str> = read.disks[0].readings.keys().map(String::as_str).collect();
-    // The first list, because NVML gives those of the second.
-    for info in SIGNALS[0] {
+    let of_port: BTreeSet<&str> = read.ports[0].readings.keys().map(String::as_str).collect();
+    // Without the second list, because NVML gives those.
+    for info in SIGNALS[0].iter().chain(SIGNALS[2]) {
         let read = match info.scope {
+            Scope::Port => of_port.contains(info.name),
             Scope::Node => of_node.contains(info.name),
             Scope::Disk => of_disk.contains(info.name),
             Scope::Gpu => continue,
@@ -203,6 +243,13 @@ fn what_cannot_be_read_is_unknown() {
         ("sys/kernel/mm/transparent_hugepage/enabled", &["thp"]),
         ("sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", &["hugepages_total"]),
         ("sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c", &["secure_boot"]),
+        ("proc/72/limits", &["memlock_limited", "memlock_limits"]),
+        (
+            "sys/class/nvme/nvme0/transport",
+            &["nvme_critical", "nvme_spare_left", "nvme_used_percent", "nvme_media_errors", "nvme_drives"],
+        ),
+        ("sys/class/infiniband_verbs/uverbs0/ibdev", &["missing_uverbs"]),
+        ("sys/class/net/eno1/mtu", &["eth_links"]),
     ] {
         let bench = node();
         fs::remove_file(bench.path(path)).unwrap();
@@ -433,4 +480,182 @@ fn records_of_the_log_come_with_the_signals() {
     assert_eq!(told, [(Some(79), Some("0000:1b:00.0"))]);
     bench.write("dev/kmsg", line);
     assert_eq!(get(&bench, "log_from"), "partial".into());
+}
+
+fn port<'a>(read: &'a Signals, id: &str) -> &'a Readings {
+    &read.ports.iter().find(|port| port.id == id).unwrap_or_else(|| panic!("{id}: {:?}", read.ports)).readings
+}
+
+#[test]
+fn a_port_tells_its_link_its_errors_and_its_card() {
+    let read = signals(&node());
+    let expected = r#"{
+        "ib_state": "ACTIVE", "ib_phys_state": "LinkUp", "ib_rate_gbps": 400.0, "ib_layer": "InfiniBand",
+        "link_downed": 1, "ib_symbol_error": 2, "ib_link_error_recovery": 0, "nic_width": 16, "nic_width_max": 16,
+        "nic_speed": 32.0, "nic_speed_max": 32.0, "nic_fw": "28.39.1002", "nic_board": "MT_0000000838"
+    }"#;
+    assert_eq!(*port(&read, "mlx5_0/1"), serde_json::from_str::<Readings>(expected).unwrap());
+    assert_eq!((read.ports.len(), read.ports[0].label.as_str()), (1, "mlx5_0/1"));
+}
+
+/// Adds a card with one port.
+fn card(bench: &Bench, name: &str, address: &str, state: &str) {
+    let folder = format!("sys/class/infiniband/{name}");
+    bench.write(&format!("{folder}/ports/1/state"), state);
+    bench.write(&format!("{folder}/ports/1/phys_state"), "3: Polling\n");
+    symlink(format!("../../../{address}"), bench.path(&format!("{folder}/device"))).unwrap();
+    bench.write(&format!("sys/bus/pci/devices/{address}/vendor"), "0x15b3\n");
+}
+
+#[test]
+fn ports_without_a_link_are_counted_apart_and_virtual_ones_not_at_all() {
+    let bench = node();
+    card(&bench, "mlx5_10", "0000:5b:00.0", "1: DOWN\n");
+    card(&bench, "mlx5_9", "0000:5a:00.1", "4: ACTIVE\n");
+    // A virtual function, and a device of software.
+    card(&bench, "mlx5_2", "0000:3b:00.2", "1: DOWN\n");
+    bench.write("sys/bus/pci/devices/0000:3b:00.2/physfn/vendor", "");
+    bench.write("sys/class/infiniband/rxe0/ports/1/state", "1: DOWN\n");
+    let read = signals(&bench);
+    let ids: Vec<&str> = read.ports.iter().map(|port| port.id.as_str()).collect();
+    assert_eq!(ids, ["mlx5_0/1", "mlx5_9/1", "mlx5_10/1"]);
+    assert_eq!((&read.node["rdma_devices"], &read.node["ib_up"]), (&3.into(), &1.into()));
+    assert_eq!(read.node["ib_down"], vec!["mlx5_9/1: ACTIVE, Polling", "mlx5_10/1: DOWN, Polling"].into());
+    assert_eq!(read.node["missing_uverbs"], 2.into(), "two cards have no file for verbs");
+    for name in ["link_downed", "nic_width", "nic_fw", "ib_rate_gbps"] {
+        assert_eq!(port(&read, "mlx5_10/1")[name], Signal::Absent, "{name}");
+    }
+}
+
+#[test]
+fn a_node_without_such_cards_has_none_and_one_that_hides_them_is_unknown() {
+    let bench = node();
+    fs::remove_dir_all(bench.path("sys/class/infiniband")).unwrap();
+    let read = signals(&bench);
+    assert_eq!(read.ports, []);
+    assert_eq!((&read.node["rdma_devices"], &read.node["ib_up"]), (&0.into(), &0.into()));
+    assert_eq!(read.node["missing_uverbs"], Signal::Absent);
+    let bench = node();
+    fs::remove_dir_all(bench.path("sys/class/infiniband/mlx5_0/ports")).unwrap();
+    symlink("ports", bench.path("sys/class/infiniband/mlx5_0/ports")).unwrap();
+    for name in ["rdma_devices", "ib_up", "ib_down", "missing_uverbs"] {
+        assert_unknown(&bench, name);
+    }
+}
+
+#[test]
+fn a_port_of_ethernet_counts_by_its_interface() {
+    let bench = node();
+    let folder = "sys/class/infiniband/mlx5_0/ports/1";
+    bench.write(&format!("{folder}/link_layer"), "Ethernet\n");
+    let read = signals(&bench);
+    assert_eq!(port(&read, "mlx5_0/1")["link_downed"], 1.into(), "it has no interface");
+    assert_eq!(port(&read, "mlx5_0/1")["ib_symbol_error"], Signal::Absent);
+    fs::remove_file(bench.path("sys/class/infiniband/mlx5_0/device")).unwrap();
+    symlink("../../../bus/pci/devices/0000:3b:00.0", bench.path("sys/class/infiniband/mlx5_0/device"))
+        .unwrap();
+    bench.write("sys/devices/pci0000:00/0000:00:01.0/0000:3b:00.0/net/ens1/mtu", "9000\n");
+    bench.write("sys/class/net/ens1/carrier_down_count", "7\n");
+    assert_eq!(port(&signals(&bench), "mlx5_0/1")["link_downed"], 7.into());
+    bench.write(&format!("{folder}/link_layer"), "InfiniBand\n");
+    bench.write(&format!("{folder}/counters/link_downed"), "N/A (no PMA)\n");
+    bench.write(&format!("{folder}/counters/symbol_error"), "-1\n");
+    let read = signals(&bench);
+    assert_eq!(port(&read, "mlx5_0/1")["link_downed"], Signal::Absent);
+    assert!(matches!(port(&read, "mlx5_0/1")["ib_symbol_error"], Signal::Unknown(_)));
+}
+
+#[test]
+fn a_card_in_a_smaller_slot_is_measured_by_both() {
+    let bench = node();
+    bench.write("sys/bus/pci/devices/0000:00:01.0/max_link_width", "8\n");
+    bench.write("sys/bus/pci/devices/0000:00:01.0/max_link_speed", "16.0 GT/s PCIe\n");
+    let read = signals(&bench);
+    let port = port(&read, "mlx5_0/1");
+    assert_eq!((&port["nic_width_max"], &port["nic_speed_max"]), (&8.into(), &16.0.into()));
+    assert_eq!((&port["nic_width"], &port["nic_speed"]), (&16.into(), &32.0.into()));
+}
+
+#[test]
+fn only_interfaces_of_cards_and_bonds_are_told() {
+    let bench = node();
+    bench.write("sys/class/net/lo/mtu", "65536\n");
+    bench.write("sys/class/net/veth1/operstate", "up\n");
+    bench.write("sys/class/net/eno2/device/vendor", "0x15b3\n");
+    bench.write("sys/class/net/eno2/operstate", "down\n");
+    bench.write("sys/class/net/eno2/mtu", "1500\n");
+    bench.write("sys/class/net/ens3v0/device/physfn/vendor", "");
+    bench.write("sys/class/net/bond0/bonding/mode", "802.3ad 4\n");
+    bench.write("sys/class/net/bond0/operstate", "up\n");
+    bench.write("sys/class/net/bond0/speed", "-1\n");
+    bench.write("sys/class/net/bond0/mtu", "9000\n");
+    let links =
+        vec!["eno1:up", "eno1:speed=25000", "eno1:mtu=9000", "eno2:mtu=1500", "bond0:up", "bond0:mtu=9000"];
+    assert_eq!(get(&bench, "eth_links"), links.into());
+}
+
+#[test]
+fn a_drive_that_cannot_be_asked_is_unknown() {
+    let bench = node();
+    bench.write("sys/class/nvme/nvme0/transport", "pcie\n");
+    assert_unknown(&bench, "nvme_critical");
+    bench.write("dev/nvme0", "");
+    let Signal::Unknown(why) = get(&bench, "nvme_media_errors") else { panic!() };
+    assert_eq!(why, "/dev/nvme0: it is no device");
+    symlink("/dev/zero", bench.path("dev/nvme1")).unwrap();
+    bench.write("sys/class/nvme/nvme1/transport", "pcie\n");
+    assert_unknown(&bench, "nvme_drives");
+}
+
+/// The readings of a GPU at an address, with those that other files add.
+fn with_gpu(bench: &Bench, pci: Signal) -> Readings {
+    let gpus = || GpuSignals {
+        gpus: vec![gpufleet_protocol::signal::SubjectReadings {
+            id: "GPU-1".to_owned(),
+            label: "GPU 0".to_owned(),
+            readings: [("pci".to_owned(), pci)].into(),
+        }],
+        node: Readings::new(),
+    };
+    let deadline = Deadline::after(Duration::from_secs(60));
+    let mut read = read(&Reader { roots: &bench.roots, deadline: &deadline }, &Resets::new(), gpus);
+    read.gpus.remove(0).readings
+}
+
+#[test]
+fn errors_of_a_gpus_link_are_added_up_over_the_ports_above_it() {
+    let bench = node();
+    let here = || with_gpu(&bench, "0000:3b:00.0".into());
+    let names = ["aer_fatal", "aer_nonfatal_without_ur", "aer_correctable", "aer_devices"];
+    let read = here();
+    for name in names {
+        assert_eq!(read[name], Signal::Absent, "{name}");
+        assert!(SignalInfo::of(Scope::Gpu, name).is_some(), "{name}");
+    }
+    for (device, fatal, nonfatal) in [("0000:3b:00.0", 0, 1), ("0000:00:01.0", 2, 4)] {
+        let file = |name: &str| format!("sys/bus/pci/devices/{device}/aer_dev_{name}");
+        bench.write(&file("fatal"), &format!("Undefined 0\nDLP {fatal}\nTOTAL_ERR_FATAL {fatal}\n"));
+        bench.write(
+            &file("nonfatal"),
+            &format!("CmpltTO {nonfatal}\nUnsupReq 30\nTOTAL_ERR_NONFATAL {}\n", nonfatal + 30),
+        );
+        bench.write(&file("correctable"), "RxErr 14\nBadTLP 18\nTOTAL_ERR_COR 32\n");
+    }
+    let read = here();
+    let found = [&read["aer_fatal"], &read["aer_nonfatal_without_ur"], &read["aer_correctable"]];
+    assert_eq!(found, [&2.into(), &5.into(), &64.into()]);
+    let devices = vec![
+        "0000:3b:00.0 nonfatal CmpltTO=1",
+        "0000:00:01.0 fatal DLP=2",
+        "0000:00:01.0 nonfatal CmpltTO=4",
+    ];
+    assert_eq!(read["aer_devices"], devices.into());
+    bench.write("sys/bus/pci/devices/0000:00:01.0/aer_dev_nonfatal", "CmpltTO -1\n");
+    let lost = Signal::Unknown("15".to_owned());
+    for pci in [Signal::from("0000:3b:00.0"), Signal::from("../../../etc"), lost, Signal::Absent] {
+        let read = with_gpu(&bench, pci.clone());
+        for name in names {
+            assert!(matches!(read[name], Signal::Unknown(_)), "{pci:?}: {name}: {:?}", read[name]);
+        }
+    }
 }

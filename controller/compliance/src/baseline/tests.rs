@@ -214,7 +214,7 @@ fn mistakes_are_told_with_their_places() {
        |
      3 | checks: [mem.remap_faild, 'men.*', 3]
        |                           ^^^^^^^
-    help: groups of checks are inv, err, mem, pcie, nvl, thermal, power, clock, cfg, sw, proc, os, disk, audit
+    help: groups of checks are inv, err, mem, pcie, nvl, thermal, power, clock, cfg, sw, proc, net, os, disk, ctr, audit
     error: the id of a check wants a string, got a whole number
       --> site.yaml:3:36
        |

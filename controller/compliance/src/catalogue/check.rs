@@ -186,7 +186,8 @@ impl Check {
         let when = compared.clone().filter_map(|outlier| outlier.when.as_ref());
         let codes = self.na_when.iter().chain(self.rules.iter().map(|rule| &rule.when)).chain(when);
         let of_peers = compared.flat_map(|outlier| outlier.alike.iter().chain([&outlier.of]));
-        let own = self.requires.iter().chain(codes.flat_map(|code| &code.signals)).chain(&self.evidence);
+        let named = codes.flat_map(|code| code.signals.iter().chain(&code.of_ports));
+        let own = self.requires.iter().chain(named).chain(&self.evidence);
         own.chain(of_peers)
     }
 

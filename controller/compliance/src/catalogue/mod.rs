@@ -32,8 +32,10 @@ const GROUPS: &[(&str, &str, &str)] = &[
     ("cfg", "GPU configuration", include_str!("data/cfg.yaml")),
     ("sw", "Driver and software", include_str!("data/sw.yaml")),
     ("proc", "Processes", include_str!("data/proc.yaml")),
+    ("net", "Network and RDMA", include_str!("data/net.yaml")),
     ("os", "Operating system", include_str!("data/os.yaml")),
     ("disk", "Disks", include_str!("data/disk.yaml")),
+    ("ctr", "Containers", include_str!("data/ctr.yaml")),
     ("audit", "The audit itself", include_str!("data/audit.yaml")),
 ];
 

@@ -44,8 +44,9 @@ fn a_healthy_node_has_no_finding() {
 
 #[test]
 fn nothing_read_makes_nothing_ok() {
-    let mut empty = Signals { gpus: node().gpus, disks: node().disks, ..Signals::default() };
-    for subject in empty.gpus.iter_mut().chain(&mut empty.disks) {
+    let Signals { gpus, disks, ports, .. } = node();
+    let mut empty = Signals { gpus, disks, ports, ..Signals::default() };
+    for subject in empty.gpus.iter_mut().chain(&mut empty.disks).chain(&mut empty.ports) {
         subject.readings.clear();
     }
     for signals in [Signals::default(), empty] {
@@ -67,13 +68,13 @@ fn each_reading_that_fails_is_seen_by_a_check() {
                 Scope::Node => &mut signals.node,
                 Scope::Gpu => &mut signals.gpus[0].readings,
                 Scope::Disk => &mut signals.disks[0].readings,
+                Scope::Port => &mut signals.ports[0].readings,
             };
             readings.insert(name.to_owned(), Signal::Unknown("no permission".to_owned()));
         });
         for (before, after) in healthy.iter().zip(&judge(&policy, &signals)) {
             let required = after.check.requires.iter().any(|(_, required)| &**required == name);
-            let of_this =
-                scope == Scope::Node || after.subject.id() == signals.gpus[0].id || scope == Scope::Disk;
+            let of_this = scope != Scope::Gpu || after.subject.id() == signals.gpus[0].id;
             if required && of_this && before.verdict != Verdict::Na {
                 assert_eq!(after.verdict, Verdict::Unknown, "{} without {name}", after.check.id);
                 assert!(after.note.contains("no permission"), "{}: {}", after.check.id, after.note);
@@ -296,6 +297,14 @@ fn planted_faults_are_found() {
         ("disk.raid", "md_degraded", json!(1), Verdict::Warn),
         ("disk.nfs", "nfs_hung_servers", json!(1), Verdict::Warn),
         ("audit.cost", "audit_cpu_ms", json!(900), Verdict::Warn),
+        ("pcie.nic_width", "nic_width", json!(8), Verdict::Fail),
+        ("pcie.nic_width", "nic_speed", json!(16), Verdict::Warn),
+        ("net.ib_devices", "missing_uverbs", json!(1), Verdict::Fail),
+        ("disk.nvme_health", "nvme_critical", json!(4), Verdict::Fail),
+        ("disk.nvme_health", "nvme_critical", json!(8), Verdict::Fail),
+        ("disk.nvme_health", "nvme_critical", json!(2), Verdict::Warn),
+        ("disk.nvme_health", "nvme_spare_left", json!(-1), Verdict::Fail),
+        ("disk.nvme_health", "nvme_used_percent", json!(101), Verdict::Warn),
     ];
     for (check, name, value, wanted) in planted {
         let signals = with(|signals| {
@@ -304,6 +313,7 @@ fn planted_faults_are_found() {
                 Scope::Node => &mut signals.node,
                 Scope::Gpu => &mut signals.gpus[0].readings,
                 Scope::Disk => &mut signals.disks[0].readings,
+                Scope::Port => &mut signals.ports[0].readings,
             };
             readings.insert((*name).to_owned(), Signal::Known(value.clone()));
         });
@@ -324,12 +334,25 @@ fn traps_are_no_findings() {
         ("reasons", json!(4)),
         ("recovery_action", json!(null)),
         ("mem_used_mib", json!(200)),
+        // Totals since the machine was started.
+        ("aer_fatal", json!(3)),
+        ("link_downed", json!(12)),
+        ("ib_symbol_error", json!(400)),
+        // The write cache of a client's drive, and a drive with just enough left.
+        ("nvme_critical", json!(0x10)),
+        ("nvme_spare_left", json!(0)),
+        // For seconds it is ordinary.
+        ("gpu_dstate_count", json!(2)),
+        ("gpu_zombie_count", json!(2)),
     ];
     for (name, value) in harmless {
         let signals = with(|signals| {
             let (scope, _) = crate::vocabulary::lookup(name).unwrap();
-            let readings =
-                if scope == Scope::Node { &mut signals.node } else { &mut signals.gpus[0].readings };
+            let readings = match scope {
+                Scope::Node => &mut signals.node,
+                Scope::Port => &mut signals.ports[0].readings,
+                _ => &mut signals.gpus[0].readings,
+            };
             readings.insert((*name).to_owned(), value.clone().into());
         });
         assert_eq!(told(&judge(&everything(), &signals)), "", "{name} {value}");
@@ -434,4 +457,117 @@ fn a_node_that_lists_too_much_is_not_believed() {
     assert_eq!((last.verdict, &*last.note), (Verdict::Unknown, "the node lists 5000, and 256 were judged"));
     assert_eq!(of(&findings, "nvl.fabric_clique")[0].verdict, Verdict::Fail);
     assert!(of(&findings, "pcie.width")[0].note.chars().count() < 300);
+}
+
+/// The verdict and the note of one check under a baseline with these declared values.
+fn judged(check: &str, declared: &str, signals: &Signals) -> (Verdict, String) {
+    let text = format!("checks: ['{check}']\ndeclared: {{{declared}}}\n");
+    let findings = judge(&policy(&text).for_node("gpu001", &[]), signals);
+    (findings[0].verdict, findings[0].note.to_string())
+}
+
+fn port(signals: &mut Signals, at: usize, name: &str, value: impl Into<Signal>) {
+    signals.ports[at].readings.insert(name.to_owned(), value.into());
+}
+
+/// A node with two compute ports, a slower port of storage, and a spare one that is down.
+fn cabled() -> Signals {
+    with(|signals| {
+        let one = signals.ports[0].clone();
+        signals.ports = (0..4)
+            .map(|at| {
+                let id = format!("mlx5_{at}/1");
+                SubjectReadings { label: id.clone(), id, ..one.clone() }
+            })
+            .collect();
+        port(signals, 2, "ib_rate_gbps", 100);
+        port(signals, 2, "ib_layer", "Ethernet");
+        port(signals, 3, "ib_state", "DOWN");
+        port(signals, 3, "ib_phys_state", "Polling");
+        port(signals, 3, "nic_width", 8);
+        signals.node.insert("rdma_devices".to_owned(), 4.into());
+        signals.node.insert("ib_up".to_owned(), 3.into());
+    })
+}
+
+#[test]
+fn only_declared_ports_must_be_up() {
+    let mut signals = cabled();
+    let ports = |declared: &str, signals: &Signals| judged("net.ib_ports", declared, signals).0;
+    assert_eq!(ports("", &signals), Verdict::Na, "a spare port is no fault");
+    for (declared, verdict) in [
+        ("ib_ports: 3", Verdict::Ok),
+        ("ib_ports: 4", Verdict::Fail),
+        ("ib_ports: 2, ib_rate: 400", Verdict::Ok),
+        ("ib_ports: 3, ib_rate: 400", Verdict::Fail),
+        ("ib_ports: 1, ib_layer: Ethernet", Verdict::Ok),
+        ("ib_ports: 1, ib_layer: Ethernet, ib_rate: 400", Verdict::Fail),
+    ] {
+        assert_eq!(ports(declared, &signals), verdict, "{declared}");
+    }
+    // It may run at 400: only where that decides is nothing known.
+    port(&mut signals, 2, "ib_rate_gbps", Signal::Unknown("no permission".to_owned()));
+    assert_eq!(ports("ib_ports: 2, ib_rate: 400", &signals), Verdict::Ok);
+    assert_eq!(
+        judged("net.ib_ports", "ib_ports: 3, ib_rate: 400", &signals),
+        (Verdict::Unknown, "`ib_rate_gbps of mlx5_2/1`: no permission".to_owned())
+    );
+    signals.node.insert("rdma_devices".to_owned(), Signal::Unknown("x".to_owned()));
+    assert_eq!(ports("ib_ports: 4", &signals), Verdict::Unknown);
+    signals.ports.clear();
+    signals.node.insert("rdma_devices".to_owned(), 0.into());
+    signals.node.insert("ib_up".to_owned(), 0.into());
+    assert_eq!((ports("", &signals), ports("ib_ports: 1", &signals)), (Verdict::Na, Verdict::Fail));
+}
+
+#[test]
+fn a_card_without_a_link_is_not_judged_by_its_slot() {
+    let findings = judge(&everything(), &cabled());
+    let verdicts: Vec<Verdict> = of(&findings, "pcie.nic_width").iter().map(|it| it.verdict).collect();
+    assert_eq!(verdicts, [Verdict::Ok, Verdict::Ok, Verdict::Ok, Verdict::Na]);
+}
+
+#[test]
+fn without_ports_there_is_nothing_to_judge_or_nobody_knows() {
+    let mut signals = with(|signals| signals.ports.clear());
+    let told = |signals: &Signals| {
+        let findings = judge(&everything(), signals);
+        let finding = of(&findings, "net.ib_flap")[0];
+        (finding.verdict, finding.note.to_string())
+    };
+    assert_eq!(told(&signals), (Verdict::Unknown, "no RDMA port could be read".to_owned()));
+    signals.node.insert("rdma_devices".to_owned(), 0.into());
+    assert_eq!(told(&signals), (Verdict::Na, "the node has no RDMA device".to_owned()));
+}
+
+#[test]
+fn what_is_declared_of_the_system_is_compared() {
+    let signals = with(|signals| {
+        let words = "BOOT_IMAGE=/vmlinuz iommu=pt isolcpus=\"managed_irq, 2-5\"";
+        signals.node.insert("cmdline".to_owned(), words.into());
+        signals.node.insert("eth_links".to_owned(), vec!["eno1:up", "eno1:mtu=9000"].into());
+        signals.node.insert("dmabuf_capable".to_owned(), false.into());
+        signals.node.insert("memlock_limited".to_owned(), 1.into());
+    });
+    for (check, declared, verdict) in [
+        ("os.cmdline", "", Verdict::Na),
+        ("os.cmdline", "cmdline: [iommu=pt, 'isolcpus=managed_irq, 2-5']", Verdict::Ok),
+        ("os.cmdline", "cmdline: [iommu=pt, nosmt]", Verdict::Drift),
+        // A part of a word is no word.
+        ("os.cmdline", "cmdline: [iommu]", Verdict::Drift),
+        ("net.eth", "eth: [eno1:up]", Verdict::Ok),
+        ("net.eth", "eth: [eno1:up, 'eno1:speed=25000']", Verdict::Drift),
+        ("net.peermem", "", Verdict::Na),
+        ("net.peermem", "gpudirect: true", Verdict::Drift),
+        ("net.peermem", "gpudirect: false", Verdict::Ok),
+        ("os.limits", "memlock: unlimited", Verdict::Drift),
+        ("os.limits", "memlock: much", Verdict::Unknown),
+        ("ctr.runtime", "runtime: containerd", Verdict::Ok),
+        ("ctr.runtime", "runtime: docker", Verdict::Fail),
+        ("ctr.runtime", "runtime: podman", Verdict::Unknown),
+        ("net.nic_firmware", "nic_fw: ['28.39.1002']", Verdict::Ok),
+        ("net.nic_firmware", "nic_fw: ['28.40.1000']", Verdict::Drift),
+    ] {
+        assert_eq!(judged(check, declared, &signals).0, verdict, "{check} {declared}");
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use gpufleet_protocol::signal::{Signal, Signals};
+use gpufleet_protocol::signal::{Signal, Signals, SubjectReadings};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -27,6 +27,8 @@ pub(crate) enum Reading {
     /// Only on nodes with few GPUs, and deep ones.
     Board,
     Deep,
+    /// Every one, of ports: these have places of their own.
+    Port,
 }
 
 #[derive(Debug)]
@@ -52,9 +54,17 @@ const fn node(name: &'static str) -> Counter {
     Counter { name, scope: Scope::Node, life: Life::Boot, reading: Reading::Every }
 }
 
+const fn port(name: &'static str) -> Counter {
+    Counter { name, scope: Scope::Port, life: Life::Boot, reading: Reading::Port }
+}
+
 pub(crate) static COUNTERS: &[Counter] = &[
     node("edac_ce"),
     node("edac_ue"),
+    node("nvme_media_errors"),
+    gpu("aer_fatal", Life::Boot, Reading::Every),
+    gpu("aer_nonfatal_without_ur", Life::Boot, Reading::Every),
+    gpu("aer_correctable", Life::Boot, Reading::Every),
     gpu("ecc_cor_vol", Life::Driver, Reading::Every),
     gpu("ecc_unc_agg", Life::Board, Reading::Every),
     gpu("sram_unc_agg", Life::Board, Reading::Every),
@@ -68,6 +78,9 @@ pub(crate) static COUNTERS: &[Counter] = &[
     gpu("ns_power_brake", Life::Driver, Reading::Board),
     gpu("nvl_replay", Life::Driver, Reading::Deep),
     gpu("nvl_recovery", Life::Driver, Reading::Deep),
+    port("link_downed"),
+    port("ib_symbol_error"),
+    port("ib_link_error_recovery"),
 ];
 
 /// Returns the counter with this name.
@@ -81,10 +94,13 @@ pub(crate) fn names() -> impl Iterator<Item = &'static str> {
 }
 
 /// Returns what a counter stands at. What is no whole number is none.
-pub(super) fn value(signals: &Signals, counter: &Counter, gpu: Option<usize>) -> Option<u64> {
-    let readings = match gpu {
-        None => &signals.node,
-        Some(gpu) => &signals.gpus.get(gpu)?.readings,
+pub(super) fn value(signals: &Signals, counter: &Counter, id: Option<&str>) -> Option<u64> {
+    let of =
+        |subjects: &'_ [SubjectReadings]| subjects.iter().position(|subject| Some(subject.id.as_str()) == id);
+    let readings = match counter.scope {
+        Scope::Gpu => &signals.gpus.get(of(&signals.gpus)?)?.readings,
+        Scope::Port => &signals.ports.get(of(&signals.ports)?)?.readings,
+        Scope::Node | Scope::Disk => &signals.node,
     };
     readings.get(counter.name).and_then(whole)
 }
@@ -109,7 +125,7 @@ pub(crate) struct Step {
     pub since: i64,
 }
 
-/// What a counter stood at on each board.
+/// What a counter stood at on each board, or port.
 type Row = Vec<Option<u64>>;
 
 /// The earlier readings of counters that are read together.
@@ -120,7 +136,7 @@ type Row = Vec<Option<u64>>;
 pub(super) struct Ring {
     /// When they were made, the oldest first.
     moments: Vec<Moment>,
-    /// By counter, then by moment, then by board; counters of the node have one value.
+    /// By counter, then by moment, then by board or port; counters of the node have one value.
     counters: BTreeMap<String, Vec<Row>>,
 }
 
@@ -128,6 +144,10 @@ impl Ring {
     const MOST: usize = 3;
     /// The longest window that a rule asks for. Longer ones are what the distance of audits makes them.
     const LONG_S: i64 = 600;
+
+    pub const fn is_blank(&self) -> bool {
+        self.moments.is_empty()
+    }
 
     pub fn is_sane(&self, boards: usize) -> bool {
         let moments = self.moments.len();
@@ -154,13 +174,13 @@ impl Ring {
         let mut any = false;
         let mine = COUNTERS.iter().filter(|it| it.reading == reading && it.life != Life::Board);
         for counter in mine {
-            let of_gpus = counter.scope == Scope::Gpu;
-            let now_row: Row = match of_gpus {
+            let of_boards = counter.scope != Scope::Node;
+            let now_row: Row = match of_boards {
                 true => (0..places.len()).map(|board| read(counter, Some(board))).collect(),
                 false => vec![read(counter, None)],
             };
             let moved = |row: &Row| -> Row {
-                match of_gpus {
+                match of_boards {
                     true => places.iter().map(|place| row.get((*place)?).copied().flatten()).collect(),
                     false => row.clone(),
                 }

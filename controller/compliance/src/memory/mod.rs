@@ -11,13 +11,13 @@ mod watch;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gpufleet_protocol::signal::{Signal, Signals};
+use gpufleet_protocol::signal::{Signal, Signals, SubjectReadings};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::finding::Finding;
-use crate::verdict::Verdict;
+use crate::verdict::{Scope, Verdict};
 pub(crate) use counters::{Counter, Life, Reading, Step, lookup, names, whole};
 use counters::{Ring, Totals};
 pub(crate) use watch::{Held, MOST_WINDOWS, Now, Watch};
@@ -27,6 +27,8 @@ pub use watch::{Hysteresis, Standing};
 const SHAPE: u8 = 1;
 /// Boards that are remembered: more than any node has.
 const MOST_BOARDS: usize = 32;
+/// Ports that are remembered.
+const MOST_PORTS: usize = 32;
 /// Checks on subjects that are remembered.
 const MOST_WATCHES: usize = 128;
 /// Characters of an id.
@@ -123,11 +125,19 @@ pub struct Memory {
     /// Records of crashes that were there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     crashes: Option<u64>,
+    /// How many RDMA ports were up when that was last as it should be.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    ports_up: Option<u64>,
     /// UUIDs; counters name boards by their place here.
     boards: Vec<String>,
+    /// Ids; counters name ports by their place here.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    ports: Vec<String>,
     every: Ring,
     board: Ring,
     deep: Ring,
+    #[serde(default, skip_serializing_if = "Ring::is_blank")]
+    port: Ring,
     totals: Totals,
     /// By check, then by subject.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -151,6 +161,9 @@ impl Memory {
             && self.boards.iter().all(|board| is_word(board))
             && self.driver.as_ref().is_none_or(|driver| is_word(driver))
             && [&self.every, &self.board, &self.deep].into_iter().all(|ring| ring.is_sane(boards))
+            && self.ports.len() <= MOST_PORTS
+            && self.ports.iter().all(|port| is_word(port))
+            && self.port.is_sane(self.ports.len())
             && self.totals.is_sane(boards)
             && all().count() <= MOST_WATCHES
             && all().all(|(check, (subject, watch))| {
@@ -176,33 +189,37 @@ impl Memory {
         }
         let blank = Self::blank(&now);
         let before = earlier.unwrap_or(&blank);
-        let boards = boards(before, signals);
-        let places: Vec<Option<usize>> =
-            boards.iter().map(|board| before.boards.iter().position(|it| it == board)).collect();
-        let read = |counter: &Counter, board: Option<usize>| match board {
-            None => counters::value(signals, counter, None),
-            Some(board) => {
-                let id = boards.get(board)?;
-                let gpu = signals.gpus.iter().position(|gpu| gpu.id == *id)?;
-                counters::value(signals, counter, Some(gpu))
-            }
+        let boards = subjects(&before.boards, &signals.gpus, MOST_BOARDS);
+        let ports = subjects(&before.ports, &signals.ports, MOST_PORTS);
+        let earlier_places = |now: &[String], earlier: &[String]| -> Vec<Option<usize>> {
+            now.iter().map(|id| earlier.iter().position(|it| it == id)).collect()
+        };
+        let places = earlier_places(&boards, &before.boards);
+        let places_of_ports = earlier_places(&ports, &before.ports);
+        let read = |counter: &Counter, place: Option<usize>| {
+            let known = if counter.scope == Scope::Port { &ports } else { &boards };
+            counters::value(signals, counter, place.and_then(|place| known.get(place)).map(String::as_str))
         };
         let number = |name: &str| signals.node.get(name).and_then(whole);
         let as_it_should_be =
             findings.iter().any(|it| &*it.check.id == GPU_COUNT && it.verdict == Verdict::Ok);
+        let ports_lack = findings.iter().any(|it| &*it.check.id == IB_PORTS && it.verdict.is_not_ok());
         let driver = signals.node.get("driver_version").and_then(Signal::known).and_then(Value::as_str);
         Self {
             shape: SHAPE,
             driver: driver.map(str::to_owned).filter(|it| is_word(it)).or_else(|| before.driver.clone()),
             gpus: number("nvml_count").filter(|_| as_it_should_be).or(before.gpus),
             crashes: number("pstore_files").or(before.crashes),
+            ports_up: number("ib_up").filter(|_| !ports_lack).or(before.ports_up),
             every: before.every.after(Reading::Every, &now, &places, &read),
             board: before.board.after(Reading::Board, &now, &places, &read),
             deep: before.deep.after(Reading::Deep, &now, &places, &read),
+            port: before.port.after(Reading::Port, &now, &places_of_ports, &read),
             totals: before.totals.after(&now, &places, &read),
             watches: watches(before, findings),
             last: now,
             boards,
+            ports,
         }
     }
 
@@ -213,10 +230,13 @@ impl Memory {
             driver: None,
             gpus: None,
             crashes: None,
+            ports_up: None,
             boards: Vec::new(),
+            ports: Vec::new(),
             every: Ring::default(),
             board: Ring::default(),
             deep: Ring::default(),
+            port: Ring::default(),
             totals: Totals::default(),
             watches: BTreeMap::new(),
         }
@@ -233,6 +253,8 @@ impl Memory {
 
 /// The check that says whether all GPUs are there.
 const GPU_COUNT: &str = "inv.gpu_count";
+/// The check that says whether all ports are up.
+const IB_PORTS: &str = "net.ib_ports";
 
 /// Whether an audit counts as one of its own.
 fn counts(earlier: Option<&Memory>, now: &Moment) -> bool {
@@ -242,16 +264,16 @@ fn counts(earlier: Option<&Memory>, now: &Moment) -> bool {
     })
 }
 
-/// The boards of this audit, then earlier ones that do not answer now, as far as there is room.
-fn boards(before: &Memory, signals: &Signals) -> Vec<String> {
-    let mut boards: Vec<String> = Vec::new();
-    let here = signals.gpus.iter().map(|gpu| &gpu.id).filter(|id| is_word(id));
-    for id in here.chain(&before.boards) {
-        if boards.len() < MOST_BOARDS && !boards.contains(id) {
-            boards.push(id.clone());
+/// The boards, or ports, of this audit, then earlier ones that do not answer now, as far as there is room.
+fn subjects(before: &[String], now: &[SubjectReadings], most: usize) -> Vec<String> {
+    let mut ids: Vec<String> = Vec::new();
+    let here = now.iter().map(|subject| &subject.id).filter(|id| is_word(id));
+    for id in here.chain(before) {
+        if ids.len() < most && !ids.contains(id) {
+            ids.push(id.clone());
         }
     }
-    boards
+    ids
 }
 
 fn watches(before: &Memory, findings: &[Finding]) -> BTreeMap<String, BTreeMap<String, Watch>> {
@@ -342,19 +364,20 @@ impl<'a> Past<'a> {
         match name {
             "nvml_count" => memory.gpus,
             "pstore_files" => memory.crashes,
+            "ib_up" => memory.ports_up,
             _ => None,
         }
     }
 
     fn place(&self, counter: &Counter, subject: Option<&str>) -> Option<(&'a Memory, usize)> {
         let memory = self.memory?;
-        match (counter.scope, subject) {
-            (crate::Scope::Gpu, Some(id)) => {
-                memory.boards.iter().position(|board| board == id).map(|board| (memory, board))
-            }
-            (crate::Scope::Gpu, None) => None,
-            _ => Some((memory, 0)),
-        }
+        let known = match counter.scope {
+            Scope::Gpu => &memory.boards,
+            Scope::Port => &memory.ports,
+            Scope::Node | Scope::Disk => return Some((memory, 0)),
+        };
+        let id = subject?;
+        known.iter().position(|known| known == id).map(|place| (memory, place))
     }
 
     /// Returns how much a counter that stands at `value` grew, over the shortest window of at least `least_s`.
@@ -368,6 +391,7 @@ impl<'a> Past<'a> {
             (_, Reading::Every) => &memory.every,
             (_, Reading::Board) => &memory.board,
             (_, Reading::Deep) => &memory.deep,
+            (_, Reading::Port) => &memory.port,
         };
         ring.since(counter, board, &self.now, value, least_s)
     }

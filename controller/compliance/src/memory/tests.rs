@@ -35,6 +35,7 @@ impl Story {
             Scope::Node => &mut self.signals.node,
             Scope::Gpu => &mut self.signals.gpus[0].readings,
             Scope::Disk => &mut self.signals.disks[0].readings,
+            Scope::Port => &mut self.signals.ports[0].readings,
         };
         readings.insert(name.to_owned(), value.into());
         self
@@ -589,6 +590,16 @@ fn a_node_cannot_make_it_large() {
             })
             .collect();
         signals.disks[0].id = format!("/{}{round}", "d".repeat(100 * round as usize));
+        signals.ports = (0..200)
+            .map(|index| {
+                let mut port = node().ports.remove(0);
+                port.id = format!("{}{index}/1", "m".repeat(index));
+                for name in ["link_downed", "ib_symbol_error", "ib_link_error_recovery"] {
+                    port.readings.insert(name.to_owned(), (u64::MAX / 2 + u64::from(round) * 7).into());
+                }
+                port
+            })
+            .collect();
         let findings = judge_after(&everything(), &signals, earlier.as_ref(), at);
         let memory = Memory::after(earlier.as_ref(), &signals, &findings, at);
         let value = serde_json::to_value(&memory).unwrap();
@@ -606,6 +617,9 @@ fn what_is_no_memory_is_not_read() {
         ("/shape", json!(9)),
         ("/boards", json!(vec!["x"; 100])),
         ("/boards/0", json!("a\nb")),
+        ("/ports", json!(vec!["x"; 100])),
+        ("/ports/0", json!("a\nb")),
+        ("/port/moments", json!([])),
         ("/every/moments", json!([])),
         ("/watches", json!({"x": {"y": {"changes": vec![1; 100]}}})),
         ("/totals/at", json!([1, 2, 3, 4])),
@@ -633,6 +647,73 @@ fn hard_facts_count_at_once() {
             assert!(!fails || rule.at_once, "{}: {}", check.id, rule.text);
         }
     }
+}
+
+/// What net.ib_ports, net.ib_flap, net.ib_errors and pcie.aer say by a counter that grew.
+#[test]
+fn links_are_judged_by_what_happened_since_the_last_audit() {
+    let mut story = Story::new();
+    story.put("link_downed", 40).put("ib_symbol_error", 60_000).put("aer_fatal", 3).audit();
+    assert_eq!(story.told(), "", "totals since the start say nothing");
+    story.wait(HOUR).put("link_downed", 41).put("aer_nonfatal_without_ur", 1).audit();
+    insta::assert_snapshot!(story.told(), @r#"
+    pcie.aer [GPU 0] warn investigate: the link of the GPU, or one above it, lost a transaction
+    net.ib_flap [mlx5_0/1] warn none: the link went down
+    "#);
+    assert_eq!(
+        story.evidence("net.ib_flap", "link_downed_growth"),
+        "1 in 60 min, since 2025-11-24 02:00 UTC"
+    );
+    story.wait(HOUR).put("link_downed", 46).put("aer_fatal", 4).put("ib_symbol_error", 61_000).audit();
+    assert_eq!(story.verdict("net.ib_flap"), Verdict::Fail);
+    assert_eq!(story.verdict("pcie.aer"), Verdict::Fail);
+    assert_eq!(story.finding("net.ib_errors").standing, Some(Standing::Provisional));
+    story.wait(HOUR).put("ib_symbol_error", 62_000).audit();
+    assert_eq!((story.verdict("net.ib_errors"), story.verdict("net.ib_flap")), (Verdict::Warn, Verdict::Ok));
+    // Five in a month are one a week.
+    story.wait(30 * DAY).put("link_downed", 51).audit();
+    assert_eq!(story.verdict("net.ib_flap"), Verdict::Warn);
+    // A boot begins anew.
+    story.wait(HOUR).boot().put("link_downed", 9).put("aer_fatal", 9).audit();
+    assert_eq!((story.verdict("net.ib_flap"), story.verdict("pcie.aer")), (Verdict::Na, Verdict::Na));
+}
+
+#[test]
+fn a_port_that_was_up_before_is_missed_until_it_is_back() {
+    let mut story = Story::new();
+    story.put("ib_up", 2).audit();
+    assert_eq!(story.verdict("net.ib_ports"), Verdict::Na);
+    for _ in 0..3 {
+        story.wait(DAY).put("ib_up", 1).audit();
+        assert_eq!(story.verdict("net.ib_ports"), Verdict::Warn);
+    }
+    story.wait(DAY).put("ib_up", 0).put("rdma_devices", 0);
+    let ports = std::mem::take(&mut story.signals.ports);
+    story.audit();
+    assert_eq!(story.verdict("net.ib_ports"), Verdict::Warn, "the card is gone");
+    story.signals.ports = ports;
+    story.wait(DAY).put("ib_up", 2).put("rdma_devices", 1).audit();
+    assert_eq!(story.verdict("net.ib_ports"), Verdict::Ok);
+}
+
+#[test]
+fn a_process_is_stuck_if_every_audit_of_a_while_finds_one() {
+    let mut story = Story::new();
+    story.put("gpu_dstate_count", 1).audit();
+    for expected in [Verdict::Ok, Verdict::Fail] {
+        story.wait(150).audit();
+        assert_eq!(story.verdict("proc.dead_holder"), expected);
+    }
+    assert_eq!(story.finding("proc.dead_holder").action, Action::Reboot);
+    story.wait(150).put("gpu_dstate_count", 0).put("gpu_zombie_count", 1).audit();
+    let found = story.finding("proc.dead_holder");
+    assert!(found.verdict.is_not_ok(), "{found:?}");
+    let mut story = Story::new();
+    story.audit().wait(HOUR).put("gpu_zombie_count", 1).audit();
+    assert_eq!(story.finding("proc.dead_holder").standing, Some(Standing::Provisional));
+    story.wait(HOUR).audit();
+    let found = story.finding("proc.dead_holder");
+    assert_eq!((found.verdict, found.action), (Verdict::Warn, Action::Investigate));
 }
 
 mod properties {

@@ -43,7 +43,7 @@ pub struct Outlier {
     pub when: Option<Code>,
     /// Signals in which those must agree that are compared.
     pub alike: Vec<(Scope, Arc<str>)>,
-    /// Whether only GPUs at the same place of their nodes are compared.
+    /// Whether only GPUs, or ports, at the same place of their nodes are compared.
     pub same_place: bool,
     pub measure: Measure,
     pub action: Action,
@@ -141,6 +141,10 @@ pub fn peers(policy: &NodePolicy, signals: &Signals, groups: &[&str]) -> Peers {
                     let gpus = signals.gpus.iter().take(MOST_SUBJECTS);
                     gpus.map(|gpu| (Subject::gpu(gpu), Some(gpu))).collect()
                 }
+                Scope::Port => {
+                    let ports = signals.ports.iter().take(MOST_SUBJECTS);
+                    ports.map(|port| (Subject::port(port), Some(port))).collect()
+                }
                 Scope::Disk => Vec::new(),
             };
             for (subject, readings) in subjects {
@@ -151,7 +155,7 @@ pub fn peers(policy: &NodePolicy, signals: &Signals, groups: &[&str]) -> Peers {
                 let of = |(scope, name): &(Scope, Arc<str>)| {
                     let readings: Option<&Readings> = match scope {
                         Scope::Node => Some(&signals.node),
-                        Scope::Gpu | Scope::Disk => readings.map(|it| &it.readings),
+                        Scope::Gpu | Scope::Disk | Scope::Port => readings.map(|it| &it.readings),
                     };
                     readings.and_then(|readings| readings.get(&**name))
                 };

@@ -12,6 +12,10 @@ fn put(signals: &mut Signals, name: &str, value: impl Into<Signal>) {
     let value = value.into();
     match crate::vocabulary::lookup(name).unwrap().0 {
         Scope::Node => drop(signals.node.insert(name.to_owned(), value)),
+        Scope::Port => signals
+            .ports
+            .iter_mut()
+            .for_each(|port| drop(port.readings.insert(name.to_owned(), value.clone()))),
         _ => {
             signals.gpus.iter_mut().for_each(|gpu| drop(gpu.readings.insert(name.to_owned(), value.clone())))
         }
@@ -121,6 +125,9 @@ fn each_comparison_is_made() {
         ("cfg.mig_mode", "mig_current", &[], 1.into()),
         ("pcie.width", "pcie_width_max", &[], 8.into()),
         ("pcie.generation", "pcie_gen_max", &[], 4.into()),
+        ("pcie.nic_width", "nic_width_max", &[], 8.into()),
+        ("net.nic_firmware", "nic_fw", &[], "28.1".into()),
+        ("net.ib_ports", "ib_up", &[], 0.into()),
         ("power.draw", "power_draw_w", idle, 190.into()),
         ("thermal.outlier", "temp_c", busy, 85.into()),
         ("clock.busy", "sm_mhz", busy, 1_200.into()),
@@ -174,4 +181,14 @@ fn what_is_found_stands_beside_a_nodes_own_findings() {
     nodes.push(with(|it| put(it, "vbios", "96.00")));
     merge(&mut findings, fleet(&nodes).findings.remove(&9).unwrap());
     assert_eq!(fold(&policy, &mut findings).verdict, Verdict::Warn);
+}
+
+#[test]
+fn cards_of_another_kind_are_no_peers() {
+    let mut nodes = vec![node(); 9];
+    nodes.push(with(|it| {
+        put(it, "nic_board", "MT_1");
+        put(it, "nic_fw", "16.35");
+    }));
+    assert_eq!(told(&fleet(&nodes)), "");
 }

@@ -59,6 +59,8 @@ pub struct Code {
     pub(super) root: Op,
     /// The signals that it reads, each once, in their order in the text.
     pub signals: Vec<(Scope, Arc<str>)>,
+    /// The signals of ports that `count_ports` reads.
+    pub of_ports: Vec<(Scope, Arc<str>)>,
     /// The declared values that it reads.
     pub declared: Vec<Arc<str>>,
     /// The parameters that it reads.
@@ -76,6 +78,21 @@ pub struct Code {
 }
 
 impl Code {
+    const fn blank() -> Self {
+        Self {
+            root: Op::Null,
+            signals: Vec::new(),
+            of_ports: Vec::new(),
+            declared: Vec::new(),
+            params: Vec::new(),
+            checks: Vec::new(),
+            counts_xids: false,
+            reads_log: false,
+            looks_back: false,
+            watches: false,
+        }
+    }
+
     /// Returns the narrowest scope of its signals.
     pub fn scope(&self) -> Scope {
         self.signals
@@ -111,6 +128,10 @@ pub(super) enum Op {
     Abs(Box<Op>),
     Count(Box<Filter>),
     Distinct(Arc<str>),
+    /// Of how many ports a condition holds.
+    CountPorts(Box<Op>),
+    /// How many elements of a list another one lacks.
+    Missing(Box<Op>, Box<Op>),
     VersionMatches(Box<Op>, Box<Op>),
     Matches(Box<Op>, Regex),
     VerdictOf(Arc<str>),
@@ -118,7 +139,7 @@ pub(super) enum Op {
     History(Box<History>),
 }
 
-const FUNCTIONS: [(&str, &str); 12] = [
+const FUNCTIONS: [(&str, &str); 14] = [
     ("bit", "bit(VALUE, MASK)"),
     ("mask", "mask(VALUE, SHIFT, MASK)"),
     ("first", "first(VALUE, …)"),
@@ -128,6 +149,8 @@ const FUNCTIONS: [(&str, &str); 12] = [
     ("log_match", "log_match(\"REGEX\", sort=\"nvrm\", settled=false)"),
     ("distinct", "distinct(SIGNAL)"),
     ("matches", "matches(TEXT, \"REGEX\")"),
+    ("count_ports", "count_ports(CONDITION)"),
+    ("missing", "missing(WANTED, LIST)"),
     ("version_matches", "version_matches(VERSION, SPEC)"),
     ("verdict_of", "verdict_of(\"CHECK\")"),
     ("any_not_ok", "any_not_ok(\"CHECK or GLOB\", …)"),
@@ -139,20 +162,7 @@ const FUNCTIONS: [(&str, &str); 12] = [
 /// If a name, a function or an argument is unknown, a type does not fit, or a regular expression is none; with the
 /// place in the text.
 pub fn compile(expr: &Expr, context: Context<'_>) -> Result<Code, RuleError> {
-    let mut compiler = Compiler {
-        context,
-        code: Code {
-            root: Op::Null,
-            signals: Vec::new(),
-            declared: Vec::new(),
-            params: Vec::new(),
-            checks: Vec::new(),
-            counts_xids: false,
-            reads_log: false,
-            looks_back: false,
-            watches: false,
-        },
-    };
+    let mut compiler = Compiler { context, code: Code::blank() };
     compiler.code.root = compiler.condition(expr)?;
     Ok(compiler.code)
 }
@@ -370,6 +380,12 @@ impl Compiler<'_> {
             ("abs", [value]) => (Op::Abs(self.boxed_number(value)?), Kind::Number),
             ("first", [_, ..]) => self.first(args)?,
             ("distinct", [signal]) => (self.distinct(signal)?, Kind::Number),
+            ("count_ports", [condition]) => (self.count_ports(expr, condition)?, Kind::Number),
+            ("missing", [wanted, list]) => {
+                let wanted = self.listed(wanted, &[Kind::List, Kind::Any])?;
+                let list = self.listed(list, &[Kind::List, Kind::Text, Kind::Any])?;
+                (Op::Missing(wanted, list), Kind::Number)
+            }
             ("version_matches", [version, spec]) => {
                 (Op::VersionMatches(self.text(version)?, self.text(spec)?), Kind::Bool)
             }
@@ -414,6 +430,49 @@ impl Compiler<'_> {
             }
             _ => Err(wrong(expr, "`distinct` wants the name of a signal of GPUs")),
         }
+    }
+
+    /// Compiles a condition about each port, within a rule about the node.
+    fn count_ports(&mut self, expr: &Expr, condition: &Expr) -> Result<Op, RuleError> {
+        if self.context.scope.is_some_and(|scope| scope != Scope::Node) {
+            return Err(wrong(expr, "`count_ports` stands only in checks of the node"));
+        }
+        // Why apart: the signals of ports are no signals of the rule, whose subject is the node.
+        let mut of_ports =
+            Compiler { context: Context { scope: Some(Scope::Port), ..self.context }, code: Code::blank() };
+        let op = of_ports.condition(condition)?;
+        let Code { signals, declared, params, checks, reads_log, looks_back, .. } = of_ports.code;
+        if reads_log || looks_back || !checks.is_empty() {
+            return Err(wrong(
+                condition,
+                "only what is read of ports, and what is declared, can be asked here",
+            ));
+        }
+        for (scope, name) in signals {
+            match scope {
+                Scope::Node => {
+                    self.signal(scope, &name);
+                }
+                _ if self.code.of_ports.iter().any(|(_, known)| *known == name) => {}
+                _ => self.code.of_ports.push((scope, name)),
+            }
+        }
+        for name in &declared {
+            remember(&mut self.code.declared, name);
+        }
+        for name in &params {
+            remember(&mut self.code.params, name);
+        }
+        self.signal(Scope::Node, "rdma_devices");
+        Ok(Op::CountPorts(Box::new(op)))
+    }
+
+    fn listed(&mut self, expr: &Expr, kinds: &[Kind]) -> Result<Box<Op>, RuleError> {
+        let (op, kind) = self.value(expr)?;
+        if kinds.contains(&kind) {
+            return Ok(Box::new(op));
+        }
+        Err(wrong(expr, format!("a list is expected here, and this is {}", kind.article())))
     }
 
     fn check(&mut self, expr: &Expr) -> Result<Arc<str>, RuleError> {

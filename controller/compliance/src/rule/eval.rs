@@ -11,7 +11,7 @@ use super::compile::{Code, Op};
 use super::history::Watched;
 use super::records::{Filter, Pci};
 use super::truth::Truth;
-use super::value::{Val, arithmetic, bits, compare, member};
+use super::value::{Val, arithmetic, bits, compare, member, missing};
 use super::version::version_matches;
 use crate::memory::{Past, Watch};
 use crate::verdict::{Scope, Verdict};
@@ -31,7 +31,7 @@ pub trait Others {
 #[derive(Clone, Copy)]
 pub struct Scene<'a> {
     pub signals: &'a Signals,
-    /// The GPU or file system that is judged; `None` for the node.
+    /// The GPU, file system or port that is judged; `None` for the node.
     pub subject: Option<&'a SubjectReadings>,
     pub declared: &'a BTreeMap<String, Value>,
     pub params: &'a BTreeMap<String, Value>,
@@ -44,6 +44,8 @@ pub struct Scene<'a> {
 
 /// Values that `distinct` tells apart.
 const MOST_DISTINCT: usize = 16;
+/// Ports that `count_ports` looks at.
+const MOST_PORTS: usize = 256;
 const NOT_READ: &str = "it was not read";
 
 impl<'a> Scene<'a> {
@@ -61,7 +63,7 @@ impl<'a> Scene<'a> {
     fn readings(&self, scope: Scope) -> Option<&'a Readings> {
         match scope {
             Scope::Node => Some(&self.signals.node),
-            Scope::Gpu | Scope::Disk => self.subject.map(|subject| &subject.readings),
+            Scope::Gpu | Scope::Disk | Scope::Port => self.subject.map(|subject| &subject.readings),
         }
     }
 
@@ -144,6 +146,18 @@ impl<'a> Scene<'a> {
             }
         }
         if self.log_is_whole() { Val::Number(count.into()) } else { Val::AtLeast(count.into()) }
+    }
+
+    /// Counts the ports of which a condition holds. Where not all could be listed there may be more.
+    fn count_ports(&self, condition: &'a Op) -> Val<'a> {
+        let listed = self.signals.node.get("rdma_devices").and_then(Signal::known).is_some();
+        let (mut count, mut open) = (0_u32, !listed);
+        for port in self.signals.ports.iter().take(MOST_PORTS) {
+            let truth = eval(condition, &Scene { subject: Some(port), ..*self }).truth();
+            count += u32::from(truth.holds());
+            open |= truth.may_hold();
+        }
+        if open { Val::AtLeast(count.into()) } else { Val::Number(count.into()) }
     }
 
     /// Counts the values that a signal has on the GPUs of the node. A GPU that lacks it does not count.
@@ -291,6 +305,8 @@ pub(super) fn eval<'a>(op: &'a Op, scene: &Scene<'a>) -> Val<'a> {
         },
         Op::Count(filter) => scene.count(filter),
         Op::Distinct(name) => scene.distinct(name),
+        Op::CountPorts(condition) => scene.count_ports(condition),
+        Op::Missing(wanted, list) => missing(eval(wanted, scene), eval(list, scene)),
         Op::VersionMatches(version, spec) => match (eval(version, scene), eval(spec, scene)) {
             (Val::Null, _) | (_, Val::Null) => Val::Truth(Truth::NEITHER),
             (Val::Text(version), Val::Text(spec)) => Val::Truth(Truth::of(version_matches(version, spec))),
@@ -324,13 +340,19 @@ pub(super) fn eval<'a>(op: &'a Op, scene: &Scene<'a>) -> Val<'a> {
 fn visit<'a>(op: &'a Op, with: &mut impl FnMut(&'a Op)) {
     with(op);
     match op {
-        Op::Not(a) | Op::Negative(a) | Op::IsNull(a, _) | Op::Abs(a) | Op::Matches(a, _) => visit(a, with),
+        Op::Not(a)
+        | Op::Negative(a)
+        | Op::IsNull(a, _)
+        | Op::Abs(a)
+        | Op::Matches(a, _)
+        | Op::CountPorts(a) => visit(a, with),
         Op::And(a, b)
         | Op::Or(a, b)
         | Op::Compare(_, a, b)
         | Op::Member(a, b, _)
         | Op::Arithmetic(_, a, b)
         | Op::Bit(a, b)
+        | Op::Missing(a, b)
         | Op::VersionMatches(a, b) => {
             visit(a, with);
             visit(b, with);

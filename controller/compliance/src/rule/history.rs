@@ -48,12 +48,12 @@ pub(super) const FUNCTIONS: [(&str, &str); 9] = [
     ("flagged_windows", "flagged_windows(CONDITION, of=30)"),
     ("flat_for", "flat_for(CONDITION, seconds=1800)"),
     ("repeats", "repeats(\"CHECK\", …, days=14)"),
-    ("last_good", "last_good(nvml_count) or last_good(pstore_files)"),
+    ("last_good", "last_good(nvml_count), last_good(pstore_files) or last_good(ib_up)"),
     ("rebooted", "rebooted()"),
 ];
 
 /// Signals of the node that are remembered as they last should be.
-const REMEMBERED: [&str; 2] = ["nvml_count", "pstore_files"];
+const REMEMBERED: [&str; 3] = ["nvml_count", "pstore_files", "ib_up"];
 
 /// Compiles a call of one of [`FUNCTIONS`].
 pub(super) fn call(
@@ -236,7 +236,7 @@ fn now<'a>(scene: &Scene<'a>, counter: &Counter) -> Result<u64, Val<'a>> {
         Some(signal @ Signal::Known(_)) => whole(signal).ok_or(Val::Unknown),
         Some(Signal::Absent) => Err(Val::Null),
         // Not every audit reads it.
-        None if counter.reading != Reading::Every => Err(Val::Null),
+        None if matches!(counter.reading, Reading::Board | Reading::Deep) => Err(Val::Null),
         Some(Signal::Unknown(_)) | None => Err(Val::Unknown),
     }
 }

@@ -221,10 +221,61 @@ fn a_gpu_that_does_not_answer_leaves_the_number_of_products_open() {
 }
 
 #[test]
+fn ports_are_counted_by_a_condition() {
+    let mut signals = signals();
+    let port = |state: Signal| SubjectReadings {
+        readings: [("ib_state".to_owned(), state)].into(),
+        ..SubjectReadings::default()
+    };
+    signals.ports = vec![port("ACTIVE".into()), port("DOWN".into()), port("ACTIVE".into())];
+    let up = "count_ports(ib_state == \"ACTIVE\")";
+    // Without the number of devices there may be more ports than are listed.
+    assert!(truth_in(&format!("{up} > 2"), &signals, None).may_hold());
+    signals.node.insert("rdma_devices".to_owned(), 3.into());
+    assert!(truth_in(&format!("{up} == 2"), &signals, None).holds());
+    assert!(truth_in("count_ports(ib_state == \"ACTIVE\" and nvml_count == 4) == 2", &signals, None).holds());
+    signals.ports.push(port(Signal::Unknown("x".to_owned())));
+    assert!(truth_in(&format!("{up} >= 2"), &signals, None).holds());
+    assert!(truth_in(&format!("{up} < 3"), &signals, None).may_hold());
+    for text in [
+        "count_ports(temp_c > 3) > 1",
+        "count_ports(verdict_of(\"mem.class\") == \"ok\") > 1",
+        "count_ports(delta(link_downed) > 0) > 1",
+        "count_ports(link_downed) > 1",
+    ] {
+        assert!(compiled(text).is_err(), "{text}");
+    }
+    let params = BTreeMap::new();
+    let context = Context { scope: Some(Scope::Gpu), params: &params, checks: &checks() };
+    assert!(compile(&parse("count_ports(link_downed > 0) > 1").unwrap(), context).is_err());
+}
+
+#[test]
+fn what_a_list_or_a_text_lacks_is_counted() {
+    let mut signals = signals();
+    let words = "a=1 b=\"x y\"  c";
+    signals.node.insert("cmdline".to_owned(), words.into());
+    signals.node.insert("failed_units".to_owned(), json!(["a", 1]).into());
+    for text in [
+        "missing([\"a=1\", \"c\"], cmdline) == 0",
+        "missing([\"b=x y\"], cmdline) == 0",
+        "missing([\"a\", \"y\", \"c\"], cmdline) == 2",
+        "missing(declared.thp, [\"always\"]) == 0",
+        "missing([\"a\", 1.0, 2], failed_units) == 1",
+    ] {
+        assert_eq!(truth_in(text, &signals, None), Truth::TRUE, "{text}");
+    }
+    assert_eq!(truth_in("missing(declared.vbios, cmdline) > 0", &signals, None), Truth::NEITHER);
+    assert!(compiled("missing(\"a\", cmdline) > 0").is_err() && compiled("missing([1], 2) > 0").is_err());
+}
+
+#[test]
 fn the_narrowest_scope_of_the_signals_is_that_of_the_rule() {
     assert_eq!(compiled("nvml_count > 1").unwrap().scope(), Scope::Node);
     assert_eq!(compiled("nvml_count > 1 and temp_c > 80").unwrap().scope(), Scope::Gpu);
     assert_eq!(compiled("disk_used_ratio > 0.5").unwrap().scope(), Scope::Disk);
+    assert_eq!(compiled("link_downed > 0").unwrap().scope(), Scope::Port);
+    assert_eq!(compiled("count_ports(link_downed > 0) > 0").unwrap().scope(), Scope::Node);
 }
 
 #[test]

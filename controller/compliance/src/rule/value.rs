@@ -146,6 +146,41 @@ pub(super) fn member(needle: Val<'_>, list: Val<'_>) -> Truth {
     }
 }
 
+/// Counts the elements of `wanted` that `list` lacks. A text is a list of its words.
+pub(super) fn missing<'a>(wanted: Val<'_>, list: Val<'_>) -> Val<'a> {
+    match (wanted.settled(), list.settled()) {
+        (Val::Null, _) | (_, Val::Null) => Val::Null,
+        (Val::List(wanted), Val::List(items)) => {
+            count(wanted, |one| items.iter().any(|item| same(item, one)))
+        }
+        (Val::List(wanted), Val::Text(text)) => {
+            let words = words(text);
+            count(wanted, |one| one.as_str().is_some_and(|one| words.contains(&without_quotes(one))))
+        }
+        _ => Val::Unknown,
+    }
+}
+
+fn count<'a>(wanted: &[Value], has: impl Fn(&Value) -> bool) -> Val<'a> {
+    #[expect(clippy::cast_precision_loss, reason = "elements of a list of a file")]
+    let missing = wanted.iter().filter(|one| !has(one)).count() as f64;
+    Val::Number(missing)
+}
+
+/// Returns the words of a text as the kernel reads its command line: white space within double quotes belongs to a word.
+fn words(text: &str) -> Vec<String> {
+    let mut quoted = false;
+    let ends = |c: char| {
+        quoted ^= c == '"';
+        c.is_ascii_whitespace() && !quoted
+    };
+    text.split(ends).filter(|word| !word.is_empty()).map(without_quotes).collect()
+}
+
+fn without_quotes(word: &str) -> String {
+    word.replace('"', "")
+}
+
 /// Computes. A result that is no number, as of a division by 0, is unknown.
 pub(super) fn arithmetic<'a>(operator: Operator, left: Val<'a>, right: Val<'a>) -> Val<'a> {
     match (left.settled(), right.settled()) {

@@ -112,6 +112,7 @@ impl Waiver {
             Subject::Node => None,
             Subject::Gpu { uuid, .. } => signals.gpus.iter().find(|gpu| *gpu.id == **uuid),
             Subject::Disk { id, .. } => signals.disks.iter().find(|disk| *disk.id == **id),
+            Subject::Port { id, .. } => signals.ports.iter().find(|port| *port.id == **id),
         };
         let params = BTreeMap::new();
         let scene = Scene::of(signals, subject, &policy.declared, &params, &NoOthers);

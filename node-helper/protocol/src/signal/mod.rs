@@ -99,6 +99,9 @@ pub struct Signals {
     /// File systems that hold data, by mount point.
     #[serde(default)]
     pub disks: Vec<SubjectReadings>,
+    /// Ports of RDMA devices, such as `mlx5_0/1`; none of virtual functions and of devices made of software.
+    #[serde(default)]
+    pub ports: Vec<SubjectReadings>,
     /// What the kernel logged about GPUs and the machine since it booted, oldest first; at most
     /// [`Self::MOST_RECORDS`].
     #[serde(default)]
@@ -115,9 +118,9 @@ impl Signals {
 /// Readings of one part of a node.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SubjectReadings {
-    /// What stays the same over boots: the UUID of a GPU, a mount point.
+    /// What stays the same over boots: the UUID of a GPU, a mount point, a port.
     pub id: String,
-    /// What a person calls it: `GPU 0`, `/var`.
+    /// What a person calls it: `GPU 0`, `/var`, `mlx5_0/1`.
     pub label: String,
     pub readings: Readings,
 }

@@ -194,6 +194,22 @@ pub static SIGNALS: &[SignalInfo] = &[
     ),
     gpu("pcie_replays", None, "PCIe packets sent again, by `nvmlDeviceGetPcieReplayCounter`."),
     gpu("pcie_l0_recovery", None, "Recoveries of the PCIe link, by field 169 of `nvmlDeviceGetFieldValues`."),
+    gpu(
+        "aer_fatal",
+        None,
+        "Fatal PCIe errors of the GPU and of the ports above it since the boot, by `aer_dev_fatal`; absent where the kernel does not count them.",
+    ),
+    gpu(
+        "aer_nonfatal_without_ur",
+        None,
+        "Uncorrected PCIe errors of these that are not fatal, without unsupported requests, which enumeration makes, by `aer_dev_nonfatal`.",
+    ),
+    gpu("aer_correctable", None, "Corrected PCIe errors of these, by `aer_dev_correctable`."),
+    gpu(
+        "aer_devices",
+        None,
+        "Which of these devices counted which uncorrected errors, such as `0000:17:00.0 nonfatal CmpltTO=1`, at most 8.",
+    ),
     gpu("nvl_count", None, "NVLinks whose state can be read, by `nvmlDeviceGetNvLinkState`."),
     gpu("nvl_active", None, "NVLinks that are up, by `nvmlDeviceGetNvLinkState`."),
     gpu(

@@ -1,6 +1,7 @@
 //! The registry of signals: name, scope, unit and source of each, as data.
 
 mod gpu;
+mod network;
 mod node;
 
 use crate::Unit;
@@ -11,6 +12,8 @@ pub enum Scope {
     Node,
     Gpu,
     Disk,
+    /// A port of an RDMA device.
+    Port,
 }
 
 /// One signal.
@@ -24,7 +27,7 @@ pub struct SignalInfo {
 }
 
 /// Every signal, those of the node first.
-pub static SIGNALS: &[&[SignalInfo]] = &[node::SIGNALS, gpu::SIGNALS];
+pub static SIGNALS: &[&[SignalInfo]] = &[node::SIGNALS, gpu::SIGNALS, network::SIGNALS];
 
 impl SignalInfo {
     /// Returns the signal with this name and scope.

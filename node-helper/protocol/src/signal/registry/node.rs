@@ -223,6 +223,22 @@ pub static SIGNALS: &[SignalInfo] = &[
          `/proc/*/task/*/fd`.",
     ),
     node(
+        "gpu_stuck_processes",
+        None,
+        "Those of `gpu_dstate_count` and `gpu_zombie_count`, such as `4711 (python) D`, at most 16.",
+    ),
+    node(
+        "memlock_limited",
+        None,
+        "Number of daemons of slurmd, containerd and sshd that may not lock all memory, by `/proc/PID/limits`; absent if \
+         none of them runs.",
+    ),
+    node(
+        "memlock_limits",
+        None,
+        "How much memory each of these daemons may lock, such as `sshd=8192 KiB` or `slurmd=unlimited`.",
+    ),
+    node(
         "pid_ratio",
         None,
         "Threads of the node by the largest number that it may have (0 to 1), by `/proc/loadavg` and \
@@ -271,6 +287,33 @@ pub static SIGNALS: &[SignalInfo] = &[
         "Number of md arrays that lack a disk, by `/sys/block/md*/md/degraded`; absent without such arrays.",
     ),
     node("nvme_count", None, "Number of NVMe controllers, by `/sys/class/nvme`."),
+    node(
+        "nvme_critical",
+        None,
+        "Critical warnings of all local NVMe drives together, as a sum of bits, by their SMART log; absent without such \
+         drives, and where their log is empty, as that of virtual drives is.",
+    ),
+    node(
+        "nvme_spare_left",
+        Some(Unit::Percent),
+        "Spare capacity of an NVMe drive above its threshold, the least of all, by their SMART log.",
+    ),
+    node(
+        "nvme_used_percent",
+        Some(Unit::Percent),
+        "Used part of the rated life of an NVMe drive, the most of all, by their SMART log; it may exceed 100.",
+    ),
+    node(
+        "nvme_media_errors",
+        None,
+        "Errors of data that no correction helped, of all local NVMe drives together, by their SMART log.",
+    ),
+    node(
+        "nvme_drives",
+        None,
+        "What the SMART log of each drive says, such as `nvme0 (MODEL, SERIAL): critical 0x00, spare 100 % (least 10 %), \
+         used 3 %, media errors 0`.",
+    ),
     disk("disk_used_ratio", None, "Used part of a file system as root sees it (0 to 1), by statvfs(3)."),
     disk(
         "inode_used_ratio",

@@ -1,0 +1,91 @@
+//! Places of PCI devices: addresses, and the ports between a device and its processor.
+//!
+//! Owns how sysfs tells them. Follows no link: the text of a device's link names the ports, and each of them has an
+//! entry of its own. Invariant: a name that is no address never becomes part of a path.
+
+use std::{fs, io};
+
+use super::{Found, Reader, is_missing};
+
+const DEVICES: &str = "/sys/bus/pci/devices";
+/// More ports above a device than any machine has.
+const MOST_ABOVE: usize = 16;
+
+/// Whether a name is a PCI address as sysfs writes it: `0000:5d:00.0`.
+pub fn is_address(name: &str) -> bool {
+    let hex = |text: &str| text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let mut parts = name.split(':');
+    let (Some(domain), Some(bus), Some(rest), None) =
+        (parts.next(), parts.next(), parts.next(), parts.next())
+    else {
+        return false;
+    };
+    let Some((device, function)) = rest.split_once('.') else { return false };
+    (4..=8).contains(&domain.len())
+        && bus.len() == 2
+        && device.len() == 2
+        && [domain, bus, device].into_iter().all(hex)
+        && matches!(function.as_bytes(), [b'0'..=b'7'])
+}
+
+/// Returns the path of a file of a device.
+pub fn file(address: &str, name: &str) -> String {
+    format!("{DEVICES}/{address}/{name}")
+}
+
+/// Returns the ports above a device, the nearest first; none where the kernel shows the device alone.
+///
+/// # Errors
+/// If the link of the device cannot be read.
+pub fn above(reader: &Reader<'_>, address: &str) -> Result<Vec<String>, String> {
+    let path = format!("{DEVICES}/{address}");
+    // For example `../../../devices/pci0000:16/0000:16:01.0/0000:17:00.0/0000:18:00.0`.
+    let target = match fs::read_link(reader.roots.path(&path)) {
+        Ok(target) => target,
+        // It is no link.
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput || is_missing(&error) => {
+            return Ok(Vec::new());
+        }
+        Err(error) => return Err(format!("{path}: {error}")),
+    };
+    let text = target.to_str().ok_or_else(|| format!("{path}: its link is not what the kernel writes"))?;
+    let all = text.rsplit('/').skip(1).filter(|part| is_address(part));
+    Ok(all.take(MOST_ABOVE).map(str::to_owned).collect())
+}
+
+/// Returns the address of the PCI device that a link such as `/sys/class/infiniband/mlx5_0/device` leads to; `None` where
+/// there is no link, or where it leads to something else.
+pub fn behind(reader: &Reader<'_>, link: &str) -> Found<String> {
+    match fs::read_link(reader.roots.path(link)) {
+        Ok(target) => {
+            let name = target.file_name().and_then(|name| name.to_str());
+            Ok(name.filter(|name| is_address(name)).map(str::to_owned))
+        }
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput || is_missing(&error) => Ok(None),
+        Err(error) => Err(format!("{link}: {error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_addresses_are_addresses() {
+        for name in ["0000:5d:00.0", "10000:e1:1f.7", "0001:00:00.1"] {
+            assert!(is_address(name), "{name}");
+        }
+        for name in [
+            "",
+            "pci0000:16",
+            "0000:5d:00.8",
+            "0000:5d:00",
+            "0000:5d:00.0/..",
+            "00:5d:00.0",
+            "..",
+            "0000:5d:0.0",
+        ] {
+            assert!(!is_address(name), "{name}");
+        }
+    }
+}
