@@ -245,10 +245,20 @@ fn own_checks_read_files_and_run_commands_where_they_are_asked() {
         "{done}"
     );
     // No file is nothing to judge, and a command that fails is no answer.
-    assert_eq!(of("gpu003"), ["site.raid unknown []"], "{done}");
+    assert_eq!(of("gpu003"), ["node unknown []", "site.raid unknown []"], "{done}");
     let controls = document.value()["controls"].as_array().unwrap().clone();
     let role = controls.iter().find(|control| control["id"] == "site.role").unwrap();
     assert_eq!(role["reads"]["site.role"], "The file /etc/site-role.", "{role}");
+    // A playbook of other people runs no command this way.
+    ward.home.write(
+        "play.yaml",
+        "- hosts: gpu\n  become: true\n  tasks:\n    - health_info: {reads: [{id: a.b, command: [touch, /var/play-ran]}]}\n",
+    );
+    let inventory = ward.fleet.inventory();
+    let refused =
+        ward.home.gpufleet(["audit", "play.yaml", "-i", &inventory, "--baseline", "own.yaml"]).run();
+    assert!(refused.stdout.contains("own checks of an audit's baseline"), "{refused}");
+    assert!(!ward.fleet.has("gpu001", "/var/play-ran"), "{refused}");
     let ran = |node: &str| ward.fleet.has(node, "/var/tool-ran");
     assert!(ran("gpu002") && !ran("gpu001"), "a command runs only where its check is asked");
 }

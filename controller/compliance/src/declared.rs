@@ -27,7 +27,12 @@ pub static DECLARED: &[Declared] = &[
     entry("clique", Number, "", "The clique of the NVLink fabric that the GPUs belong to."),
     entry("clock_mhz", Number, "MHz", "The SM clock that GPUs are locked to."),
     entry("cluster_uuid", Text, "UUID", "The cluster of the NVLink fabric that the GPUs belong to."),
-    entry("cmdline", List, "`iommu=pt`", "The words that the kernel's command line has, in any order."),
+    entry(
+        "cmdline",
+        List,
+        "`iommu=pt`",
+        "The words that the kernel's command line has, in any order; none with a password or a key.",
+    ),
     entry(
         "compute_mode",
         Number,
@@ -72,7 +77,7 @@ pub static DECLARED: &[Declared] = &[
         "memlock",
         Text,
         "unlimited",
-        "How much memory slurmd, containerd and sshd may lock, and with them jobs.",
+        "How much memory slurmd and containerd may lock, and with them jobs.",
     ),
     entry("memory_gib", Number, "GiB", "How much memory the host has."),
     entry("mig", Flag, "", "Whether MIG is on."),

@@ -60,7 +60,10 @@ pub fn judge_after(
     }
     let mut placed: Vec<(usize, Finding)> = order.into_iter().zip(judged.findings).collect();
     placed.sort_by_key(|(position, _)| *position);
-    placed.into_iter().map(|(_, finding)| finding).collect()
+    let mut findings: Vec<Finding> = placed.into_iter().map(|(_, finding)| finding).collect();
+    // Kept for each node of a fleet.
+    findings.shrink_to_fit();
+    findings
 }
 
 /// The parts of a node.

@@ -227,11 +227,17 @@ impl Policy {
         if let Some(read) = own.into_iter().find(|read| read.id == id) {
             return match &read.file {
                 Some(path) => format!("The file {path}.").into(),
-                None => format!("The command {}.", read.command.join(" ")).into(),
+                // Without its arguments, which may be secret.
+                None => format!("The command {}.", read.command.first().map_or("", String::as_str)).into(),
             };
         }
         let known = SIGNALS.iter().copied().flatten().find(|info| info.name == signal);
         known.map_or_else(Cow::default, |info| info.source.into())
+    }
+
+    /// Whether an own check runs a command.
+    pub fn runs_commands(&self) -> bool {
+        self.own_readings().iter().any(|asked| asked.read.file.is_none())
     }
 
     /// Returns what own checks read beside the signals, and of which nodes.

@@ -27,24 +27,34 @@ const USUAL: &str = "core";
 /// The variable of the play that has what own checks read.
 const OWN: &str = "own_readings";
 
+/// What judges the nodes.
+pub struct AskedChecks<'a> {
+    /// Read once, as a file may be a pipe.
+    baselines: Vec<Choice>,
+    waivers: Option<&'a Path>,
+}
+
 pub fn audit(args: &AuditArgs, environment: &Environment, output: &Output) -> Result<u8, CommandError> {
     let mut source = args.source();
     if !args.checks.are_wanted() && (args.checks.deep || args.checks.waivers.is_some()) {
         let error = "`--deep` and `--waivers` are about checks, and none are asked for";
         return Err(CommandError::user(error).hint("add `--health`, or `--baseline NAME`"));
     }
-    if args.checks.are_wanted() {
+    let asked = if args.checks.are_wanted() {
+        let baselines = choices(&args.checks)?;
         source.playbooks.push(HEALTH.into());
         // What the inventory says does not matter to what is read.
-        let policy = baseline::load(&choices(&args.checks)?, &|_| GroupHint::Known)?.policy;
+        let policy = baseline::load(&baselines, &|_| GroupHint::Known)?.policy;
         source.text = Some(play(args.checks.deep, &policy.own_readings()));
-    }
+        Some(AskedChecks { baselines, waivers: args.checks.waivers.as_deref() })
+    } else {
+        None
+    };
     if args.listing.is_wanted() {
         return listing::listing(args.listing, &source, environment, output);
     }
-    let checks = Some(&args.checks).filter(|checks| checks.are_wanted());
     let mut request = Request::new(Verb::Audit, &source, &args.connection, &args.documents);
-    request.checks = checks;
+    request.checks = asked.as_ref();
     request.strict = args.strict;
     request.store = Some(&args.store);
     carry_out(&request, None, environment, output)
@@ -92,7 +102,7 @@ fn is_asked(asked: &AskedReading<'_>) -> String {
 ///
 /// # Errors
 /// Every mistake in these files.
-pub fn scope(checks: &Checks, loaded: &Loaded, output: &Output) -> Result<AuditScope, CommandError> {
+pub fn scope(checks: &AskedChecks<'_>, loaded: &Loaded, output: &Output) -> Result<AuditScope, CommandError> {
     let inventory = &loaded.inventory;
     let hint = |name: &str| {
         if inventory.group(name).is_some() || inventory.host_vars(name).is_some() {
@@ -101,11 +111,11 @@ pub fn scope(checks: &Checks, loaded: &Loaded, output: &Output) -> Result<AuditS
         let known: Vec<&str> = inventory.groups().map(|(group, _)| group).collect();
         GroupHint::Unknown(gpufleet::diagnostic::suggest(name, known).map(str::to_owned))
     };
-    let baseline::Loaded { policy, warnings } = baseline::load(&choices(checks)?, &hint)?;
+    let baseline::Loaded { policy, warnings } = baseline::load(&checks.baselines, &hint)?;
     if !warnings.is_empty() {
         output.diagnostics(&warnings);
     }
-    let file = checks.waivers.as_deref().map(read).transpose()?;
+    let file = checks.waivers.map(read).transpose()?;
     let waivers = match &file {
         Some(file) => Waivers::read(file, &policy)?,
         None => Waivers::default(),
@@ -175,6 +185,17 @@ mod tests {
         let two = "{id: site.b, title: B, severity: low, read: {file: /etc/b}, when: value == \"\"}";
         let groups = "groups:\n  h200: {checks: [site.b]}\n  old: {without: [site.b]}\n";
         let text = play_of(&format!("own_checks:\n  - {one}\n  - {two}\nwithout: [site.b]\n{groups}"));
-        insta::assert_snapshot!(text, @"");
+        insta::assert_snapshot!(text, @r#"
+    - name: Health
+      hosts: all
+      gather_facts: false
+      become: true
+      vars:
+        own_readings: !unsafe [{"id":"site.a","command":["docker","ps","{{.ID}}"],"as":"text","timeout_s":10},{"id":"site.b","file":"/etc/b","as":"text","timeout_s":10}]
+      tasks:
+        - name: signals
+          tags: always
+          health_info: {deep: false, reads: "{{ [own_readings[0]] + ([own_readings[1]] if (((\"h200\" in group_names or inventory_hostname == \"h200\") or false) and not (\"old\" in group_names or inventory_hostname == \"old\")) else []) }}"}
+    "#);
     }
 }

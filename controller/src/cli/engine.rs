@@ -28,10 +28,8 @@ use gpufleet_protocol::RunEpoch;
 use tokio::sync::mpsc;
 
 use super::{
-    args::{
-        Checks, Connection, ConnectionKind, Documents, Format, PlanArgs, PlaybookSource, RunArgs, StoreChoice,
-    },
-    audit,
+    args::{Connection, ConnectionKind, Documents, Format, PlanArgs, PlaybookSource, RunArgs, StoreChoice},
+    audit::{self, AskedChecks},
     command_line::command_line,
     environment::Environment,
     error::CommandError,
@@ -79,7 +77,7 @@ pub struct Request<'a> {
     /// Nodes that lost runs left drained.
     adopted: HashMap<String, Marker>,
     /// Which checks judge the nodes.
-    pub checks: Option<&'a Checks>,
+    pub checks: Option<&'a AskedChecks<'a>>,
     /// Where it is recorded what an audit found.
     pub store: Option<&'a StoreChoice>,
 }
@@ -328,6 +326,7 @@ pub fn carry_out(
         return Err(CommandError::user(format!("`--node {node}`: no play selects this host")));
     }
     let audit = request.checks.map(|checks| audit::scope(checks, &loaded, output)).transpose()?;
+    let own_commands = audit.as_ref().is_some_and(|scope| scope.policy.runs_commands());
     let inputs = Inputs::of(&loaded);
     if let Some(before) = &taken_up {
         inputs.prove_same(&before.started)?;
@@ -437,6 +436,7 @@ pub fn carry_out(
                 tags: Arc::new(tags(&request.source.choice)),
                 diff: request.diff,
                 runs_commands: request.runs_commands,
+                own_commands,
                 stepper,
             },
             holder,

@@ -98,7 +98,7 @@ struct ControlDocument<'a> {
     /// What holds where it is ok.
     title: &'a str,
     severity: Severity,
-    /// What it judges: each node, each GPU, each file system.
+    /// What it judges: each node, each GPU, each file system, each port.
     scope: Scope,
     why: &'a str,
     remediation: &'a str,

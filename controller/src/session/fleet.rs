@@ -88,6 +88,7 @@ impl Fleet {
             writes: purpose.writes,
             guest: purpose.guest,
             commands: purpose.commands,
+            own_commands: purpose.own_commands,
             login_uid: Some(session.login_uid()),
         };
         match session.open_lock(open).await.map_err(failed)? {

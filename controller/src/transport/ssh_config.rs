@@ -124,7 +124,9 @@ impl SshConfig {
             file: given.clone(),
         };
         if let Some(classes) = self.classes(&given, &files) {
-            let class = question(Subject::Class(classes.of(alias)));
+            // Without the port, which no condition of the file reads, and which wins over the file's: hosts behind one address
+            // differ in nothing else.
+            let class = Question { port: None, ..question(Subject::Class(classes.of(alias))) };
             let answer = self.ask(class, alias, environment).await?;
             if answer.alias == *alias {
                 return Ok(answer.options.clone());
@@ -270,8 +272,10 @@ mod tests {
         let (config, environment) = (SshConfig::default(), environment(&file));
         for n in 0..50 {
             let alias = HostName::check(format!("gpu{n:03}")).unwrap();
-            let got = config.settings("n", &alias, &SshOverrides::default(), &environment).await.unwrap();
+            let overrides = SshOverrides { port: (n > 25).then_some(4000 + n), ..SshOverrides::default() };
+            let got = config.settings("n", &alias, &overrides, &environment).await.unwrap();
             assert_eq!((got.host.as_str(), got.user.as_str()), (alias.as_str(), "root"));
+            assert_eq!(got.port, overrides.port.unwrap_or(22));
             assert!(matches!(got.proxy, super::super::settings::Proxy::Jump(_)));
         }
         assert_eq!(config.times_asked(), 1);

@@ -541,6 +541,7 @@ impl Node {
                 writes: true,
                 guest: false,
                 commands: false,
+                own_commands: false,
                 login_uid: None,
             };
             let state = self.path("state");

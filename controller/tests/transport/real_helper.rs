@@ -41,6 +41,7 @@ async fn commands_run_and_content_arrives() {
             writes: true,
             guest: false,
             commands: false,
+            own_commands: false,
             login_uid: Some(session.login_uid()),
         };
         let LockOutcome::Opened(_) = session.open_lock(open).await.unwrap() else { panic!("locked") };

@@ -334,6 +334,7 @@ async fn the_lock_is_taken_or_its_holder_named() {
         writes: true,
         guest: false,
         commands: false,
+        own_commands: false,
         login_uid: None,
     };
     let opened = Opened { state_dir: "/var/lib/gpufleet".to_owned() };

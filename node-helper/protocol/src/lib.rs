@@ -16,6 +16,7 @@ pub mod operation;
 pub mod pattern;
 pub mod permit;
 mod registry;
+mod secret;
 pub mod signal;
 pub mod status;
 pub mod tasks;
@@ -26,6 +27,7 @@ pub use change::{Awaiting, Blocker, Certainty, Change, Disruption, Layer, Proper
 pub use message::{Envelope, FailureKind, OpOutcome, OpRequest, OpStatus, Reply, Request};
 pub use op::NodeOp;
 pub use permit::{Permit, RunEpoch};
+pub use secret::looks_secret;
 pub use unit::Unit;
 
 /// Version of the messages; a controller and a helper work together only if theirs are equal.

@@ -82,6 +82,9 @@ pub struct Open {
     /// Whether commands may run although nothing else may, for `check_mode: false` under `--check`.
     #[serde(default)]
     pub commands: bool,
+    /// Whether `health_info` runs commands: those of own checks, which a person asked for by the baseline of an audit.
+    #[serde(default)]
+    pub own_commands: bool,
     /// Uid of the login user, as which tasks without `become` run.
     pub login_uid: Option<u32>,
 }

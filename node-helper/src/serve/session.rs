@@ -431,6 +431,14 @@ impl Session {
         if request.mode == Mode::Apply && !may_act {
             return Err(Trouble::failed(FailureKind::Refused, "the session was opened for reading only"));
         }
+        // In any mode: a reading is done in plans too, and a playbook of somebody else must run nothing there.
+        if matches!(&request.op, NodeOp::HealthInfo(task) if task.runs_commands())
+            && !opening.open.own_commands
+        {
+            let message =
+                "`reads` with `command` is for own checks of an audit's baseline; use the kind `command`";
+            return Err(Trouble::failed(FailureKind::Refused, message));
+        }
         let received = Instant::now();
         let allowed = allowed(request.permit.as_ref(), &opening.open)?;
         if opening.open.guest && request.permit.is_some() {
@@ -583,7 +591,8 @@ impl Session {
                 let mut gpus = turn(&self.gpus, deadline)?;
                 let gpus = gpus.get_or_insert_with(|| Gpus::new(settings(opening)));
                 let gpus = || signals::gpu::read(gpus, &self.roots, task.deep, deadline);
-                Ok(signals::outcome(&signals::read(&reader, &resets, &task.reads, gpus)))
+                let own = signals::own::Own { asked: &task.reads, user: node.user.as_ref() };
+                Ok(signals::outcome(&signals::read(&reader, &resets, &own, gpus)))
             }
             NodeOp::Reboot(how) => {
                 if request.mode == Mode::Apply && *how == Reboot::Orderly && allowed == Disruption::Reboot {

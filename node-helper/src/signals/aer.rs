@@ -78,7 +78,8 @@ fn counters(text: &str) -> Option<Vec<(String, u64)>> {
     let mut found = Vec::new();
     for line in text.lines() {
         let (name, count) = line.trim().split_once(' ')?;
-        let plain = name.len() <= 40 && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+        let plain = name.len() <= 40
+            && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_[]".contains(&byte));
         let count = count.trim();
         if !plain || !count.bytes().all(|byte| byte.is_ascii_digit()) || found.len() > 64 {
             return None;
@@ -97,8 +98,9 @@ mod tests {
 
     #[test]
     fn counters_are_read_strictly() {
-        let read = counters("Undefined 0\nDLP 2\nTOTAL_ERR_FATAL 1\n").unwrap();
-        assert_eq!(read, [("Undefined".to_owned(), 0), ("DLP".to_owned(), 2)]);
+        let read = counters("Undefined 0\nDLP 2\n_bit[26] 1\nTOTAL_ERR_FATAL 1\n").unwrap();
+        let expected = [("Undefined", 0), ("DLP", 2), ("_bit[26]", 1)];
+        assert_eq!(read, expected.map(|(name, count)| (name.to_owned(), count)));
         for text in [
             "",
             "DLP",

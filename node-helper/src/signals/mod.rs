@@ -11,7 +11,7 @@ pub mod gpu;
 pub mod kernel_log;
 mod network;
 mod nvme;
-mod own;
+pub mod own;
 mod pci;
 mod process;
 mod system;
@@ -25,16 +25,17 @@ use std::{
     io::Read as _,
     os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
     str::FromStr,
+    sync::mpsc::{Receiver, RecvTimeoutError},
+    time::Duration,
 };
 
 use gpufleet_protocol::{
     OpOutcome, OpStatus,
     signal::{Readings, Signal, Signals},
-    tasks::OwnReading,
 };
 use serde_json::{Value, json};
 
-use self::{gpu::GpuSignals, kernel_log::Resets};
+use self::{gpu::GpuSignals, kernel_log::Resets, own::Own};
 use crate::{deadline::Deadline, os::roots::Roots, tasks::reboot};
 
 /// Largest file that is read, in bytes; the largest of the kernel's own has about 300 bytes for each mount or CPU.
@@ -55,12 +56,11 @@ pub struct Reader<'a> {
 
 /// Reads everything. Never fails: what cannot be read is unknown.
 ///
-/// `resets` is when gpufleet reset GPUs in this boot; `gpus` reads what NVML tells; `asked` is what checks of the user's own
-/// read.
+/// `resets` is when gpufleet reset GPUs in this boot; `gpus` reads what NVML tells.
 pub fn read(
     reader: &Reader<'_>,
     resets: &Resets,
-    asked: &[OwnReading],
+    own: &Own<'_>,
     gpus: impl FnOnce() -> GpuSignals,
 ) -> Signals {
     let begun = cpu_time();
@@ -105,15 +105,16 @@ pub fn read(
     named.push(("uptime_s", signal(uptime_s.clone())));
     let mut node: Readings = named.into_iter().map(|(name, signal)| (name.to_owned(), signal)).collect();
     node.extend(gpu.node);
+    let disks = disk::disks(reader);
     let cpu_ms = cpu_time().saturating_sub(begun);
     // Last and not counted: what a user's command costs, or how long it takes, is not the audit's.
-    node.extend(own::read(reader, asked));
+    node.extend(own::read(reader, own));
     Signals {
         boot_id: boot.filter(|boot| Some(boot) == boot_end.as_ref()),
         uptime_s: uptime_s.ok().flatten().unwrap_or_default(),
         node,
         gpus: gpu.gpus,
-        disks: disk::disks(reader),
+        disks,
         ports,
         records,
         cpu_ms,
@@ -169,6 +170,20 @@ fn signal<T: Into<Value>>(found: Found<T>) -> Signal {
 /// Rounds to four decimals.
 fn rounded(number: f64) -> f64 {
     (number * 10_000.0).round() / 10_000.0
+}
+
+/// Waits for the answer of a thread that may be left behind, until it is time to stop.
+fn answer<T>(receiver: &Receiver<T>, deadline: &Deadline) -> Option<T> {
+    /// How soon a cancelled operation notices.
+    const TICK: Duration = Duration::from_millis(100);
+    while deadline.stop().is_none() {
+        match receiver.recv_timeout(deadline.remaining().min(TICK)) {
+            Ok(answer) => return Some(answer),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return None,
+        }
+    }
+    None
 }
 
 fn is_missing(error: &io::Error) -> bool {

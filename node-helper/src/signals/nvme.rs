@@ -14,7 +14,7 @@ use std::{
 use gpufleet_protocol::signal::Signal;
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, opcode};
 
-use super::{Found, Named, Reader, signal};
+use super::{Found, Named, Reader, answer, signal};
 
 const CLASS: &str = "/sys/class/nvme";
 /// More drives than any machine has.
@@ -24,8 +24,14 @@ const MOST_NAMED: usize = 64;
 /// Time limit of all drives together. Why not in the command: the kernel resets a drive that exceeds it.
 const ANSWER: Duration = Duration::from_secs(5);
 const PAGE_BYTES: usize = 512;
-const NAMES: [&str; 5] =
-    ["nvme_critical", "nvme_spare_left", "nvme_used_percent", "nvme_media_errors", "nvme_drives"];
+const NAMES: [&str; 6] = [
+    "nvme_critical",
+    "nvme_spare_left",
+    "nvme_used_percent",
+    "nvme_media_errors",
+    "nvme_drives",
+    "nvme_unread",
+];
 
 /// What a SMART log says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +60,9 @@ impl Smart {
     }
 }
 
+/// A drive, and its SMART log if it has one.
+type Asked = (Drive, Option<Smart>);
+
 /// A drive and what a person knows it by.
 struct Drive {
     name: String,
@@ -61,13 +70,34 @@ struct Drive {
 }
 
 pub fn read(reader: &Reader<'_>) -> Vec<Named> {
-    match drives(reader).and_then(|drives| {
-        let pages = pages(reader, drives.iter().map(|drive| drive.name.as_str()))?;
-        Ok(drives.into_iter().zip(pages).collect::<Vec<_>>())
-    }) {
-        Ok(found) => told(&found),
+    match asked(reader) {
+        Ok((found, unread)) => told(&found, unread),
         Err(why) => NAMES.iter().map(|name| (*name, Signal::Unknown(why.clone()))).collect(),
     }
+}
+
+/// Returns the drives with what they tell, and how many of them did not answer.
+///
+/// # Errors
+/// If the drives cannot be listed, or some do not answer and the others have no log.
+fn asked(reader: &Reader<'_>) -> Result<(Vec<Asked>, usize), String> {
+    let drives = drives(reader)?;
+    let pages = pages(reader, drives.iter().map(|drive| drive.name.as_str()))?;
+    known(drives, pages)
+}
+
+fn known(
+    drives: Vec<Drive>,
+    pages: Vec<Result<Option<Smart>, String>>,
+) -> Result<(Vec<Asked>, usize), String> {
+    let unread = pages.iter().filter(|page| page.is_err()).count();
+    if let Some(Err(why)) = pages.iter().find(|page| page.is_err())
+        && !pages.iter().any(|page| matches!(page, Ok(Some(_))))
+    {
+        return Err(why.clone());
+    }
+    let found = drives.into_iter().zip(pages.into_iter().map(Result::unwrap_or_default));
+    Ok((found.collect(), unread))
 }
 
 /// Returns the drives of this machine. Those of a network are the business of whoever serves them, and may not answer.
@@ -106,7 +136,7 @@ fn drives(reader: &Reader<'_>) -> Result<Vec<Drive>, String> {
 fn pages<'a>(
     reader: &Reader<'_>,
     names: impl Iterator<Item = &'a str>,
-) -> Result<Vec<Option<Smart>>, String> {
+) -> Result<Vec<Result<Option<Smart>, String>>, String> {
     let paths: Vec<PathBuf> = names.map(|name| reader.roots.path(format!("/dev/{name}"))).collect();
     if paths.is_empty() {
         return Ok(Vec::new());
@@ -127,12 +157,12 @@ fn pages<'a>(
         .name("nvme".to_owned())
         .spawn(ask)
         .map_err(|error| format!("no thread could be started: {error}"))?;
-    (0..count)
-        .map(|_| match receiver.recv_timeout(until.remaining()) {
-            Ok(page) => Ok(Smart::of(&*page?)),
-            Err(_) => Err("a drive does not answer".to_owned()),
-        })
-        .collect()
+    let answers = (0..count).map(|_| match answer(&receiver, &until) {
+        Some(Ok(page)) => Ok(page.as_deref().and_then(Smart::of)),
+        Some(Err(why)) => Err(why),
+        None => Err("a drive does not answer".to_owned()),
+    });
+    Ok(answers.collect())
 }
 
 fn name_of(path: &Path) -> String {
@@ -174,6 +204,8 @@ impl<'a> Question<'a> {
         /// "Get Log Page", which only reads.
         const GET_LOG_PAGE: u8 = 0x02;
         const SMART: u32 = 0x02;
+        /// Leaves a notice of the drive to whoever waits for it.
+        const RETAIN_EVENT: u32 = 1 << 15;
         /// The controller as a whole.
         const EVERY_NAMESPACE: u32 = u32::MAX;
         // In words of four bytes, less one.
@@ -183,7 +215,7 @@ impl<'a> Question<'a> {
             nsid: EVERY_NAMESPACE,
             addr: page.as_mut_ptr().expose_provenance() as u64,
             data_len: PAGE_BYTES as u32,
-            cdw10: WORDS << 16 | SMART,
+            cdw10: WORDS << 16 | RETAIN_EVENT | SMART,
             ..Command::default()
         };
         Self { command, page: std::marker::PhantomData }
@@ -211,8 +243,12 @@ unsafe impl Ioctl for Question<'_> {
     }
 }
 
-/// Asks a drive for its SMART log.
-fn page(path: &Path) -> Result<Box<[u8; PAGE_BYTES]>, String> {
+/// Asks a drive for its SMART log; `None` if it has none, as virtual drives may.
+fn page(path: &Path) -> Result<Option<Box<[u8; PAGE_BYTES]>>, String> {
+    /// Bits of a status that say what it is; the others say whether to ask again.
+    const WHAT: i32 = 0x7ff;
+    const INVALID_OPCODE: i32 = 0x001;
+    const INVALID_LOG_PAGE: i32 = 0x109;
     let flags = libc::O_NONBLOCK | libc::O_CLOEXEC | libc::O_NOCTTY | libc::O_NOFOLLOW;
     let file = fs::File::options().read(true).custom_flags(flags).open(path);
     let file = file.map_err(|error| match error.kind() {
@@ -229,7 +265,8 @@ fn page(path: &Path) -> Result<Box<[u8; PAGE_BYTES]>, String> {
     // SAFETY: a device that is no NVMe drive refuses the opcode, which has its letter and the size of its argument.
     let status = unsafe { rustix::ioctl::ioctl(&file, question) };
     match status {
-        Ok(0) => Ok(page),
+        Ok(0) => Ok(Some(page)),
+        Ok(status) if matches!(status & WHAT, INVALID_OPCODE | INVALID_LOG_PAGE) => Ok(None),
         Ok(status) => Err(format!("the drive refuses to tell its health (status {status:#x})")),
         Err(rustix::io::Errno::ACCESS | rustix::io::Errno::PERM) => {
             Err("gpufleet needs root to ask it".to_owned())
@@ -239,13 +276,17 @@ fn page(path: &Path) -> Result<Box<[u8; PAGE_BYTES]>, String> {
 }
 
 /// Returns the worst of all drives. Where no drive has a log there is nothing to tell.
-fn told(found: &[(Drive, Option<Smart>)]) -> Vec<Named> {
+fn told(found: &[Asked], unread: usize) -> Vec<Named> {
     let with = || found.iter().filter_map(|(drive, smart)| smart.as_ref().map(|smart| (drive, smart)));
     let all = || with().map(|(_, smart)| smart);
     let some = all().next();
     let critical = some.map(|_| all().fold(0, |bits, smart| bits | smart.critical));
     let spare = all().map(|smart| i32::from(smart.spare) - i32::from(smart.threshold)).min();
-    let errors = some.map(|_| all().fold(0_u64, |sum, smart| sum.saturating_add(smart.media_errors)));
+    // A sum without some drives would seem to grow when they answer again.
+    let errors = match (some, unread) {
+        (Some(_), 1..) => Err("a drive did not tell its health".to_owned()),
+        _ => Ok(some.map(|_| all().fold(0_u64, |sum, smart| sum.saturating_add(smart.media_errors)))),
+    };
     let describe = |(drive, smart): (&Drive, &Smart)| {
         let Smart { critical, spare, threshold, used, media_errors } = smart;
         format!(
@@ -258,8 +299,9 @@ fn told(found: &[(Drive, Option<Smart>)]) -> Vec<Named> {
         ("nvme_critical", signal(Ok(critical))),
         ("nvme_spare_left", signal(Ok(spare))),
         ("nvme_used_percent", signal(Ok(all().map(|smart| smart.used).max()))),
-        ("nvme_media_errors", signal(Ok(errors))),
+        ("nvme_media_errors", signal(errors)),
         ("nvme_drives", signal(Ok(drives))),
+        ("nvme_unread", signal(Ok(some.map(|_| unread)))),
     ]
 }
 
@@ -275,8 +317,8 @@ mod tests {
         page
     }
 
-    fn named(found: &[(Drive, Option<Smart>)]) -> Vec<Signal> {
-        told(found).into_iter().map(|(_, signal)| signal).collect()
+    fn named(found: &[(Drive, Option<Smart>)], unread: usize) -> Vec<Signal> {
+        told(found, unread).into_iter().map(|(_, signal)| signal).collect()
     }
 
     fn drive(name: &str) -> Drive {
@@ -294,9 +336,30 @@ mod tests {
     #[test]
     fn a_page_that_nobody_filled_tells_nothing() {
         assert_eq!(Smart::of(&page_of(&[])), None);
-        // A virtual drive beside a real one says nothing about that one.
-        assert_eq!(named(&[(drive("nvme0"), None)]), vec![Signal::Absent; 5]);
-        assert_eq!(named(&[]), vec![Signal::Absent; 5]);
+        assert_eq!(named(&[(drive("nvme0"), None)], 0), vec![Signal::Absent; 6]);
+        assert_eq!(named(&[], 0), vec![Signal::Absent; 6]);
+    }
+
+    #[test]
+    fn a_drive_that_does_not_answer_is_never_nothing() {
+        let good = Smart { critical: 0, spare: 100, threshold: 10, used: 3, media_errors: 2 };
+        let of = |first| known(vec![drive("nvme0"), drive("nvme1")], vec![first, Err("it hangs".to_owned())]);
+        // A virtual drive beside it has no log.
+        assert_eq!(of(Ok(None)).err().as_deref(), Some("it hangs"));
+        let (found, unread) = of(Ok(Some(good))).unwrap();
+        assert_eq!(unread, 1);
+        let [critical, _, _, errors, _, unread] = &named(&found, unread)[..] else { panic!() };
+        assert_eq!((critical, unread), (&Signal::from(0), &Signal::from(1)));
+        assert!(matches!(errors, Signal::Unknown(_)), "{errors:?}");
+    }
+
+    #[test]
+    fn a_link_is_no_drive() {
+        let folder = tempfile::tempdir().unwrap();
+        let link = folder.path().join("nvme0");
+        std::os::unix::fs::symlink("/dev/zero", &link).unwrap();
+        let loops = std::io::Error::from_raw_os_error(libc::ELOOP).to_string();
+        assert_eq!(page(&link).unwrap_err(), loops);
     }
 
     #[test]
@@ -310,9 +373,10 @@ mod tests {
             (drive("nvme2"), Some(worn)),
             (drive("nvme3"), Some(hot)),
         ];
-        let [critical, spare, used, errors, drives] = &named(&found)[..] else { panic!() };
+        let [critical, spare, used, errors, drives, unread] = &named(&found, 0)[..] else { panic!() };
         assert_eq!((critical, spare), (&Signal::from(0x12), &Signal::from(-5)));
         assert_eq!((used, errors), (&Signal::from(101), &Signal::from(5)));
+        assert_eq!(unread, &Signal::from(0));
         let drives = drives.known().unwrap().as_array().unwrap();
         assert_eq!(drives.len(), 3);
         assert_eq!(
@@ -327,6 +391,6 @@ mod tests {
         let mut page = [0; PAGE_BYTES];
         let question = Question::new(&mut page);
         assert_eq!(question.opcode(), 0xc048_4e41);
-        assert_eq!(question.command.cdw10, 0x007f_0002);
+        assert_eq!(question.command.cdw10, 0x007f_8002);
     }
 }

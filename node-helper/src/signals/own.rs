@@ -3,30 +3,39 @@
 //! Invariants: root follows no link that another user can change; the size of each reading and the time of each command
 //! are bounded; a command that fails gives nothing that could be judged.
 
-use std::{io::Read as _, time::Duration};
+use std::{io::Read as _, sync::mpsc, time::Duration};
 
 use gpufleet_protocol::{
     signal::{Readings, Signal},
     tasks::{Form, OwnReading},
 };
 
-use super::{Found, Reader, is_missing};
+use super::{Found, Reader, answer, is_missing};
 use crate::{
-    os::tree,
+    os::{tree, users::Identity},
     process::{Exit, Run},
 };
 
 /// Largest reading, in bytes.
 const MOST_BYTES: usize = 4096;
 
+/// What checks of the user's own read, and who reads it: the user of the task, or the helper itself.
+#[derive(Default)]
+pub struct Own<'a> {
+    pub asked: &'a [OwnReading],
+    pub user: Option<&'a Identity>,
+}
+
 /// Takes readings, one after the other.
-pub fn read(reader: &Reader<'_>, asked: &[OwnReading]) -> Readings {
+pub fn read(reader: &Reader<'_>, own: &Own<'_>) -> Readings {
     let mut readings = Readings::new();
-    for own in asked {
+    let user = own.user;
+    for own in own.asked {
+        let limit = Duration::from_secs(own.timeout_s.min(OwnReading::MOST_S).into());
         let found = match &own.file {
-            Some(path) => file(reader, path),
+            Some(path) => file(reader, path, user, limit),
             None => {
-                let (found, exit_code) = command(reader, own);
+                let (found, exit_code) = command(reader, own, user, limit);
                 readings.insert(OwnReading::exit_code(&own.id), exit_code);
                 found
             }
@@ -41,28 +50,48 @@ pub fn read(reader: &Reader<'_>, asked: &[OwnReading]) -> Readings {
     readings
 }
 
-fn file(reader: &Reader<'_>, path: &str) -> Found<Vec<u8>> {
-    let opened = match tree::open(&reader.roots.path(path)) {
-        Ok(file) => file,
-        Err(error) if is_missing(&error.source) => return Ok(None),
-        Err(error) => return Err(error.to_string()),
+/// Reads a file in a thread that may be left behind: nothing interrupts a question to a server that is gone.
+fn file(reader: &Reader<'_>, path: &str, user: Option<&Identity>, limit: Duration) -> Found<Vec<u8>> {
+    let place = reader.roots.path(path);
+    let read = move || -> Found<Vec<u8>> {
+        let opened = match tree::open(&place) {
+            Ok(file) => file,
+            Err(error) if is_missing(&error.source) => return Ok(None),
+            Err(error) => return Err(error.to_string()),
+        };
+        let mut bytes = Vec::new();
+        let most = MOST_BYTES as u64 + 1;
+        opened.take(most).read_to_end(&mut bytes).map_err(|error| format!("{}: {error}", place.display()))?;
+        Ok(Some(bytes))
     };
-    let mut bytes = Vec::new();
-    let most = MOST_BYTES as u64 + 1;
-    match reader.deadline.reader(opened.take(most)).read_to_end(&mut bytes) {
-        Ok(_) => Ok(Some(bytes)),
-        Err(error) => Err(format!("{path}: {error}")),
-    }
+    let user = user.cloned();
+    let read = move || match &user {
+        Some(user) => user.with_rights(read).map_err(|error| error.to_string())?,
+        None => read(),
+    };
+    let (sender, receiver) = mpsc::channel();
+    let ask = move || {
+        // Nobody may wait for it any more.
+        let _ = sender.send(read());
+    };
+    let thread = std::thread::Builder::new().name("own file".to_owned());
+    thread.spawn(ask).map_err(|error| format!("no thread could be started: {error}"))?;
+    answer(&receiver, &reader.deadline.within(limit))
+        .unwrap_or_else(|| Err(format!("{path}: it does not answer")))
 }
 
 /// Returns what a command prints, and how it ended.
-fn command(reader: &Reader<'_>, own: &OwnReading) -> (Found<Vec<u8>>, Signal) {
+fn command(
+    reader: &Reader<'_>,
+    own: &OwnReading,
+    user: Option<&Identity>,
+    limit: Duration,
+) -> (Found<Vec<u8>>, Signal) {
     let failed = |why: String| (Err(why.clone()), Signal::Unknown(why));
     let Some((program, arguments)) = own.command.split_first() else {
         return failed("no command is given".to_owned());
     };
-    let limit = Duration::from_secs(own.timeout_s.min(OwnReading::MOST_S).into());
-    let run = Run::new(program).args(arguments).limit(MOST_BYTES + 1);
+    let run = Run::new(program).args(arguments).user(user.cloned()).limit(MOST_BYTES + 1);
     let done = match run.finish(&reader.deadline.within(limit)) {
         Ok(done) => done,
         Err(error) => return failed(error.to_string()),
@@ -82,6 +111,9 @@ fn value(bytes: &[u8], form: Form) -> Signal {
         return Signal::Unknown("it is no text in UTF-8".to_owned());
     };
     let text = text.trim();
+    if text.contains(|c: char| c.is_control() && !matches!(c, '\n' | '\t')) {
+        return Signal::Unknown("it has control characters".to_owned());
+    }
     match form {
         Form::Text => text.into(),
         Form::Number => match text.parse::<f64>() {
@@ -111,7 +143,7 @@ mod tests {
     fn taken(bench: &Bench, asked: &OwnReading) -> (Signal, Option<Signal>) {
         let deadline = Deadline::after(Duration::from_secs(20));
         let reader = Reader { roots: &bench.roots, deadline: &deadline };
-        let mut readings = read(&reader, std::slice::from_ref(asked));
+        let mut readings = read(&reader, &Own { asked: std::slice::from_ref(asked), user: None });
         let value = readings.remove("a.b").unwrap();
         (value, readings.remove("a.b.exit_code"))
     }
@@ -139,7 +171,7 @@ mod tests {
     #[test]
     fn what_is_no_small_text_is_unknown() {
         let bench = Bench::new();
-        bench.write("large", "x".repeat(MOST_BYTES + 1));
+        bench.write("large", &"x".repeat(MOST_BYTES + 1));
         std::fs::write(bench.path("binary"), [0xff, 0xfe]).unwrap();
         assert!(Command::new("mkfifo").arg(bench.path("pipe")).status().unwrap().success());
         let read = |path| taken(&bench, &of_file(path, Form::Text)).0;

@@ -22,7 +22,7 @@ pub const CONTAINERD: &str = "containerd";
 pub const CRIO: &str = "crio";
 const PROGRAMS: [&str; 7] = [FABRIC_MANAGER, PERSISTENCED, MPS, DCGM, DOCKER, CONTAINERD, CRIO];
 /// Daemons whose limits the processes of jobs and containers inherit.
-const DAEMONS: [&str; 3] = ["slurmd", CONTAINERD, "sshd"];
+const DAEMONS: [&str; 2] = ["slurmd", CONTAINERD];
 /// Largest number of daemons, and of processes, that are named.
 const MOST_NAMED: usize = 16;
 /// Accounts of the system and of its services have numbers below this one. Source: systemd, "Users, Groups, UIDs and
@@ -44,8 +44,19 @@ pub struct Processes {
     dead: Counted,
     /// Some of both: `4711 (python) D`.
     holders: Vec<String>,
+    /// The oldest of `stuck`.
+    oldest: Option<Waiting>,
     /// Name of each of [`DAEMONS`] that runs, and the bytes that it may lock in memory; `None` for all of it.
     locked: Result<Vec<(&'static str, Option<u64>)>, String>,
+}
+
+/// A process that waits where no signal reaches it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Waiting {
+    /// In ticks since the boot.
+    started: u64,
+    /// How often it gave a CPU up.
+    switches: u64,
 }
 
 /// A number, or why it is not known.
@@ -70,6 +81,7 @@ pub fn scan(reader: &Reader<'_>) -> Result<Processes, String> {
         stuck: Ok(0),
         dead: Ok(0),
         holders: Vec::new(),
+        oldest: None,
         locked: Ok(Vec::new()),
     };
     let mut first = false;
@@ -86,7 +98,7 @@ pub fn scan(reader: &Reader<'_>) -> Result<Processes, String> {
         }
         first |= pid == 1;
         // Ignored, because the process has ended meanwhile.
-        let Some(Stat { comm, state, parent }) = stat(&folder, pid) else { continue };
+        let Some(Stat { comm, state, parent, started }) = stat(&folder, pid) else { continue };
         let path = proc.join(pid.to_string());
         if let Some(daemon) = DAEMONS.iter().find(|daemon| **daemon == comm)
             && parent == 1
@@ -103,7 +115,9 @@ pub fn scan(reader: &Reader<'_>) -> Result<Processes, String> {
         let (sum, held) = match state {
             'D' => {
                 let devices = || clients::devices(&path.join("fd"), &BTreeMap::new());
-                (&mut found.stuck, holds(&comm, devices))
+                let is_drivers =
+                    comm.starts_with("nvidia") && fs::metadata(&path).is_ok_and(|meta| is_system(meta.uid()));
+                (&mut found.stuck, if is_drivers { Ok(true) } else { holds(devices) })
             }
             'Z' => {
                 found.zombies += 1;
@@ -111,6 +125,13 @@ pub fn scan(reader: &Reader<'_>) -> Result<Processes, String> {
             }
             _ => continue,
         };
+        if held == Ok(true)
+            && state == 'D'
+            && let Ok(Some(switches)) = reader.parsed(&format!("/proc/{pid}/status"), switches)
+        {
+            let waiting = Waiting { started, switches };
+            found.oldest = Some(found.oldest.map_or(waiting, |oldest| oldest.min(waiting)));
+        }
         if held == Ok(true) && found.holders.len() < MOST_NAMED {
             found.holders.push(format!("{pid} ({}) {state}", comm.replace(char::is_control, "?")));
         }
@@ -130,6 +151,8 @@ struct Stat {
     comm: String,
     state: char,
     parent: u32,
+    /// In ticks since the boot.
+    started: u64,
 }
 
 fn stat(proc: &fs::File, pid: u32) -> Option<Stat> {
@@ -146,7 +169,15 @@ fn parse_stat(text: &str) -> Option<Stat> {
     let mut words = rest.split(' ');
     let state = words.next()?.chars().next()?;
     let parent = words.next().and_then(|word| word.parse().ok()).unwrap_or(0);
-    Some(Stat { comm: head.split_once('(')?.1.to_owned(), state, parent })
+    // Field 22 of proc_pid_stat(5); the parent is field 4.
+    let started = words.nth(17).and_then(|word| word.trim_end().parse().ok()).unwrap_or(0);
+    Some(Stat { comm: head.split_once('(')?.1.to_owned(), state, parent, started })
+}
+
+/// Returns how often a process gave a CPU up, by the two lines of its `status`.
+fn switches(text: &str) -> Option<u64> {
+    let of = |name: &str| text.lines().find_map(|line| line.strip_prefix(name))?.trim().parse::<u64>().ok();
+    of("voluntary_ctxt_switches:")?.checked_add(of("nonvoluntary_ctxt_switches:")?)
 }
 
 /// Returns the soft limit of locked memory in bytes, from `Max locked memory  65536  65536  bytes`.
@@ -171,11 +202,8 @@ fn lock(
     }
 }
 
-/// Whether a process is the driver's, or has a device file of it open.
-fn holds<T>(comm: &str, devices: impl FnOnce() -> io::Result<Option<T>>) -> Result<bool, String> {
-    if comm.starts_with("nvidia") {
-        return Ok(true);
-    }
+/// Whether a process has a device file of the driver open.
+fn holds<T>(devices: impl FnOnce() -> io::Result<Option<T>>) -> Result<bool, String> {
     match devices() {
         Ok(found) => Ok(found.is_some()),
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
@@ -191,7 +219,7 @@ fn holds<T>(comm: &str, devices: impl FnOnce() -> io::Result<Option<T>>) -> Resu
 fn threads_hold(path: &std::path::Path, pid: u32) -> Result<bool, String> {
     let Ok(threads) = fs::read_dir(path.join("task")) else { return Ok(false) };
     for thread in threads.flatten().filter(|thread| *thread.file_name() != *pid.to_string()).take(64) {
-        if holds("", || clients::devices(&thread.path().join("fd"), &BTreeMap::new()))? {
+        if holds(|| clients::devices(&thread.path().join("fd"), &BTreeMap::new()))? {
             return Ok(true);
         }
     }
@@ -220,6 +248,10 @@ pub fn read(reader: &Reader<'_>, processes: &Result<Processes, String>) -> Vec<N
         ("gpu_dstate_count", of(|found| &found.stuck)),
         ("gpu_zombie_count", of(|found| &found.dead)),
         ("gpu_stuck_processes", signal(scanned().map(|found| Some(found.holders.clone())))),
+        (
+            "gpu_stuck_mark",
+            signal(scanned().map(|found| found.oldest.map(|it| it.started.saturating_add(it.switches)))),
+        ),
         ("memlock_limited", signal(running.clone().map(|daemons| daemons.map(limited)))),
         ("memlock_limits", signal(running.map(|daemons| daemons.map(limits)))),
         ("pid_ratio", signal(pid_ratio(reader))),
@@ -278,9 +310,18 @@ mod tests {
     }
 
     #[test]
+    fn switches_are_those_of_both_sorts() {
+        let text = "State:\tD\nvoluntary_ctxt_switches:\t40\nnonvoluntary_ctxt_switches:\t2\n";
+        assert_eq!(switches(text), Some(42));
+        assert_eq!(switches("voluntary_ctxt_switches:\t40\n"), None);
+    }
+
+    #[test]
     fn a_name_may_have_brackets() {
-        let stat = Stat { comm: "a) D 1".to_owned(), state: 'Z', parent: 1 };
-        assert_eq!(parse_stat("7 (a) D 1) Z 1 7"), Some(stat));
+        let stat = |started| Stat { comm: "a) D 1".to_owned(), state: 'Z', parent: 1, started };
+        assert_eq!(parse_stat("7 (a) D 1) Z 1 7"), Some(stat(0)));
+        let whole = "7 (a) D 1) Z 1 7 7 0 -1 4 0 0 0 0 0 0 0 0 20 0 1 0 4242 0 0";
+        assert_eq!(parse_stat(whole), Some(stat(4242)));
         for text in ["", "7", "7 (a)", "7 a) "] {
             assert_eq!(parse_stat(text), None, "{text}");
         }

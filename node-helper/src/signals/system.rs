@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, io, time::Duration};
 
-use gpufleet_protocol::signal::Signal;
+use gpufleet_protocol::{looks_secret, signal::Signal};
 
 use super::{
     Found, Named, Reader, driver,
@@ -89,7 +89,7 @@ pub fn read(reader: &Reader<'_>, units: &Units, processes: &Result<Processes, St
         ("crio_state", signal(crio)),
         ("runtime_state", signal(worst_but_running(runtimes))),
         ("kernel", signal(kernel(reader))),
-        ("cmdline", signal(reader.line("/proc/cmdline"))),
+        ("cmdline", signal(reader.line("/proc/cmdline").map(|line| line.as_deref().map(without_secrets)))),
         ("taint", signal(reader.number::<u64>("/proc/sys/kernel/tainted"))),
         ("secure_boot", signal(secure_boot(reader))),
         ("clock_unsync", clock_unsync(reader)),
@@ -207,4 +207,30 @@ fn errors_of_memory(reader: &Reader<'_>, counter: &str) -> Found<u64> {
         sum = Some(sum.unwrap_or(0_u64).saturating_add(count));
     }
     Ok(sum)
+}
+/// Returns the kernel's command line with the values of words that look secret replaced, since reports show it.
+///
+/// A quoted value may have spaces, so that its end is the next word with a quote.
+fn without_secrets(line: &str) -> String {
+    const HIDDEN: &str = "********";
+    let mut shown: Vec<String> = Vec::new();
+    let mut is_quoted = false;
+    for word in line.split(' ') {
+        let ends = word.matches('"').count() % 2 == 1;
+        if is_quoted {
+            is_quoted = !ends;
+            continue;
+        }
+        let value = word.split_once('=').filter(|(name, _)| looks_secret(name.trim_start_matches('"')));
+        let user = word
+            .split_once("://")
+            .filter(|(_, rest)| rest.split('/').next().is_some_and(|it| it.contains('@')));
+        is_quoted = ends && (value.is_some() || user.is_some());
+        shown.push(match (value, user) {
+            (Some((name, _)), _) => format!("{name}={HIDDEN}"),
+            (None, Some((scheme, _))) => format!("{scheme}://{HIDDEN}"),
+            (None, None) => word.to_owned(),
+        });
+    }
+    shown.join(" ")
 }

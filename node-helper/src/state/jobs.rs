@@ -343,6 +343,7 @@ mod tests {
             writes: true,
             guest: true,
             commands: false,
+            own_commands: false,
             login_uid: None,
         };
         let request = OpRequest {

@@ -207,6 +207,7 @@ mod tests {
             writes,
             guest: false,
             commands: false,
+            own_commands: false,
             login_uid: None,
         }
     }

@@ -118,6 +118,7 @@ impl Helper {
             writes,
             guest: false,
             commands: false,
+            own_commands: false,
             login_uid: None,
         }))
     }
@@ -410,7 +411,7 @@ fn readers_change_nothing() {
     let facts = reader.run(NodeOp::Facts(FactsRequest::default()), Mode::Apply).facts.unwrap();
     assert!(facts.memory_mib > 0 && !facts.hostname.is_empty());
     for (mode, deep) in [(Mode::Predict, false), (Mode::Apply, true)] {
-        let done = reader.run(NodeOp::HealthInfo(HealthInfo { deep }), mode);
+        let done = reader.run(NodeOp::HealthInfo(HealthInfo { deep, ..HealthInfo::default() }), mode);
         assert_eq!((&done.status, &done.changes[..]), (&OpStatus::Ok, &[][..]));
         let signals: Signals = serde_json::from_value(done.data["signals"].clone()).unwrap();
         assert_eq!(signals.boot_id, facts.boot_id);

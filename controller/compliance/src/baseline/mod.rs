@@ -12,6 +12,8 @@ use std::sync::Arc;
 
 use gpufleet_language::diagnostic::{Diagnostic, Diagnostics, SourceFile};
 
+use gpufleet_protocol::tasks::HealthInfo;
+
 use crate::policy::{GroupPolicy, Policy, PolicyData};
 use read::Layer;
 
@@ -105,6 +107,9 @@ pub fn load(choices: &[Choice], hint: &dyn Fn(&str) -> GroupHint) -> Result<Load
     if !asks {
         let error = Diagnostic::error(format!("the baseline `{}` asks for no check", data.name));
         return Err(error.help("add `extends: core`, or list `checks`").into());
+    }
+    if let Err(why) = HealthInfo::within_limits(data.own_checks.iter().filter_map(|own| own.read.as_ref())) {
+        return Err(Diagnostic::error(format!("own checks: {why}")).help("set a smaller `timeout_s`").into());
     }
     let policy = Policy::try_from(data).map_err(Diagnostic::error)?;
     Ok(Loaded { policy, warnings })

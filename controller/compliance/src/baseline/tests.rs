@@ -104,7 +104,7 @@ fn own_checks_read_files_and_commands() {
             ("site.role".to_owned(), false, vec![("storage", true)])
         ]
     );
-    assert_eq!(policy.source_of("site.raid.exit_code"), "The command raid state.");
+    assert_eq!(policy.source_of("site.raid.exit_code"), "The command raid.");
     assert_eq!(policy.source_of("site.role"), "The file /etc/n.");
     assert!(policy.source_of("swappiness").contains("swappiness"));
 
@@ -132,16 +132,67 @@ fn wrong_readings_of_own_checks_are_refused() {
             "own_checks:\n  - {{id: site.a, title: A, severity: low, read: {read}, when: '{when}'}}\n"
         ))
     };
-    insta::assert_snapshot!(own("{file: /x, command: [x]}", "value == 1"), @"");
-    insta::assert_snapshot!(own("{file: x}", "value == 1"), @"");
-    insta::assert_snapshot!(own("{command: [x], timeout_s: 600}", "value == 1"), @"");
-    insta::assert_snapshot!(own("{command: x, as: int}", "value == 1"), @"");
-    insta::assert_snapshot!(own("{file: /x}", "exit_code == 1"), @"");
-    insta::assert_snapshot!(own("{file: /x}", "value > 1"), @"");
-    insta::assert_snapshot!(own("{file: /x}", r#"matches(value, "(")"#), @"");
+    insta::assert_snapshot!(own("{file: /x, command: [x]}", "value == 1"), @r"
+    error: `file` and `command` are two readings, and a check has one
+      --> site.yaml:2:49
+       |
+     2 |   - {id: site.a, title: A, severity: low, read: {file: /x, command: [x]}, when: 'value =…
+       |                                                 ^
+    ");
+    insta::assert_snapshot!(own("{file: x}", "value == 1"), @r"
+    error: `file` wants an absolute path
+      --> site.yaml:2:49
+       |
+     2 |   - {id: site.a, title: A, severity: low, read: {file: x}, when: 'value == 1'}
+       |                                                 ^
+    ");
+    insta::assert_snapshot!(own("{command: [x], timeout_s: 600}", "value == 1"), @r"
+    error: `timeout_s` wants a number from 1 to 60
+      --> site.yaml:2:49
+       |
+     2 |   - {id: site.a, title: A, severity: low, read: {command: [x], timeout_s: 600}, when: 'v…
+       |                                                 ^
+    ");
+    insta::assert_snapshot!(own("{command: x, as: int}", "value == 1"), @r"
+    error: `command` wants a list, got a string
+      --> site.yaml:2:59
+       |
+     2 |   - {id: site.a, title: A, severity: low, read: {command: x, as: int}, when: 'value == 1…
+       |                                                           ^
+    ");
+    insta::assert_snapshot!(own("{file: /x}", "exit_code == 1"), @r"
+    error: there is no signal `exit_code`
+      --> site.yaml:2:68
+       |
+     2 |   - {id: site.a, title: A, severity: low, read: {file: /x}, when: 'exit_code == 1'}
+       |                                                                    ^^^^^^^^^
+    help: a file has none; `read` with `command` has
+    ");
+    insta::assert_snapshot!(own("{file: /x}", "value > 1"), @r"
+    error: a number is expected here, and this is a text
+      --> site.yaml:2:68
+       |
+     2 |   - {id: site.a, title: A, severity: low, read: {file: /x}, when: 'value > 1'}
+       |                                                                    ^^^^^
+    help: `read` with `as: number` reads a number
+    ");
+    insta::assert_snapshot!(own("{file: /x}", r#"matches(value, "(")"#), @r#"
+    error: this is not a regular expression: unclosed group
+      --> site.yaml:2:83
+       |
+     2 |   - {id: site.a, title: A, severity: low, read: {file: /x}, when: 'matches(value, "(")'}
+       |                                                                                   ^^^
+    "#);
     insta::assert_snapshot!(
         refused("own_checks:\n  - {id: site.a, title: A, severity: low, when: value == 1}\n"),
-        @""
+        @r"
+    error: there is no signal `value`
+      --> site.yaml:2:49
+       |
+     2 |   - {id: site.a, title: A, severity: low, when: value == 1}
+       |                                                 ^^^^^
+    help: `read` says what a check reads beside the signals
+    "
     );
 }
 

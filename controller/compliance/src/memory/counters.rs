@@ -62,6 +62,7 @@ pub(crate) static COUNTERS: &[Counter] = &[
     node("edac_ce"),
     node("edac_ue"),
     node("nvme_media_errors"),
+    node("gpu_stuck_mark"),
     gpu("aer_fatal", Life::Boot, Reading::Every),
     gpu("aer_nonfatal_without_ur", Life::Boot, Reading::Every),
     gpu("aer_correctable", Life::Boot, Reading::Every),

@@ -199,7 +199,9 @@ impl Compiler<'_> {
         if matches!(kind, Kind::Number | Kind::Flag | Kind::Any) {
             return Ok(op);
         }
-        Err(wrong(expr, format!("a number is expected here, and this is {}", kind.article())))
+        let error = wrong(expr, format!("a number is expected here, and this is {}", kind.article()));
+        let is_own = matches!(&expr.kind, ExprKind::Name(Name::Signal(name)) if name == VALUE);
+        Err(if is_own { error.help("`read` with `as: number` reads a number") } else { error })
     }
 
     /// A condition that is watched from audit to audit. A rule has one, as the memory keeps one a check.

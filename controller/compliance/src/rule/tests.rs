@@ -246,7 +246,7 @@ fn ports_are_counted_by_a_condition() {
         assert!(compiled(text).is_err(), "{text}");
     }
     let params = BTreeMap::new();
-    let context = Context { scope: Some(Scope::Gpu), params: &params, checks: &checks() };
+    let context = Context { scope: Some(Scope::Gpu), params: &params, checks: &checks(), own: None };
     assert!(compile(&parse("count_ports(link_downed > 0) > 1").unwrap(), context).is_err());
 }
 

@@ -63,6 +63,7 @@ impl Conversation {
                 self.boot_id = link.boot_id();
             }
             let serves = (purpose.writes || !self.settings.purpose.writes)
+                && purpose.own_commands == self.settings.purpose.own_commands
                 && purpose.r#become == self.settings.purpose.r#become
                 && purpose.local == self.settings.purpose.local
                 && self.settings.run.connector.is_same_way(

@@ -77,6 +77,8 @@ pub struct Purpose {
     pub guest: bool,
     /// Commands may run although nothing is changed otherwise.
     pub commands: bool,
+    /// The commands of own checks may run.
+    pub own_commands: bool,
     /// By which of the connector's ways it logs in: plays may say who does.
     pub login: u16,
 }

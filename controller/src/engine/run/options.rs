@@ -64,6 +64,8 @@ pub struct TaskOptions {
     pub diff: bool,
     /// Whether a reading runs commands that say `check_mode: false`, as a person asked for (`run --check`).
     pub runs_commands: bool,
+    /// Whether the play that reads what checks judge runs commands of own checks.
+    pub own_commands: bool,
     /// Asked before each task, if a person wants that.
     pub stepper: Option<Arc<dyn Stepper>>,
 }

@@ -156,6 +156,7 @@ fn engine(playbook: &str, world: &Arc<World>, hosts: &[String], epoch: u64) -> E
                 tags: Arc::new(TagFilter::default()),
                 diff: false,
                 runs_commands: false,
+                own_commands: false,
                 stepper: None,
             },
             holder: RunEpoch { run: "RUN".to_owned(), epoch },

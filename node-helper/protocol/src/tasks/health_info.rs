@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Alone, Class, Given, Kind, KindInfo, ParamError, Reading};
+use super::{Alone, Class, Given, Kind, KindInfo, Number, ParamError, Reading};
 use crate::{
-    Disruption, lenient,
+    Disruption, Unit, lenient,
     operation::{Effect, Needs, Operation, paths, undeclared},
 };
 
@@ -20,7 +20,7 @@ pub struct HealthInfo {
     #[serde(default, deserialize_with = "lenient::flag")]
     pub deep: bool,
     /// What is read beside the signals, for checks of the user's own. `register` gets them among the signals of the node,
-    /// by their ids. Plans and audits read them too, so that a command must change nothing.
+    /// by their ids. A playbook can read files; commands run for own checks of an audit's baseline only.
     #[serde(default)]
     pub reads: Vec<OwnReading>,
 }
@@ -42,7 +42,7 @@ pub struct OwnReading {
     /// What the text is; `number` refuses any other.
     #[serde(default, rename = "as")]
     pub form: Form,
-    /// Time limit of a command, in seconds.
+    /// Time limit, in seconds.
     #[serde(default = "usual_limit")]
     pub timeout_s: u32,
 }
@@ -82,7 +82,7 @@ impl Default for OwnReading {
 }
 
 impl OwnReading {
-    /// Longest time limit of a command, in seconds: all of them together end before the audit's task does.
+    /// Longest time limit of one reading, in seconds.
     pub const MOST_S: u32 = 60;
 
     /// Returns the name of the reading of how its command ended.
@@ -106,8 +106,31 @@ impl OwnReading {
 }
 
 impl HealthInfo {
+    /// Whether it runs commands of the user's own, for which a session has to be opened.
+    pub fn runs_commands(&self) -> bool {
+        self.reads.iter().any(|read| read.file.is_none())
+    }
+
     /// Largest number of readings for checks of the user's own.
     pub const MOST_READS: usize = 64;
+    /// Largest sum of their time limits, in seconds; they are taken one after the other.
+    pub const MOST_READS_S: u32 = 600;
+
+    /// # Errors
+    /// If there are too many readings, or they may take too long together, in words.
+    pub fn within_limits<'a>(reads: impl IntoIterator<Item = &'a OwnReading>) -> Result<(), String> {
+        let (count, seconds) = reads
+            .into_iter()
+            .fold((0, 0_u32), |(count, seconds), read| (count + 1, seconds.saturating_add(read.timeout_s)));
+        if count > Self::MOST_READS || seconds > Self::MOST_READS_S {
+            return Err(format!(
+                "{count} readings of at most {seconds} s together are too many: {} of {} s are the most",
+                Self::MOST_READS,
+                Self::MOST_READS_S
+            ));
+        }
+        Ok(())
+    }
 }
 
 impl Kind for HealthInfo {
@@ -125,7 +148,7 @@ impl Kind for HealthInfo {
         ignored: &[],
         refused: &[],
         secret: &[],
-        numbers: &[],
+        numbers: &[Number::within("reads.timeout_s", Some(Unit::Seconds), 1, OwnReading::MOST_S as i64)],
         since: &[],
         summary: "Reads the signals that the checks of an audit judge.",
         example: "health_info: {}",
@@ -135,8 +158,8 @@ impl Kind for HealthInfo {
     fn rewrite(_: &mut Given) {}
 
     fn check(&self) -> Result<(), ParamError> {
-        if self.reads.len() > Self::MOST_READS {
-            return Err(ParamError::new("reads", format!("at most {} things are read", Self::MOST_READS)));
+        if let Err(why) = Self::within_limits(&self.reads) {
+            return Err(ParamError::new("reads", why));
         }
         let wrong = self.reads.iter().find_map(|read| read.check().err().map(|why| (&read.id, why)));
         match wrong {

@@ -31,7 +31,8 @@ impl Delegates {
             let mut links = self.links.lock().await;
             Arc::clone(links.entry((host.to_owned(), r#become, login)).or_default())
         };
-        let purpose = Purpose { writes, r#become, guest: true, commands, local: false, login };
+        let purpose =
+            Purpose { writes, r#become, guest: true, commands, own_commands: false, local: false, login };
         place.get_or_try_init(|| connector.connect(host, purpose)).await.cloned()
     }
 

@@ -26,7 +26,11 @@ pub static SIGNALS: &[SignalInfo] = &[
         None,
         "Release of the running kernel, as `uname -r` prints it, by `/proc/sys/kernel/osrelease`.",
     ),
-    node("cmdline", None, "Command line that the kernel was booted with, by `/proc/cmdline`."),
+    node(
+        "cmdline",
+        None,
+        "Command line that the kernel was booted with, by `/proc/cmdline`, without the values of words that look secret.",
+    ),
     node(
         "taint",
         None,
@@ -228,15 +232,22 @@ pub static SIGNALS: &[SignalInfo] = &[
         "Those of `gpu_dstate_count` and `gpu_zombie_count`, such as `4711 (python) D`, at most 16.",
     ),
     node(
+        "gpu_stuck_mark",
+        None,
+        "Of the oldest process of `gpu_dstate_count`, when it started (in ticks since the boot) and how often it gave a CPU \
+         up, added, by `/proc/PID/stat` and `/proc/PID/status`. It stays the same only while one process waits; absent if \
+         there is none.",
+    ),
+    node(
         "memlock_limited",
         None,
-        "Number of daemons of slurmd, containerd and sshd that may not lock all memory, by `/proc/PID/limits`; absent if \
+        "Number of daemons of slurmd and containerd that may not lock all memory, by `/proc/PID/limits`; absent if \
          none of them runs.",
     ),
     node(
         "memlock_limits",
         None,
-        "How much memory each of these daemons may lock, such as `sshd=8192 KiB` or `slurmd=unlimited`.",
+        "How much memory each of these daemons may lock, such as `slurmd=8192 KiB` or `slurmd=unlimited`.",
     ),
     node(
         "pid_ratio",
@@ -307,6 +318,11 @@ pub static SIGNALS: &[SignalInfo] = &[
         "nvme_media_errors",
         None,
         "Errors of data that no correction helped, of all local NVMe drives together, by their SMART log.",
+    ),
+    node(
+        "nvme_unread",
+        None,
+        "Number of local NVMe drives that did not tell their SMART log, beside others that did.",
     ),
     node(
         "nvme_drives",
