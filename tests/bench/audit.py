@@ -18,38 +18,63 @@ from typing import Any
 
 from measure import adopt_orphans
 
+NODES, CONTROLLER = "gpufleet-bench-nodes", "gpufleet-bench-controller"
 #: Every check, so that all tiers of readings are taken.
 BASELINE = "name: everything\nchecks: ['*']\n"
 
 
 def measured(command: list[str], environment: dict[str, str], log: Path) -> dict[str, float]:
-    """Runs a program; returns its wall time, its own CPU with that of its children in seconds, and its peak in KiB."""
+    """Runs a program.
+
+    Returns its wall time, its own CPU with that of its children, what the nodes used meanwhile, in seconds, and its peak in KiB.
+    """
     # Why a shell: a program inherits the memory mark of the process that forked it.
-    launcher = 'out=$1; shift; "$@" </dev/null >"$out" 2>&1 & echo $!'
-    started = time.monotonic()
-    shell = ["/bin/sh", "-c", launcher, "sh", str(log), *command]
+    launcher = 'out=$1 group=$2; shift 2; (echo 0 >"$group"; exec "$@" </dev/null >"$out" 2>&1) & echo $!'
+    nodes, controller = Group(NODES), Group(CONTROLLER)
+    began, started = nodes.seconds(), time.monotonic()
+    shell = ["/bin/sh", "-c", launcher, "sh", str(log), str(controller.procs), *command]
     pid = int(subprocess.run(shell, env=environment, stdout=subprocess.PIPE, check=True).stdout)
     _, status, used = os.wait4(pid, 0)
     code = os.waitstatus_to_exitcode(status)
     if code not in (0, 3):
         sys.exit(f"the audit ended with {code}:\n{log.read_text()[-2000:]}")
     wall = time.monotonic() - started
-    return {"wall_s": wall, "cpu_s": used.ru_utime + used.ru_stime, "peak_kib": used.ru_maxrss}
+    # What the nodes still do about the end of their sessions.
+    time.sleep(1)
+    cpu = used.ru_utime + used.ru_stime
+    return {"wall_s": wall, "cpu_s": cpu, "peak_kib": used.ru_maxrss, "nodes_s": nodes.seconds() - began}
 
 
-def node_cpu(state: Path) -> list[float]:
-    """Returns what helper and worker used on each node of the latest audit, in ms, as its journal has it."""
+class Group:
+    """A group of processes whose CPU the kernel adds up; needs root."""
+
+    def __init__(self, name: str) -> None:
+        old = Path("/sys/fs/cgroup/cpuacct")
+        self.path = (old if old.is_dir() else Path("/sys/fs/cgroup")) / name
+        self.path.mkdir(exist_ok=True)
+        self.procs = self.path / "cgroup.procs"
+
+    def seconds(self) -> float:
+        usage = self.path / "cpuacct.usage"
+        if usage.exists():
+            return int(usage.read_text()) / 1e9
+        fields = dict(line.split() for line in (self.path / "cpu.stat").read_text().splitlines())
+        return int(fields["usage_usec"]) / 1e6
+
+
+def helper_cpu(state: Path) -> list[float]:
+    """Returns what the helper used on each node of the latest audit, in ms, as its journal has it."""
     journal = max(state.glob("gpufleet/runs/*/journal.jsonl"))
     found = []
     for line in journal.open():
-        if "audit_cpu_ms" in line:
+        if "cpu_ms" in line:
             found.extend(values(json.loads(line)))
     return found
 
 
 def values(tree: Any) -> list[float]:
     if isinstance(tree, dict):
-        own = tree.get("audit_cpu_ms")
+        own = tree.get("cpu_ms")
         return ([float(own)] if isinstance(own, (int, float)) else []) + [v for t in tree.values() for v in values(t)]
     return [v for t in tree for v in values(t)] if isinstance(tree, list) else []
 
@@ -80,7 +105,7 @@ def inside(args: argparse.Namespace, work: Path) -> None:
     for _ in range(args.rounds):
         small.append(run(few, "a quarter"))
         large.append(run(args.nodes, "all"))
-        helper += node_cpu(state)
+        helper += helper_cpu(state)
 
     def median(samples: list[dict[str, float]], key: str) -> float:
         return statistics.median(sample[key] for sample in samples)
@@ -90,7 +115,9 @@ def inside(args: argparse.Namespace, work: Path) -> None:
     memory = (median(large, "peak_kib") - median(small, "peak_kib")) / further
     print(f"controller CPU a further node, ms      {cpu:8.2f}")
     print(f"memory a further node, KiB             {memory:8.0f}")
-    print(f"helper and worker, ms of CPU a node    {statistics.median(helper):8.1f}  (most {max(helper):.1f}, {len(helper)} readings)")
+    nodes = (median(large, "nodes_s") - median(small, "nodes_s")) / further * 1000
+    print(f"a node's CPU, SSH server included, ms  {nodes:8.1f}")
+    print(f"of it the helper's own, ms             {statistics.median(helper):8.1f}  (most {max(helper):.1f}, {len(helper)} readings)")
     if args.hung:
         lab = [str(args.bin / "gpufleet-lab"), "ctl", "--dir", os.environ["GPUFLEET_LAB_DIR"]]
         for node in range(1, args.hung + 1):
@@ -116,6 +143,7 @@ def main() -> None:
         return
     subprocess.run(["rm", "-rf", str(work)], check=True)
     work.mkdir(parents=True)
+    Group(NODES).procs.write_text("0")
     lab = [str(args.bin / "gpufleet-lab"), "exec", "--nodes", str(args.nodes), "--gpus-per-node", str(args.gpus)]
     again = [sys.executable, "-B", *sys.argv, "--inside"]
     sys.exit(subprocess.run([*lab, "--", *again]).returncode)

@@ -263,7 +263,12 @@ impl Judged<'_> {
             outcome.verdict = verdict;
             outcome.action = action;
             let note = &outcome.note;
-            let note = if note.is_empty() { said } else { format!("{note} ({said})") };
+            // Nothing is wrong now, so that nothing else says what was.
+            let note = if note.is_empty() {
+                format!("{}: {said}", not_so(check))
+            } else {
+                format!("{note} ({said})")
+            };
             outcome.note = note.into();
             standing
         });
@@ -477,7 +482,15 @@ fn why_open<'a>(code: &'a Code, scene: &Scene<'a>) -> String {
         return format!("`{check}` could not be judged");
     }
     let names: Vec<&str> = code.signals.iter().map(|(_, name)| &**name).collect();
-    format!("unexpected value of {}", names.join(", "))
+    match names.is_empty() {
+        true => "what it compares could not be read of all GPUs".to_owned(),
+        false => format!("unexpected value of {}", names.join(", ")),
+    }
+}
+
+/// Says that what a check's title says does not hold.
+fn not_so(check: &Check) -> String {
+    format!("not so: {}", check.title)
 }
 
 #[cfg(test)]

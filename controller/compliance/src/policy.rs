@@ -116,7 +116,7 @@ impl OwnCheck {
                 verdict: self.verdict.word().to_owned(),
                 action: self.action,
                 at_once: false,
-                note: self.when.clone(),
+                note: format!("not so: {}", self.title),
             }],
             outliers: Vec::new(),
             evidence: Vec::new(),

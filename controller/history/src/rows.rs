@@ -101,6 +101,15 @@ pub struct ControlHistory {
     pub trend: Vec<(Timestamp, u32)>,
 }
 
+impl NodeHistory {
+    /// Puts what is open into the node, as [`NodeRow::put_open`] does.
+    #[must_use]
+    pub fn with_open(mut self) -> Self {
+        NodeRow::put_open(std::slice::from_mut(&mut self.node), &self.open);
+        self
+    }
+}
+
 impl NodeRow {
     /// Puts what is open into nodes. The latest audit of a node may have asked for less than the one that found it: a
     /// playbook of one task says nothing of a GPU that failed the night before.

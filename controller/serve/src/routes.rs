@@ -387,7 +387,7 @@ async fn node(State(site): Here, headers: HeaderMap, Path(name): Path<String>) -
     }
     match site.history.node(&name).await {
         Ok(Some(history)) => {
-            site.html(&headers, StatusCode::OK, "node.html", "fleet", &NodeView::of(history))
+            site.html(&headers, StatusCode::OK, "node.html", "fleet", &NodeView::of(history.with_open()))
         }
         Ok(None) => site.not_found(&headers, "No audit knows this node"),
         Err(error) => site.failed(&headers, &error),
@@ -551,7 +551,7 @@ async fn api_nodes(State(site): Here, headers: HeaderMap) -> Response<Body> {
 
 async fn api_node(State(site): Here, headers: HeaderMap, Path(name): Path<String>) -> Response<Body> {
     match site.history.node(&name).await {
-        Ok(Some(node)) => json_reply(&headers, &node),
+        Ok(Some(node)) => json_reply(&headers, &node.with_open()),
         Ok(None) => site.not_found(&headers, "No audit knows this node"),
         Err(error) => site.failed(&headers, &error),
     }

@@ -10,6 +10,7 @@ use gpufleet_compliance::{
     AskedReading, Waivers,
     baseline::{self, Choice, GroupHint},
 };
+use gpufleet_protocol::glob::Glob;
 use serde_json::json;
 
 use super::{
@@ -39,6 +40,10 @@ pub fn audit(args: &AuditArgs, environment: &Environment, output: &Output) -> Re
     if !args.checks.are_wanted() && (args.checks.deep || args.checks.waivers.is_some()) {
         let error = "`--deep` and `--waivers` are about checks, and none are asked for";
         return Err(CommandError::user(error).hint("add `--health`, or `--baseline NAME`"));
+    }
+    if args.playbooks.is_empty() && !args.checks.are_wanted() {
+        let error = CommandError::user("nothing to compare the nodes with: no playbook, and no checks");
+        return Err(error.hint("add `--health`, or `--baseline NAME`, or a playbook"));
     }
     let asked = if args.checks.are_wanted() {
         let baselines = choices(&args.checks)?;
@@ -130,6 +135,18 @@ pub fn scope(checks: &AskedChecks<'_>, loaded: &Loaded, output: &Output) -> Resu
     for group in of_waivers.clone().filter(|group| inventory.group(group).is_none()) {
         output.warning(&format!("a waiver is for the group `{group}`, which the inventory does not have"));
     }
+    let hosts = inventory.hosts();
+    for waiver in waivers.list() {
+        for pattern in &waiver.matches.nodes {
+            if !hosts.iter().any(|host| Glob::new(pattern).matches(host)) {
+                let text = format!(
+                    "the waiver `{}` is for `{pattern}`, and the inventory has no such host",
+                    waiver.id
+                );
+                output.warning(&text);
+            }
+        }
+    }
     let named = policy.data().groups.iter().map(|entry| &entry.group).chain(of_waivers);
     let groups = named.cloned().filter_map(members).collect();
     let read: BTreeSet<&str> = loaded.play_hosts.iter().take(1).flatten().map(String::as_str).collect();
@@ -141,7 +158,8 @@ pub fn scope(checks: &AskedChecks<'_>, loaded: &Loaded, output: &Output) -> Resu
 
 /// The baselines that are asked for.
 fn choices(checks: &Checks) -> Result<Vec<Choice>, CommandError> {
-    let mut choices = checks.baseline.iter().map(|word| choice(word)).collect::<Result<Vec<_>, _>>()?;
+    let mut choices =
+        checks.baseline.iter().map(|word| choice(word, Path::new(""))).collect::<Result<Vec<_>, _>>()?;
     if checks.health {
         // First, so that the others lie on top of it.
         choices.insert(0, Choice::BuiltIn(USUAL.to_owned()));
@@ -149,13 +167,25 @@ fn choices(checks: &Checks) -> Result<Vec<Choice>, CommandError> {
     Ok(choices)
 }
 
+/// Reads baselines, by name or by path from a folder, and forgets them.
+///
+/// # Errors
+/// Every mistake in them, also one that does not exist.
+pub fn demand_baselines(words: &[String], folder: &Path) -> Result<(), CommandError> {
+    let choices = words.iter().map(|word| choice(word, folder)).collect::<Result<Vec<_>, _>>()?;
+    if !choices.is_empty() {
+        baseline::load(&choices, &|_| GroupHint::Known)?;
+    }
+    Ok(())
+}
+
 /// A built-in baseline, or a file: anything that looks like a path is one.
-fn choice(word: &str) -> Result<Choice, CommandError> {
+fn choice(word: &str, folder: &Path) -> Result<Choice, CommandError> {
     let is_path = word.contains('/') || word.ends_with(".yaml") || word.ends_with(".yml");
     if !is_path {
         return Ok(Choice::BuiltIn(word.to_owned()));
     }
-    Ok(Choice::File(read(Path::new(word))?))
+    Ok(Choice::File(read(&folder.join(word))?))
 }
 
 fn read(path: &Path) -> Result<Arc<SourceFile>, CommandError> {

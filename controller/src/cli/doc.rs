@@ -4,6 +4,7 @@ use std::{fs, path::PathBuf};
 
 use clap::{Args, CommandFactory, ValueEnum, builder::PossibleValue};
 use gpufleet::{diagnostic, playbook, reference, visible::command_line};
+use gpufleet_compliance::Catalogue;
 use gpufleet_protocol::tasks;
 
 use super::{
@@ -72,8 +73,9 @@ pub fn doc(args: &DocArgs, output: &Output) -> Result<u8, CommandError> {
         return Ok(0);
     }
     let Some(kind) = tasks::find(name) else {
-        let known = pages().map(|(name, _)| name);
-        let error = CommandError::user(format!("no task kind `{name}`"));
+        let checks = Catalogue::get().checks().iter().map(|check| &*check.id);
+        let known = pages().map(|(name, _)| name).chain(checks);
+        let error = CommandError::user(format!("no task kind and no check `{name}`"));
         if playbook::DRAINERS.iter().any(|info| info.word == name) {
             let page = command_line(["gpufleet", "doc", DRAIN]);
             return Err(error.hint(format!("`{page}` describes the drainer `{name}`")));
@@ -82,7 +84,7 @@ pub fn doc(args: &DocArgs, output: &Output) -> Result<u8, CommandError> {
             Some(close) => error.hint(format!("did you mean `{close}`?")),
             None => match playbook::module_advice(name) {
                 Some(advice) => error.hint(advice.text()),
-                None => error.hint("`gpufleet doc` lists them all"),
+                None => error.hint("`gpufleet doc` lists the kinds, `gpufleet doc checks` the checks"),
             },
         });
     };

@@ -8,7 +8,7 @@ use gpufleet::{
     journal::{JournalError, RunDir, RunId, newest_runs, read_events, skim},
     report::{EarlierShare, RunModel, observation, series_of},
 };
-use gpufleet_history::{Audit, NodeRow, Place, Store, StoreError};
+use gpufleet_history::{Audit, NodeHistory, NodeRow, Place, Store, StoreError};
 use jiff::{SignedDuration, Timestamp, tz::TimeZone};
 use serde::Serialize;
 use serde_json::json;
@@ -158,9 +158,10 @@ pub fn history(args: &HistoryArgs, environment: &Environment, output: &Output) -
     let place = place(&args.store, environment)?;
     block_on(async {
         let store = Store::at(&place).await?;
-        let done = match args.command {
+        let done = match &args.command {
+            Some(HistoryCommand::Forget { run }) => forget(&store, run, output).await,
             Some(HistoryCommand::Rebuild) => rebuild(&store, environment, output).await,
-            Some(HistoryCommand::Prune { keep }) => prune(&store, keep, output).await,
+            Some(HistoryCommand::Prune { keep }) => prune(&store, *keep, output).await,
             None => show(&store, args, output).await,
         };
         store.close().await;
@@ -181,8 +182,7 @@ async fn show(store: &Store, args: &HistoryArgs, output: &Output) -> Result<(), 
             display::fleet_history(&audits, &nodes, &open, &zone, style)
         });
     };
-    if let Some(mut node) = store.node(about).await? {
-        NodeRow::put_open(std::slice::from_mut(&mut node.node), &node.open);
+    if let Some(node) = store.node(about).await?.map(NodeHistory::with_open) {
         return tell(format, &node, output, || display::node_history(&node, &zone, style));
     }
     if let Some(control) = store.control(about).await? {
@@ -219,6 +219,15 @@ async fn prune(store: &Store, keep_s: u64, output: &Output) -> Result<(), Comman
     let day = before.to_zoned(TimeZone::system()).date();
     let audits = display::count(usize::try_from(removed).unwrap_or(usize::MAX), "audit");
     output.status(&format!("removed {audits} from before {day}"));
+    Ok(())
+}
+
+async fn forget(store: &Store, run: &str, output: &Output) -> Result<(), CommandError> {
+    if !store.forget(run).await? {
+        let error = CommandError::user(format!("no audit in {} is of the run `{run}`", store.place()));
+        return Err(error.hint("`gpufleet history --format json` names the runs of all audits"));
+    }
+    output.status(&format!("removed the audit {run}; `gpufleet history rebuild` would record it again"));
     Ok(())
 }
 

@@ -1,6 +1,7 @@
 //! `watch`: audits on a schedule.
 
 use std::{
+    fs,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -22,7 +23,7 @@ use gpufleet_watch::{
 use jiff::{Timestamp, tz::TimeZone};
 use tokio::sync::mpsc;
 
-use super::{args::WatchArgs, environment::Environment, error::CommandError, output::Output, trust};
+use super::{args::WatchArgs, audit, environment::Environment, error::CommandError, output::Output, trust};
 
 /// The folder of the state below that of runs.
 const STATE: &str = "watch";
@@ -176,6 +177,7 @@ fn channels(args: &WatchArgs) -> Result<Vec<Channel>, CommandError> {
 fn check(configuration: &Configuration, folder: &Path, output: &Output) -> Result<u8, CommandError> {
     let mut text = String::new();
     for audit in &configuration.audits {
+        demand_files(audit, folder)?;
         let command = gpufleet::visible::command_line(
             std::iter::once("gpufleet".to_owned()).chain(audit.target.arguments()),
         );
@@ -198,6 +200,20 @@ fn check(configuration: &Configuration, folder: &Path, output: &Output) -> Resul
     }
     output.data(&text)?;
     Ok(0)
+}
+
+/// Refuses an audit that could not be made: this night, nobody would look.
+fn demand_files(audit: &Audit, folder: &Path) -> Result<(), CommandError> {
+    let Target { inventories, playbooks, waivers, baselines, .. } = &audit.target;
+    audit::demand_baselines(baselines, folder)?;
+    // `-i gpu001,` is a list of hosts.
+    let inventories = inventories.iter().filter(|text| !text.contains(','));
+    for file in inventories.chain(playbooks).chain(waivers) {
+        fs::metadata(folder.join(file)).map_err(|error| {
+            CommandError::user(format!("the audit {} cannot be made: {file}: {error}", audit.name))
+        })?;
+    }
+    Ok(())
 }
 
 fn couriers(configuration: &Configuration, folder: &Path) -> Result<Vec<Arc<Courier>>, CommandError> {

@@ -1,8 +1,11 @@
 //! The screen of `audit`: which nodes are as declared, what keeps the others from it, and what to do.
 
+use gpufleet_compliance::Catalogue;
+
 use super::{Role, Style, clean, count, figures::wrap};
-use crate::report::{
-    FleetFinding, Judgements, NodeModel, RunModel, Totals, Verdict, fleet_findings, fold_names,
+use crate::{
+    report::{FleetFinding, Judgements, NodeModel, RunModel, Totals, Verdict, fleet_findings, fold_names},
+    visible,
 };
 
 /// Number of findings shown; the report has all.
@@ -35,6 +38,11 @@ pub fn audit_screen(model: &RunModel, style: &Style) -> String {
     }
     if !left.is_empty() {
         out.push_str(&format!("  … and {}; the report has all\n", left.join(", ")));
+    }
+    let of_catalogue = |found: &&FleetFinding| Catalogue::get().check(&found.finding.control.id).is_some();
+    if let Some(found) = causes.iter().take(MOST).find(of_catalogue) {
+        let page = visible::command_line(["gpufleet", "doc", &found.finding.control.id]);
+        out.push_str(&format!("Why it matters, and what to do: {page}\n"));
     }
     out
 }

@@ -334,7 +334,11 @@ fn tail(model: &RunModel, report: Option<&str>, style: &Style, out: &mut String)
     if code != 0 {
         let out_of_service = model.out_of_service();
         let who = if out_of_service.is_empty() { "none".to_owned() } else { fold_names(&out_of_service) };
-        out.push_str(&format!("Exit {code}. Still out of service: {who}.\n"));
+        out.push_str(&match model.verb().info().judges {
+            // An audit takes no node out of service.
+            true => format!("Exit {code}.\n"),
+            false => format!("Exit {code}. Still out of service: {who}.\n"),
+        });
         if let (Some(run), true) = (&model.run, model.finish.as_ref().is_some_and(|end| end.resumable)) {
             out.push_str(&format!("Go on with it: gpufleet resume {}\n", run.run_id));
         } else if let Some(command) = again(model) {

@@ -236,7 +236,7 @@ impl Watch {
         let enter = rule.enter.max(1);
         let flapping = self.changes.len() >= FLAPPING;
         let worse = self.verdict.unwrap_or(now.verdict).max(now.verdict);
-        let comes_and_goes = || format!("it came and went {} times within a day", self.changes.len());
+        let comes_and_goes = || format!("it changed {} times within a day", self.changes.len());
         if now.is_bad() {
             if self.seen < enter && !flapping {
                 let said = format!("provisional: in {} of {enter} audits in a row", self.seen);

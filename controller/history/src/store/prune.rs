@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use sqlx::AnyConnection;
 
 use super::{
-    Store, derive,
+    Store, derive, record,
     sql::{Value, number, select_in, text},
     words::{micros, of_json},
 };
@@ -23,6 +23,26 @@ impl Store {
     /// Those of the database; nothing is removed then.
     pub async fn prune(&self, before: Timestamp) -> Result<u64, StoreError> {
         self.pruned(micros(before)).await.map_err(|fault| self.named(fault))
+    }
+
+    /// Removes one audit and what follows from it, and returns whether there was one. What a node is, and what its next audit
+    /// compares with, stays as it was read last.
+    ///
+    /// # Errors
+    /// Those of the database; nothing is removed then.
+    pub async fn forget(&self, run: &str) -> Result<bool, StoreError> {
+        self.forgotten(run).await.map_err(|fault| self.named(fault))
+    }
+
+    async fn forgotten(&self, run: &str) -> Result<bool, Fault> {
+        let mut transaction = self.write().await?;
+        let connection = &mut *transaction;
+        let Some(audit) = record::audit_id(connection, run).await? else { return Ok(false) };
+        let nodes = remove_audit(connection, audit).await?;
+        derive::again(connection, &nodes).await?;
+        remove_unused(connection).await?;
+        transaction.commit().await?;
+        Ok(true)
     }
 
     async fn pruned(&self, before: i64) -> Result<u64, Fault> {
@@ -61,13 +81,7 @@ impl Store {
             sqlx::query(statement).bind(before).execute(&mut *connection).await?;
         }
         derive::again(connection, &nodes).await?;
-        for statement in [
-            "DELETE FROM finding_sets WHERE id NOT IN (SELECT finding_set FROM observations)",
-            "DELETE FROM control_sets WHERE id NOT IN (SELECT control_set FROM observations)",
-        ] {
-            sqlx::query(statement).execute(&mut *connection).await?;
-        }
-        remove_found(connection).await?;
+        remove_unused(connection).await?;
         transaction.commit().await?;
         if !rows.is_empty() && matches!(self.place().kind(), Kind::Sqlite(_)) {
             // Why whatever it says: only the file is smaller after it, and somebody may read just now.
@@ -97,8 +111,14 @@ pub(super) async fn remove_audit(connection: &mut AnyConnection, audit: i64) -> 
     rows.iter().map(|row| number(row, "node")).collect()
 }
 
-/// Removes findings that nothing refers to any more.
-async fn remove_found(connection: &mut AnyConnection) -> Result<(), Fault> {
+/// Removes sets and findings that nothing refers to any more.
+async fn remove_unused(connection: &mut AnyConnection) -> Result<(), Fault> {
+    for statement in [
+        "DELETE FROM finding_sets WHERE id NOT IN (SELECT finding_set FROM observations)",
+        "DELETE FROM control_sets WHERE id NOT IN (SELECT control_set FROM observations)",
+    ] {
+        sqlx::query(statement).execute(&mut *connection).await?;
+    }
     let mut used: BTreeSet<i64> = BTreeSet::new();
     for statement in ["SELECT body FROM finding_sets", "SELECT found AS body FROM open_findings"] {
         for row in sqlx::query(statement).fetch_all(&mut *connection).await? {

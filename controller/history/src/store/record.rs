@@ -84,7 +84,7 @@ impl Store {
     }
 }
 
-async fn audit_id(connection: &mut AnyConnection, run: &str) -> Result<Option<i64>, Fault> {
+pub(super) async fn audit_id(connection: &mut AnyConnection, run: &str) -> Result<Option<i64>, Fault> {
     let row =
         sqlx::query("SELECT id FROM audits WHERE run = $1").bind(run.to_owned()).fetch_optional(connection);
     row.await?.map(|row| number(&row, "id")).transpose()

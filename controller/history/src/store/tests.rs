@@ -167,6 +167,35 @@ proptest! {
     }
 
     #[test]
+    fn a_forgotten_audit_was_never_there(seed: u64, count in 2_u64..10, at in 0_usize..10) {
+        let audits = sample::random(seed, count);
+        let at = at % audits.len();
+        let mut others = audits.clone();
+        let gone = others.remove(at);
+        block_on(async {
+            let folder = tempfile::tempdir().unwrap();
+            let (all, without) = (store(&folder, "all").await, store(&folder, "without").await);
+            for audit in &audits {
+                all.record(audit).await.unwrap();
+            }
+            for audit in &others {
+                without.record(audit).await.unwrap();
+            }
+            prop_assert!(all.forget(&gone.run).await.unwrap());
+            prop_assert!(!all.forget(&gone.run).await.unwrap());
+            prop_assert_eq!(all.audits(None).await.unwrap(), without.audits(None).await.unwrap());
+            prop_assert_eq!(all.open_findings().await.unwrap(), without.open_findings().await.unwrap());
+            for name in naive::names(&audits) {
+                // Its hardware is what its latest audit read, forgotten or not.
+                let told = |node: Option<crate::NodeHistory>| node.map(|it| (it.node.verdict, it.node.since, it.spans, it.open, it.past));
+                let (found, wanted) = (all.node(&name).await.unwrap(), without.node(&name).await.unwrap());
+                prop_assert_eq!(told(found), told(wanted), "{}", name);
+            }
+            Ok(())
+        })?;
+    }
+
+    #[test]
     fn pruning_keeps_since_when(seed: u64, count in 2_u64..14, kept in 1_u64..8) {
         block_on(async {
             let folder = tempfile::tempdir().unwrap();

@@ -206,10 +206,16 @@ pub struct HistoryArgs {
     pub command: Option<HistoryCommand>,
 }
 
-#[derive(Clone, Copy, Debug, Subcommand)]
+#[derive(Clone, Debug, Subcommand)]
 pub enum HistoryCommand {
     /// Records again what the audits of this machine found; what other controllers recorded stays.
     Rebuild,
+    /// Removes one audit with all that follows from it, such as a trial with a baseline of one's own.
+    Forget {
+        /// The run, as `gpufleet runs` names it.
+        #[arg(value_name = "RUN")]
+        run: String,
+    },
     /// Removes audits that are older than this; since when a finding is open stays known.
     Prune {
         /// How long audits are kept, such as `400d`.

@@ -149,7 +149,7 @@ pub struct PlanArgs {
 #[derive(Clone, Debug, Args)]
 pub struct AuditArgs {
     /// Playbooks whose tasks are compared with the nodes.
-    #[arg(value_name = "PLAYBOOK", required_unless_present_any = ["health", "baseline"])]
+    #[arg(value_name = "PLAYBOOK")]
     pub playbooks: Vec<PathBuf>,
     #[command(flatten)]
     pub checks: Checks,

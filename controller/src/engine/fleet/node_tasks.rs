@@ -23,8 +23,9 @@ use crate::engine::{
     },
 };
 
-/// Messages from nodes that may wait for the dispatcher.
-const INBOX: usize = 1024;
+/// Messages from nodes that may wait for the dispatcher. Few, because the results of tasks are among them: what a node says
+/// waits with the node rather than here, and `forks` bounds how many do.
+const INBOX: usize = 64;
 /// Answers that may wait for a node: more than are ever given before one is taken.
 const ANSWERS: usize = 16;
 

@@ -55,6 +55,14 @@ pub(crate) struct PermitUse {
 }
 
 impl Conversation {
+    /// Ends the node's connection, if there is one.
+    pub(crate) async fn hang_up(&mut self) {
+        if let Some((link, _)) = self.host.link.take() {
+            self.settings.run.ways.closes(&self.host.name);
+            link.close().await;
+        }
+    }
+
     /// The node's link, connected now when it is not yet, or not for this purpose.
     pub(crate) async fn link(&mut self) -> Result<Arc<dyn Link>, EarlyEnd> {
         if let Some((link, purpose)) = &self.host.link {
@@ -74,10 +82,7 @@ impl Conversation {
             if serves {
                 return Ok(Arc::clone(link));
             }
-            let old = Arc::clone(link);
-            self.settings.run.ways.closes(&self.host.name);
-            self.host.link = None;
-            old.close().await;
+            self.hang_up().await;
         }
         let begin = tokio::time::Instant::now();
         self.host.tally.since.get_or_insert_with(|| begin.into_std());

@@ -92,8 +92,15 @@ impl NodeDriver {
                 self.take_over(end);
             }
         }
-        self.custody.node.request(Request::ForgetPredictions).await?;
         self.custody.node.host.forecast = Some(prediction);
+        let settings = &self.custody.node.settings;
+        // Each connection takes 150 KiB here and a process there, and a reading of thousands of nodes is over for each of
+        // them long before the last.
+        if !settings.run.verb.writes() && !settings.later.contains(&self.custody.node.host.name) {
+            self.custody.node.hang_up().await;
+            return Ok(());
+        }
+        self.custody.node.request(Request::ForgetPredictions).await?;
         Ok(())
     }
 
@@ -418,10 +425,7 @@ impl NodeDriver {
             Work::Pause(pause) => self.pause_play(pause).await,
             Work::ResetConnection => {
                 if action.mode == Mode::Apply {
-                    if let Some((link, _)) = self.custody.node.host.link.take() {
-                        self.custody.node.settings.run.ways.closes(&self.custody.node.host.name);
-                        link.close().await;
-                    }
+                    self.custody.node.hang_up().await;
                     self.custody.node.link().await?;
                 }
                 Ok(Fed::Done)

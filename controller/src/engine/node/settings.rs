@@ -1,6 +1,6 @@
 //! What is the same for all nodes of a run, and of a play.
 
-use std::sync::Arc;
+use std::{collections::HashSet, sync::Arc};
 
 use gpufleet_protocol::{RunEpoch, health::HealthCheck};
 
@@ -57,6 +57,8 @@ pub(crate) struct PlaySettings {
     pub(crate) scheduler: Option<Arc<Scheduler>>,
     /// Whether the hosts wait for each other at each task.
     pub(crate) linear: bool,
+    /// Hosts that a later play selects too.
+    pub(crate) later: HashSet<String>,
     pub(crate) throttles: Throttles,
 }
 

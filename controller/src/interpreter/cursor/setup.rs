@@ -171,8 +171,8 @@ impl Setup {
     /// What becomes of a command that is not run.
     pub(super) fn not_run(&self) -> Raw {
         match self.mode {
-            Mode::Predict => Raw::because(Status::Possible, "runs only in a run"),
-            Mode::Apply => Raw::because(Status::Skipped, "`check_mode: true`: it runs only in a run"),
+            Mode::Predict => Raw::because(Status::Possible, "only a run executes it"),
+            Mode::Apply => Raw::because(Status::Skipped, "`check_mode: true`: only a run executes it"),
         }
     }
 }

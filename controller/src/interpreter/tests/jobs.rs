@@ -63,11 +63,11 @@ fn a_prediction_begins_nothing_and_what_asks_for_a_job_is_possible() {
     let story = run(&mut cursor(PLAY, json!({}), Mode::Predict), answer(&mut asked));
     assert_eq!(asked, ["folder: -"]);
     insta::assert_snapshot!(story.lines(), @r#"
-    plain: possible "runs only in a run"
-    waited: possible "runs only in a run"
-    bounded: possible "runs only in a run"
-    begun: possible [d] "runs only in a run"
-    begun: possible [e] "runs only in a run"
+    plain: possible "only a run executes it"
+    waited: possible "only a run executes it"
+    bounded: possible "only a run executes it"
+    begun: possible [d] "only a run executes it"
+    begun: possible [e] "only a run executes it"
     begun: possible
     folder: changed
     asked: possible "has a loop that hangs on the result of another task"

@@ -142,7 +142,7 @@ fn loops_over_what_is_not_known_yet_are_possible() {
     - {name: pipe, debug: {msg: \"{{ lookup('pipe', 'now') }}\"}}
 ";
     insta::assert_snapshot!(story(tasks, Mode::Predict).lines(), @r#"
-    ask: possible "runs only in a run"
+    ask: possible "only a run executes it"
     dict: possible "has a loop that hangs on the result of another task"
     lines: possible "has a loop that hangs on the result of another task"
     pipe: ok "now 0"

@@ -127,9 +127,9 @@ fn a_loop_ends_where_its_condition_says() {
     "#);
     insta::assert_snapshot!(told("r.stdout == 'stop'", Mode::Predict), @r#"
     []
-    t: possible [1] "runs only in a run"
-    t: possible [2] "runs only in a run"
-    t: possible [3] "runs only in a run"
+    t: possible [1] "only a run executes it"
+    t: possible [2] "only a run executes it"
+    t: possible [3] "only a run executes it"
     t: possible
     see: possible "hangs on the result of a task that a prediction does not run"
     end: Done

@@ -265,7 +265,7 @@ fn predictions_say_what_hangs_on_a_command() {
     let mut node = FakeNode::new();
     let story = on(&mut node, text, Mode::Predict);
     insta::assert_snapshot!(story.lines(), @r#"
-    ask: possible "runs only in a run"
+    ask: possible "only a run executes it"
     maybe: possible "hangs on the result of a task that a prediction does not run"
     rendered: possible "hangs on the result of a task that a prediction does not run"
     settled: possible "hangs on the result of a task that a prediction does not run"
