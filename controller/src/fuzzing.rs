@@ -8,6 +8,7 @@ use std::sync::{Arc, LazyLock};
 
 use gpufleet_compliance::{Memory, NodePolicy, Waivers, baseline, fold, judge, judge_after, rule};
 use gpufleet_language::{diagnostic::SourceFile, yaml};
+use gpufleet_mig::parted::{Board, PartedFile, PciId};
 use gpufleet_protocol::signal::{Signal, Signals, SubjectReadings};
 use serde_json::Map;
 
@@ -35,6 +36,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("baseline", baseline_file),
     ("memory", memory),
     ("signals", signals),
+    ("parted", parted),
 ];
 
 fn text(bytes: &[u8]) -> String {
@@ -154,6 +156,18 @@ fn command(bytes: &[u8]) {
     let text = text(bytes);
     let _ = migration::advise(&text);
     let _ = migration::needs_shell(&text);
+}
+
+/// A file of mig-parted, and whether each of its layouts fits each GPU.
+fn parted(bytes: &[u8]) {
+    let Ok(file) = PartedFile::read(&SourceFile::new("mig.yaml", text(bytes))) else { return };
+    for config in &file.configs {
+        for spec in &config.specs {
+            let _ = spec.fits();
+        }
+        let device = PciId { device: 0x2330, vendor: 0x10de };
+        let _ = config.spec_for(Board { index: 0, device, subsystem: None });
+    }
 }
 
 /// A file of a baseline, and the same text as waivers and as a rule.

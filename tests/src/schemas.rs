@@ -85,14 +85,14 @@ fn printed(words: &[String], stdout: &str) -> Option<String> {
 fn printed_by(words: &[String]) -> Printed {
     const MADE_OF_RUNS: [&str; 8] = ["run", "plan", "audit", "resume", "adopt", "abort", "report", "exec"];
     // The first that is a command, as global options may precede it.
-    let commands = MADE_OF_RUNS.into_iter().chain(["check"]);
+    let commands = MADE_OF_RUNS.into_iter().chain(["check", "mig"]);
     let command = words.iter().skip(1).find_map(|word| commands.clone().find(|command| command == word));
     let format = words.windows(2).rev().find(|pair| pair[0] == "--format").map(|pair| pair[1].as_str());
     let format = format.or_else(|| words.iter().rev().find_map(|word| word.strip_prefix("--format=")));
     match (command, format) {
         (Some("check"), Some("json")) => Printed::Check,
         (Some("check"), Some("sarif")) => Printed::Sarif,
-        (Some("check"), _) | (None, _) => Printed::Else,
+        (Some("check" | "mig"), _) | (None, _) => Printed::Else,
         // The answers of a program are no run, and have no schema.
         (Some("exec"), _) if words.iter().any(|word| word == "--") => Printed::Else,
         (Some("report"), Some("json")) if words.iter().any(|word| word == "diff") => Printed::Difference,

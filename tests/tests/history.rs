@@ -103,6 +103,27 @@ fn a_defect_is_known_since_the_audit_that_found_it_and_rebuilding_tells_the_same
 }
 
 #[test]
+fn a_trial_is_forgotten_with_what_it_found() {
+    let ward = Ward::new();
+    ward.audit(&[]);
+    let own =
+        "{id: site.trial, title: It is a trial, severity: high, when: uptime_s >= 0, why: x, remediation: x}";
+    ward.home.write("trial.yaml", &format!("name: trial\nown_checks: [{own}]\n"));
+    let trial = ward.audit(&["--baseline", "trial.yaml"]).expect(3);
+    assert!(trial.stdout.contains("not so: It is a trial"), "{trial}");
+    ward.audit(&[]);
+    let document = ward.document(&[]);
+    assert_eq!(open(&document, "site.trial").len(), 2, "nothing else closes it: {document:#}");
+    let run = document["audits"][1]["run"].as_str().unwrap();
+    ward.history(&["forget", run]);
+    let document = ward.document(&[]);
+    assert_eq!(open(&document, "site.trial"), [], "{document:#}");
+    assert_eq!(document["audits"].as_array().map(Vec::len), Some(2));
+    let again = ward.home.gpufleet(["history", "forget", run]).run().expect(1);
+    assert!(again.stderr.contains("no audit in"), "{again}");
+}
+
+#[test]
 fn an_audit_has_its_result_whatever_becomes_of_its_history() {
     let ward = Ward::new();
     let usual = ward.audit(&["--format", "json"]);

@@ -262,10 +262,14 @@ fn a_wrong_configuration_is_not_adopted_and_metrics_tell_so() {
 fn a_wrong_command_line_is_refused_before_anything_begins() {
     let home = Home::new();
     home.write("bad.yaml", "audits:\n  - {health: true, evry: 6h}\n");
+    home.write("typo.yaml", "audits: [{baselines: [croe], every: 6h}]\n");
+    home.write("gone.yaml", "audits: [{health: true, inventory: [none/], every: 6h}]\n");
     home.write("good.yaml", "audits: [{health: true, at: ['02:00'], timezone: Europe/Berlin}]\n");
     for (arguments, hint) in [
         (&["bad.yaml"][..], "bad.yaml:2:20"),
         (&["none.yaml"], "cannot read none.yaml"),
+        (&["typo.yaml", "--check"], "there is no baseline `croe`"),
+        (&["gone.yaml", "--check"], "cannot be made: none/"),
         (&["good.yaml", "--every", "6h"], "cannot be used with"),
         (&["--health"], "required"),
         (&["--health", "--every", "1h", "--jitter", "2h"], "must be less than"),

@@ -138,7 +138,8 @@ pub fn scope(checks: &AskedChecks<'_>, loaded: &Loaded, output: &Output) -> Resu
     let hosts = inventory.hosts();
     for waiver in waivers.list() {
         for pattern in &waiver.matches.nodes {
-            if !hosts.iter().any(|host| Glob::new(pattern).matches(host)) {
+            let glob = Glob::new(pattern);
+            if !hosts.iter().any(|host| glob.matches(host)) {
                 let text = format!(
                     "the waiver `{}` is for `{pattern}`, and the inventory has no such host",
                     waiver.id

@@ -25,6 +25,7 @@ mod loading;
 mod locks;
 mod machine;
 mod memory;
+mod mig;
 mod output;
 mod prompt;
 mod report;
@@ -63,7 +64,9 @@ pub fn main() -> u8 {
     output::log(cli.output.verbose, cli.output.color, &environment);
     memory::hide();
     memory::give_back();
-    let (output, configuration) = match Configuration::load(cli.output.config.as_deref(), &environment) {
+    // `mig` has no settings, and its `--config` is a configuration of mig-parted.
+    let settings = cli.output.config.as_deref().filter(|_| !matches!(cli.command, Command::Mig(_)));
+    let (output, configuration) = match Configuration::load(settings, &environment) {
         Ok(configuration) => {
             let color = configuration.color(cli.output.color);
             (Output::new(&cli.output, color, &environment), Ok(configuration))
@@ -125,6 +128,7 @@ fn carry_out(
         Command::Schema(args) => doc::schema(&args, output),
         Command::Man(args) => doc::man(&args, output),
         Command::Config(args) => configuration::config(&args, configuration, output),
+        Command::Mig(command) => mig::mig(&command, output),
         Command::Doc(args) => doc::doc(&args, output),
         Command::Vault(args) => vault::vault(&args, environment, output),
         Command::Complete(args) => complete::complete(&args, configuration, environment, output),

@@ -202,7 +202,7 @@ fn check(configuration: &Configuration, folder: &Path, output: &Output) -> Resul
     Ok(0)
 }
 
-/// Refuses an audit that could not be made: this night, nobody would look.
+/// Refuses an audit that could not be made: nobody looks when it is due.
 fn demand_files(audit: &Audit, folder: &Path) -> Result<(), CommandError> {
     let Target { inventories, playbooks, waivers, baselines, .. } = &audit.target;
     audit::demand_baselines(baselines, folder)?;

@@ -1,7 +1,8 @@
 //! What is different in a report from an earlier one: verdicts, findings, waivers, what judged, and the nodes.
 //!
 //! Works on the JSON documents, so that reports of other machines and of other versions can be compared. A finding is
-//! the same one if node, control and subject are; it has changed if its verdict or its text has. Readings alone, such
+//! the same one if node, control and subject are; it has changed if its verdict or its text has. What another finding
+//! explains is left out. Readings alone, such
 //! as a temperature, make no change. What cannot be judged any more is not gone.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -91,6 +92,10 @@ pub struct Found {
     /// What was found, in one sentence.
     pub text: String,
     pub waived: Option<String>,
+    /// In a report: the check whose finding explains this one.
+    #[serde(default, skip_serializing)]
+    #[schemars(skip)]
+    explained_by: Option<String>,
 }
 
 /// A finding that the later report does not have.
@@ -221,7 +226,8 @@ impl Node {
     /// Returns its findings by what they are about.
     fn by_place(&self, name: &str) -> BTreeMap<(&str, &str), Vec<Found>> {
         let mut places: BTreeMap<(&str, &str), Vec<Found>> = BTreeMap::new();
-        for found in &self.findings {
+        // A GPU that is lost makes fifty readings unknown: its own finding says so once.
+        for found in self.findings.iter().filter(|found| found.explained_by.is_none()) {
             let own = Found { node: name.to_owned(), ..found.clone() };
             places.entry((&found.control, &found.subject)).or_default().push(own);
         }
@@ -379,6 +385,20 @@ mod tests {
         // A task failed: those behind it were not read.
         after["state"] = "failed".into();
         assert_eq!(gone(&after), told(false, false));
+    }
+
+    #[test]
+    fn what_another_finding_explains_is_left_out() {
+        let remap = ("mem.remap_failed", "GPU 3", "fail", "a row could not be remapped", None);
+        let lost = ("inv.gpu_lost", "GPU 3", "fail", "the GPU is lost", None);
+        let unread = ("mem.remap_failed", "GPU 3", "unknown", "the GPU is lost", None);
+        let mut after = node("fail", &[lost, unread]);
+        after["findings"][1]["explained_by"] = "inv.gpu_lost".into();
+        let before = json!({"gpu001": node("fail", &[remap])});
+        let found = Difference::between(&snapshot(&before), &snapshot(&json!({"gpu001": after})));
+        let new: Vec<&str> = found.new.iter().map(|found| found.control.as_str()).collect();
+        assert_eq!((new, found.changed.len()), (vec!["inv.gpu_lost"], 0));
+        assert_eq!(found.gone.iter().map(|gone| gone.judged).collect::<Vec<_>>(), [false], "nobody knows");
     }
 
     /// Eight nodes that changed in the same way, one that is away, and one of each other kind.

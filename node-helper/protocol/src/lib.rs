@@ -10,6 +10,7 @@ pub mod glob;
 pub mod health;
 pub mod lenient;
 pub mod message;
+pub mod mig;
 pub mod nvml;
 pub mod op;
 pub mod operation;

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use gpufleet_protocol::{
     Change, Disruption, FailureKind, Property,
     change::Value,
+    mig::{self, Item, MigError, Slot},
     nvml::{Code, Reading},
     op::{GpuGroup, GpuTask},
     tasks::{
@@ -18,7 +19,6 @@ use gpufleet_protocol::{
 };
 
 use super::{
-    mig::{self, Item, MigError, Slot},
     mps::MpsWant,
     state::{Gpu, Lock, State},
     values::{clock, power},

@@ -1,6 +1,6 @@
 //! The GPUs of a node: facts, plans, changes, and whether they are in use.
 //!
-//! A pure core (`state`, `desired`, `mig`, `plan`, `after`) decides. `apply` carries out the plan through the `machine`
+//! A pure core (`state`, `desired`, `plan`, `after`, and `mig` of the protocol) decides. `apply` carries out the plan through the `machine`
 //! trait, implemented by `host` with the NVML process of `worker`. This module must not know SSH or runs; of permits it
 //! knows the allowed class only.
 
@@ -15,7 +15,6 @@ mod group;
 pub(crate) mod host;
 mod idle;
 mod machine;
-mod mig;
 pub(crate) mod mps;
 mod observe;
 mod plan;

@@ -3,6 +3,7 @@
 mod baseline;
 mod connection;
 mod inventory;
+mod mig;
 mod nodes;
 mod records;
 mod run;
@@ -24,6 +25,7 @@ pub use self::{
     baseline::{BaselineCommand, BaselineFromArgs},
     connection::{Connection, ConnectionKind, Escalation, TransportChoice},
     inventory::{HostsArgs, InventoryArgs},
+    mig::{MigCheckArgs, MigCommand, MigPlanArgs},
     nodes::{CleanArgs, ExecArgs, FactsArgs},
     records::{
         AbortArgs, DiffFormat, DocArgs, HistoryArgs, HistoryCommand, PauseArgs, ReportArgs, ReportCommand,
@@ -167,6 +169,9 @@ pub enum Command {
     Check(CheckArgs),
     /// Tells which tasks of Ansible playbooks run as they are, and what replaces the others.
     Import(ImportArgs),
+    /// Draws and checks MIG layouts, and reads files of mig-parted, without a node.
+    #[command(subcommand)]
+    Mig(MigCommand),
     /// Explains a task kind, or lists them all.
     Doc(DocArgs),
     /// Prints a JSON schema for editors and other programs.

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     drain::Marker,
-    event::{DrainStep, NodeOutcome, NodeState, What},
+    event::{DrainStep, NodeOutcome, NodeState, Verb, What},
     playbook::Overrides,
     rollout::Amount,
 };
@@ -325,5 +325,33 @@ fn what_a_secret_task_gives_to_all_hosts_is_sealed() {
             3,
             "of the host that ran it, and of the two others"
         );
+    });
+}
+
+/// A reading of a large fleet must not hold a connection to each node that it is done with.
+#[test]
+fn a_reading_ends_connections_that_no_later_play_needs() {
+    const READING: &str = "
+- hosts: all
+  gather_facts: false
+  tasks: [{gpu_ecc: {mode: enabled}}]
+- hosts: all
+  gather_facts: false
+  tasks: [{gpu_ecc: {mode: enabled}}]
+";
+    virtual_time(async {
+        for (verb, most) in [(Verb::Plan, 3), (Verb::Run, 6)] {
+            let (hosts, state) = (hosts(6), tempfile::tempdir().unwrap());
+            let world = World::new(&hosts, false);
+            let dir = RunDir::new(state.path(), &RunId::generate());
+            let mut engine = engine(READING, &world, &hosts, 1);
+            engine.options.verb = verb;
+            engine.options.forks = 1;
+            // The later play is for two of them, which keep their connections.
+            engine.plays.hosts[1] = vec!["gpu001".to_owned(), "gpu004".to_owned()];
+            let (_keep, mut interrupts) = mpsc::channel(1);
+            process_with(engine, &world, &hosts, &dir, &mut interrupts).await.unwrap();
+            assert_eq!(lock(&world.network).most_open, most, "{verb:?}");
+        }
     });
 }

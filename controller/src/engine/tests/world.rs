@@ -127,6 +127,10 @@ pub(super) struct Network {
     cut: std::collections::BTreeSet<String>,
     /// Connections that are older than the last break are broken.
     breaks: u32,
+    /// Connections that nobody ended.
+    open: usize,
+    /// Most of them at once.
+    pub(super) most_open: usize,
 }
 
 impl Network {
@@ -428,7 +432,12 @@ impl Connector for Wires {
             if self.0.with(host, |machine| machine.fault == Fault::NoLogin && machine.boot > 1) {
                 return Err(ConnectFailure::Unreachable { cause: "user `root` was not let in".to_owned() });
             }
-            let breaks = lock(&self.0.network).breaks;
+            let breaks = {
+                let mut network = lock(&self.0.network);
+                network.open += 1;
+                network.most_open = network.most_open.max(network.open);
+                network.breaks
+            };
             let (world, host) = (Arc::clone(&self.0), host.to_owned());
             Ok(Arc::new(Wire { world, host, boot, breaks }) as Arc<dyn Link>)
         })
@@ -705,6 +714,9 @@ impl Link for Wire {
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {
-        Box::pin(async {})
+        Box::pin(async {
+            let mut network = lock(&self.world.network);
+            network.open = network.open.saturating_sub(1);
+        })
     }
 }

@@ -6,6 +6,7 @@
 use gpufleet_protocol::{
     Change, Disruption, Property,
     change::MigLayout,
+    mig::{self, Slot},
     nvml::{MigProfile, Placement},
     tasks::MigStrategy,
 };
@@ -13,7 +14,6 @@ use gpufleet_protocol::{
 use super::{Act, Stage};
 use crate::gpu::{
     desired::{GpuWants, LayoutWant},
-    mig::{self, Slot},
     state::{Gpu, Instance},
 };
 

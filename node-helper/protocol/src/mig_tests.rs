@@ -1,6 +1,6 @@
 //! Compares the search with brute force, on the grids of several families.
 
-use gpufleet_protocol::nvml::Code;
+use crate::nvml::Code;
 use proptest::prelude::*;
 
 use super::*;
@@ -18,7 +18,7 @@ fn profile(id: u32, name: &str, slices: u32, max_count: u32, size: u32, starts: 
 }
 
 /// The profiles of an H100 80GB, as measured.
-pub fn h100() -> Vec<MigProfile> {
+fn h100() -> Vec<MigProfile> {
     vec![
         profile(19, "1g.10gb", 1, 7, 1, &[0, 1, 2, 3, 4, 5, 6]),
         profile(20, "1g.10gb+me", 1, 1, 1, &[0, 1, 2, 3, 4, 5, 6]),

@@ -1,11 +1,12 @@
 //! Places GPU instances: an exact search over the placements that the device lists.
 //!
-//! Pure. It has no tables of products; grids have at most a few dozen slices. Rules: an instance has one of its
+//! Pure, and shared: the helper solves for a node's own GPUs, the controller for GPUs that are not there. It has no tables of
+//! products; grids have at most a few dozen slices. Rules: an instance has one of its
 //! profile's placements, no two overlap, no profile exceeds its count, there is one `+me` for each GPU, and `+me.all`
 //! excludes everything but `-me` profiles (nvml.h). Of all layouts that fit, the search takes one that keeps most of
 //! the present instances, and of those the one with the lowest places.
 
-use gpufleet_protocol::{
+use crate::{
     change::{MigInstances, MigLayout},
     nvml::{MigProfile, Placement},
 };
@@ -257,4 +258,4 @@ fn largest_fitting(profiles: &[MigProfile], items: &[Item]) -> String {
 
 #[cfg(test)]
 #[path = "mig_tests.rs"]
-pub mod tests;
+mod tests;

@@ -1,0 +1,364 @@
+//! `mig`: profiles, files of mig-parted and layouts, without a node.
+
+use std::{collections::BTreeMap, fs, path::Path};
+
+use gpufleet::{
+    diagnostic::{Diagnostic, Diagnostics, SourceFile},
+    display::count,
+    visible::{command_line, visible},
+};
+use gpufleet_mig::{
+    Family, LayoutError, draw, families, find, fit,
+    parted::{Board, Config, Devices, PartedFile, PciId, Spec},
+};
+use gpufleet_protocol::mig::{Slot, by_count};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::{
+    args::{Format, MigCheckArgs, MigCommand, MigPlanArgs},
+    error::CommandError,
+    output::Output,
+};
+
+/// PCI vendor id of NVIDIA.
+const NVIDIA: u16 = 0x10de;
+/// Columns to which a column of a table is padded at most.
+const MOST_COLUMNS: usize = 44;
+
+pub fn mig(command: &MigCommand, output: &Output) -> Result<u8, CommandError> {
+    match command {
+        MigCommand::Show { gpu: Some(gpu), format } => {
+            let family = family(gpu)?;
+            tell(output, *format, &family_document(family), || draw::family(family))
+        }
+        MigCommand::Show { gpu: None, format } => {
+            let all: Vec<Value> = families().iter().map(family_document).collect();
+            tell(output, *format, &all, list)
+        }
+        MigCommand::Check(args) => check(args, output),
+        MigCommand::Plan(args) => plan(args, output),
+    }
+}
+
+fn tell(
+    output: &Output,
+    format: Format,
+    document: &impl Serialize,
+    screen: impl FnOnce() -> String,
+) -> Result<u8, CommandError> {
+    output.data(&match format {
+        Format::Human | Format::Ansible => screen(),
+        Format::Json => serde_json::to_string_pretty(document).map_err(CommandError::internal)?,
+        Format::Jsonl => serde_json::to_string(document).map_err(CommandError::internal)?,
+    })?;
+    Ok(0)
+}
+
+fn family(word: &str) -> Result<&'static Family, CommandError> {
+    find(word).map_err(|why| CommandError::user(why).hint("`gpufleet mig show` lists them"))
+}
+
+fn list() -> String {
+    let mut out = String::new();
+    for family in families() {
+        let names: Vec<&str> = family.profiles.iter().map(|profile| profile.name.as_str()).collect();
+        out.push_str(&format!("{:24}{:11}{}\n", family.key, family.architecture, names.join(" ")));
+    }
+    out
+}
+
+fn family_document(family: &Family) -> Value {
+    let profiles: Vec<Value> = family
+        .profiles
+        .iter()
+        .map(|profile| {
+            json!({
+                "name": profile.name,
+                "id": profile.id,
+                "compute_slices": profile.slices,
+                "max_count": profile.max_count,
+                "memory_mib": Some(profile.memory_mib).filter(|mib| *mib > 0),
+                "placements": profile.placements.as_ref().map(Vec::as_slice).unwrap_or_default(),
+            })
+        })
+        .collect();
+    json!({
+        "key": family.key,
+        "products": family.products,
+        "architecture": family.architecture,
+        "memory_slices": family.grid,
+        "compute_slices": family.slices,
+        "facts": family.quality.to_string(),
+        "profiles": profiles,
+    })
+}
+
+fn read(path: &Path) -> Result<PartedFile, CommandError> {
+    let failed =
+        |error: std::io::Error| CommandError::user(format!("cannot read {}: {error}", path.display()));
+    let text = fs::read_to_string(path).map_err(failed)?;
+    Ok(PartedFile::read(&SourceFile::new(path.display().to_string(), text))?)
+}
+
+fn check(args: &MigCheckArgs, output: &Output) -> Result<u8, CommandError> {
+    let wanted = args.gpus.iter().map(|word| family(word)).collect::<Result<Vec<_>, _>>()?;
+    let file = read(&args.file)?;
+    let mut found = Diagnostics::new();
+    for config in &file.configs {
+        for spec in &config.specs {
+            judge(spec, &wanted, &mut found);
+        }
+    }
+    if found.has_errors() {
+        return Err(found.into());
+    }
+    if !found.is_empty() {
+        output.diagnostics(&found);
+    }
+    let document: Vec<Value> = file
+        .configs
+        .iter()
+        .map(|config| json!({ "config": config.name, "specs": config.specs.iter().map(spec_document).collect::<Vec<_>>() }))
+        .collect();
+    tell(output, args.format, &document, || {
+        let mut out = format!("{}: {}\n", args.file.display(), count(file.configs.len(), "configuration"));
+        for columns in table(&file) {
+            let [name, whom, what, fits] = columns;
+            out.push_str(format!("  {name}  {whom}  {what}  {fits}").trim_end());
+            out.push('\n');
+        }
+        out
+    })
+}
+
+/// Returns a row for each spec: its configuration, its GPUs, what they get and whom that fits. All but the last column are
+/// padded.
+fn table(file: &PartedFile) -> Vec<[String; 4]> {
+    let mut rows = Vec::new();
+    for config in &file.configs {
+        let mut name = visible(&config.name).into_owned();
+        for spec in &config.specs {
+            let (fitting, _) = spec.fits();
+            let keys: Vec<&str> = fitting.iter().map(|family| family.key.as_str()).collect();
+            let fits =
+                if spec.instances.is_empty() { String::new() } else { format!("fits {}", keys.join(", ")) };
+            rows.push([std::mem::take(&mut name), devices(&spec.devices), layout(spec), fits]);
+        }
+    }
+    for column in 0..3 {
+        let width = rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0).min(MOST_COLUMNS);
+        for row in &mut rows {
+            let padded = format!("{:width$}", row[column]);
+            row[column] = padded;
+        }
+    }
+    rows
+}
+
+/// Adds what is wrong with a spec.
+fn judge(spec: &Spec, wanted: &[&'static Family], found: &mut Diagnostics) {
+    let known = |filter: &PciId| families().iter().any(|family| family.device_ids.contains(&filter.device));
+    for filter in &spec.filters {
+        if filter.device.vendor != NVIDIA {
+            let text = format!(
+                "{} is no device of NVIDIA: the vendor is 0x{:04X}",
+                filter.device, filter.device.vendor
+            );
+            found.push(
+                Diagnostic::error(text)
+                    .at(&spec.span)
+                    .help("device and vendor are written as in `0x233010DE`"),
+            );
+        } else if !spec.instances.is_empty() && !known(&filter.device) {
+            let text =
+                format!("whether it fits {} is not known: gpufleet does not know this GPU", filter.device);
+            found.push(Diagnostic::warning(text).at(&spec.span));
+        }
+    }
+    if spec.instances.is_empty() {
+        return;
+    }
+    let (fitting, others) = spec.fits();
+    let told = |family: &Family, why: &LayoutError| {
+        Diagnostic::error(format!("it does not fit {}: {why}", family.key)).at(&spec.span)
+    };
+    if spec.filters.is_empty() && wanted.is_empty() {
+        if fitting.is_empty() {
+            let text = format!("no GPU that gpufleet knows has room for {}", layout(spec));
+            let nearest = others.iter().find(|(_, why)| matches!(why, LayoutError::DoesNotFit { .. }));
+            let error = Diagnostic::error(text).at(&spec.span);
+            found.push(match nearest {
+                Some((family, why)) => error.note(format!("on {}, {why}", family.key)),
+                None => error.note("no known GPU has all of these profiles"),
+            });
+        }
+        return;
+    }
+    // A file says by its filters for which boards a spec is.
+    let meant = |family: &Family| wanted.is_empty() || wanted.iter().any(|wanted| wanted.key == family.key);
+    for (family, why) in others.iter().filter(|(family, _)| meant(family)) {
+        found.push(told(family, why));
+    }
+}
+
+fn spec_document(spec: &Spec) -> Value {
+    let (fitting, _) = spec.fits();
+    json!({
+        "devices": match &spec.devices {
+            Devices::All => json!("all"),
+            Devices::Indexes(indexes) => json!(indexes),
+        },
+        "mig": spec.enabled,
+        "instances": spec.instances,
+        "fits": fitting.iter().map(|family| family.key.as_str()).collect::<Vec<_>>(),
+    })
+}
+
+fn devices(devices: &Devices) -> String {
+    match devices {
+        Devices::All => "all GPUs".to_owned(),
+        Devices::Indexes(indexes) => format!("GPU {}", indexes_text(indexes)),
+    }
+}
+
+fn indexes_text(indexes: &[u32]) -> String {
+    indexes.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
+}
+
+fn layout(spec: &Spec) -> String {
+    if !spec.enabled {
+        return "MIG off".to_owned();
+    }
+    if spec.instances.is_empty() {
+        return "MIG on, no instances".to_owned();
+    }
+    let parts: Vec<String> = spec.instances.iter().map(|(name, count)| format!("{count}x {name}")).collect();
+    parts.join(" + ")
+}
+
+/// What a configuration makes of a GPU.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Outcome {
+    /// No spec is for it.
+    Untouched,
+    Off,
+    On(Vec<Slot>),
+}
+
+fn plan(args: &MigPlanArgs, output: &Output) -> Result<u8, CommandError> {
+    let family = family(&args.gpu)?;
+    let file = read(&args.file)?;
+    let config = chosen(&file, args)?;
+    let mut outcomes: BTreeMap<u32, Outcome> = BTreeMap::new();
+    for index in 0..args.gpus {
+        outcomes.insert(index, outcome(config, family, index)?);
+    }
+    let document: Vec<Value> =
+        outcomes.iter().map(|(index, outcome)| gpu_document(family, *index, outcome)).collect();
+    let document = json!({ "config": config.name, "gpu": family.key, "gpus": document });
+    tell(output, args.format, &document, || screen(config, family, &outcomes))
+}
+
+fn chosen<'a>(file: &'a PartedFile, args: &MigPlanArgs) -> Result<&'a Config, CommandError> {
+    let names = || file.names().collect::<Vec<_>>().join(", ");
+    let wanted = args.config.as_ref().map(|name| name.to_string_lossy());
+    match (wanted, file.configs.as_slice()) {
+        (None, [only]) => Ok(only),
+        (None, _) => {
+            let error = format!("{} has {}", args.file.display(), count(file.configs.len(), "configuration"));
+            Err(CommandError::user(error).hint(format!("choose one with --config: {}", names())))
+        }
+        (Some(name), _) => file.config(&name).ok_or_else(|| {
+            let error = CommandError::user(format!("{} has no configuration `{name}`", args.file.display()));
+            match gpufleet::diagnostic::suggest(&name, file.names()) {
+                Some(close) => error.hint(format!("did you mean `{close}`?")),
+                None => error.hint(format!("it has {}", names())),
+            }
+        }),
+    }
+}
+
+fn outcome(config: &Config, family: &Family, index: u32) -> Result<Outcome, CommandError> {
+    // Boards of a family differ in their ids, and a filter may name any of them.
+    let boards = family.device_ids.iter().map(|device| Board {
+        index,
+        device: PciId { device: *device, vendor: NVIDIA },
+        subsystem: None,
+    });
+    let Some(spec) = boards.filter_map(|board| config.spec_for(board)).next_back() else {
+        return Ok(Outcome::Untouched);
+    };
+    if !spec.enabled {
+        return Ok(Outcome::Off);
+    }
+    match fit(family, &spec.instances) {
+        Ok(slots) => Ok(Outcome::On(slots)),
+        Err(why) => Err(Diagnostics::from(
+            Diagnostic::error(format!("it does not fit {}: {why}", family.key)).at(&spec.span),
+        )
+        .into()),
+    }
+}
+
+fn gpu_document(family: &Family, index: u32, outcome: &Outcome) -> Value {
+    let name = |id: u32| {
+        family.profiles.iter().find(|profile| profile.id == id).map(|profile| profile.name.as_str())
+    };
+    let instances: Vec<Value> = match outcome {
+        Outcome::On(slots) => slots
+            .iter()
+            .map(|slot| {
+                json!({
+                    "profile": name(slot.profile_id),
+                    "start": slot.placement.start,
+                    "size": slot.placement.size,
+                })
+            })
+            .collect(),
+        Outcome::Off | Outcome::Untouched => Vec::new(),
+    };
+    let mig = match outcome {
+        Outcome::Untouched => Value::Null,
+        Outcome::Off => false.into(),
+        Outcome::On(_) => true.into(),
+    };
+    json!({ "index": index, "mig": mig, "instances": instances })
+}
+
+fn screen(config: &Config, family: &Family, outcomes: &BTreeMap<u32, Outcome>) -> String {
+    let gpus = outcomes.len();
+    let mut out = format!("{} on {gpus}x {}\n", visible(&config.name), family.key);
+    let mut alike: Vec<(&Outcome, Vec<u32>)> = Vec::new();
+    for (index, outcome) in outcomes {
+        match alike.iter_mut().find(|(known, _)| *known == outcome) {
+            Some((_, indexes)) => indexes.push(*index),
+            None => alike.push((outcome, vec![*index])),
+        }
+    }
+    let width = draw::slice_width(family);
+    for (outcome, indexes) in alike {
+        let gpus = format!("GPU {}", indexes_text(&indexes));
+        let what = match outcome {
+            Outcome::Untouched => "stays as it is: no spec is for it".to_owned(),
+            Outcome::Off => "MIG off".to_owned(),
+            Outcome::On(slots) if slots.is_empty() => "MIG on, no instances".to_owned(),
+            Outcome::On(slots) => {
+                by_count(&family.profiles, slots.iter().map(|slot| slot.profile_id)).to_string()
+            }
+        };
+        out.push_str(&format!("  {gpus:20}  {what}\n"));
+        if let Outcome::On(slots) = outcome {
+            out.push_str(&format!(
+                "  {:20}  {}\n",
+                "",
+                draw::slots(&family.profiles, family.grid, slots, width)
+            ));
+        }
+    }
+    let show = command_line(["gpufleet", "mig", "show", &family.key]);
+    out.push_str(&format!(
+        "Places are those of empty GPUs; a run keeps instances that can stay. Profiles: {show}\n"
+    ));
+    out
+}
