@@ -64,7 +64,7 @@ fn a_plan_draws_what_each_gpu_gets() {
         done.stdout,
         "balanced on 5x h100-80gb
   GPU 0,1               MIG off
-  GPU 2,3               1x 3g.40gb + 1x 2g.20gb + 2x 1g.10gb
+  GPU 2,3               2x 1g.10gb + 1x 2g.20gb + 1x 3g.40gb
                         |       2g.20gb       | 1g.10gb  | 1g.10gb  |                  3g.40gb                  |
   GPU 4                 stays as it is: no spec is for it
 Places are those of empty GPUs; a run keeps instances that can stay. Profiles: gpufleet mig show h100-80gb
@@ -79,4 +79,29 @@ Places are those of empty GPUs; a run keeps instances that can stay. Profiles: g
     assert!(which.stderr.contains("choose one with --config: all-disabled, balanced"), "{which}");
     let typed = plan(&["--config", "balance"]).expect(1);
     assert!(typed.stderr.contains("did you mean `balanced`?"), "{typed}");
+}
+
+#[test]
+fn boards_of_a_family_that_get_different_layouts_are_told_apart() {
+    let home = Home::new();
+    home.write(
+        "mig.yaml",
+        "version: v1
+mig-configs:
+  a:
+    - {devices: all, device-filter: '0x233010DE', mig-enabled: true, mig-devices: {1c.3g.40gb: 3, 1g.10gb: 4}}
+    - {devices: all, device-filter: '0x232410DE', mig-enabled: false}
+",
+    );
+    let plan = |gpu: &str| home.gpufleet(["mig", "plan", "mig.yaml", "--gpu", gpu, "--gpus", "1"]).run();
+    let differ = plan("h100-80gb").expect(1);
+    assert!(differ.stderr.contains("boards of h100-80gb differ in what they get"), "{differ}");
+    let one = plan("0x2330").expect(0);
+    assert!(one.stdout.contains("GPU 0                 3x 1c.3g.40gb + 4x 1g.10gb\n"), "{one}");
+    assert!(one.stdout.contains("|                  3g.40gb                  |\n"), "{one}");
+    assert!(plan("0x2324").expect(0).stdout.contains("MIG off"));
+    let other = home.gpufleet(["mig", "check", "mig.yaml", "--gpu", "h200"]).run().expect(0);
+    assert!(other.stderr.contains("the configuration `a` has no spec for h200-141gb"), "{other}");
+    let endless = home.gpufleet(["mig", "check", "/dev/zero"]).run().expect(1);
+    assert!(endless.stderr.contains("cannot read /dev/zero"), "{endless}");
 }

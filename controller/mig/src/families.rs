@@ -137,38 +137,37 @@ pub fn known() -> Vec<&'static str> {
     families().iter().map(|family| family.key.as_str()).collect()
 }
 
-/// Finds a family by its key, by a product that only it has, or by a PCI device id (`0x2330`).
+/// Splits a name into its words: `H100 80GB HBM3`, `h100-80gb`.
+fn words(text: &str) -> Vec<String> {
+    let text = text.to_lowercase();
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
+    words.filter(|word| *word != "nvidia").map(str::to_owned).collect()
+}
+
+/// Whether a name has these words, in their order.
+fn has(name: &str, wanted: &[String]) -> bool {
+    let of_name = words(name);
+    let mut left = of_name.iter();
+    wanted.iter().all(|word| left.any(|other| other == word))
+}
+
+/// Finds a family by its key, by words of a product that only it has, or by a PCI device id (`0x2330`).
 ///
 /// # Errors
 /// The keys that were meant, in words.
 pub fn find(word: &str) -> Result<&'static Family, String> {
-    let plain = |text: &str| {
-        text.to_lowercase()
-            .replace("nvidia", "")
-            .chars()
-            .filter(char::is_ascii_alphanumeric)
-            .collect::<String>()
-    };
-    let wanted = plain(word);
-    let is_called = |family: &&Family| {
-        plain(&family.key) == wanted || family.products.iter().any(|product| plain(product) == wanted)
-    };
-    if let Some(family) = families().iter().find(is_called) {
-        return Ok(family);
-    }
-    if let Some(id) = word.to_lowercase().strip_prefix("0x").and_then(|hex| u16::from_str_radix(hex, 16).ok())
-    {
+    if let Some(id) = device_id(word) {
         let found = families().iter().find(|family| family.device_ids.contains(&id));
         return found.ok_or_else(|| format!("no GPU with MIG has the PCI device id 0x{id:04x}"));
     }
-    let begins = |family: &&Family| plain(&family.key).starts_with(&wanted);
-    let has = |family: &&Family| family.products.iter().any(|product| plain(product).contains(&wanted));
-    let all = || families().iter().filter(|_| !wanted.is_empty());
-    // `h200` is no GH200.
-    let mut found: Vec<&Family> = all().filter(begins).collect();
-    if found.is_empty() {
-        found = all().filter(has).collect();
+    let wanted = words(word);
+    let names = |family: &'static Family| std::iter::once(&family.key).chain(&family.products);
+    let is_called = |family: &&'static Family| names(family).any(|name| words(name) == wanted);
+    if let Some(family) = families().iter().find(is_called) {
+        return Ok(family);
     }
+    let may_be = |family: &&'static Family| names(family).any(|name| has(name, &wanted));
+    let found: Vec<&Family> = families().iter().filter(|_| !wanted.is_empty()).filter(may_be).collect();
     match found.as_slice() {
         [family] => Ok(family),
         [] => Err(match suggest(word, known()) {
@@ -180,6 +179,13 @@ pub fn find(word: &str) -> Result<&'static Family, String> {
             Err(format!("`{word}` may be {}", keys.join(", ")))
         }
     }
+}
+
+/// Returns the PCI device id that a word is, such as `0x2330`.
+pub fn device_id(word: &str) -> Option<u16> {
+    let word = word.to_lowercase();
+    let hex = word.strip_prefix("0x").filter(|hex| hex.bytes().all(|byte| byte.is_ascii_hexdigit()))?;
+    u16::from_str_radix(hex, 16).ok()
 }
 
 #[cfg(test)]
@@ -214,9 +220,11 @@ mod tests {
     fn a_family_is_found_by_what_people_call_it() {
         for (word, key) in [
             ("h100-80gb", "h100-80gb"),
-            ("H100 80GB HBM3", "h100-80gb"),
+            ("NVIDIA H100 80GB HBM3", "h100-80gb"),
+            ("NVIDIA A100-SXM4-80GB", "a100-80gb"),
             ("NVIDIA H200", "h200-141gb"),
-            ("h200", "h200-141gb"),
+            ("NVIDIA H20", "h100-96gb-gh200"),
+            ("GH200 480GB", "h100-96gb-gh200"),
             ("0x2335", "h200-141gb"),
             ("a30", "a30-24gb"),
             ("GB200", "gb200-186gb"),
@@ -225,8 +233,9 @@ mod tests {
             assert_eq!(find(word).map(|family| family.key.as_str()), Ok(key), "{word}");
         }
         assert_eq!(find("a100").unwrap_err(), "`a100` may be a100-40gb, a100-80gb");
-        assert_eq!(find("h100-9").unwrap_err(), "`h100-9` may be h100-94gb-nvl, h100-96gb-gh200");
+        assert_eq!(find("gh200").unwrap_err(), "`gh200` may be h100-96gb-gh200, gh200-144gb");
         assert!(find("h100-8gb").unwrap_err().ends_with("did you mean `h100-80gb`?"));
+        assert!(find("A10").unwrap_err().starts_with("no GPU with MIG is called `A10`"));
         assert_eq!(find("0x1234").unwrap_err(), "no GPU with MIG has the PCI device id 0x1234");
         assert!(find("").is_err());
     }

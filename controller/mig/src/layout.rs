@@ -28,6 +28,12 @@ pub fn items(family: &Family, counts: &Counts) -> Result<Vec<Item>, LayoutError>
         let count = (*count).min(MOST);
         match compute.filter(|compute| *compute < profile.slices) {
             Some(compute) => {
+                if !sizes_of(profile.slices).contains(&compute) {
+                    let known =
+                        sizes_of(profile.slices).iter().map(|size| format!("{size}c.{}", profile.name));
+                    let known = known.collect::<Vec<_>>().join(", ");
+                    return Err(LayoutError::UnknownProfile { name: format!("{compute}c.{name}"), known });
+                }
                 let (_, sizes) = parts.entry(profile.id).or_insert((profile.slices, Vec::new()));
                 sizes.extend((0..count).map(|_| compute));
             }
@@ -38,6 +44,19 @@ pub fn items(family: &Family, counts: &Counts) -> Result<Vec<Item>, LayoutError>
         items.extend((0..holders(slices, sizes)).map(|_| Item { profile_id, start: None }));
     }
     Ok(items)
+}
+
+/// Returns the slices that a compute instance of a GPU instance may have.
+///
+/// Source: NVIDIA MIG User Guide, "Creating Compute Instances", `nvidia-smi mig -lcip`.
+const fn sizes_of(slices: u32) -> &'static [u32] {
+    match slices {
+        1 => &[1],
+        2 => &[1, 2],
+        3 => &[1, 2, 3],
+        4 => &[1, 2, 4],
+        _ => &[1, 2, 3, 4, 7],
+    }
 }
 
 /// Splits `1c.3g.40gb` into the slices of the compute instance and the profile of the GPU instance.
@@ -89,6 +108,7 @@ mod tests {
         assert_eq!(places(&[("1c.3g.40gb", 1), ("2c.3g.40gb", 1), ("1g.10gb", 3)]), Ok(4));
         assert_eq!(places(&[("3c.3g.40gb", 2)]), Ok(2), "the whole of it");
         assert!(places(&[("1c.3g.40gb", 7)]).is_err());
+        assert!(places(&[("3c.4g.40gb", 1)]).is_err() && places(&[("2c.4g.40gb", 2)]).is_ok());
         assert!(matches!(places(&[("1c.3g.20gb", 1)]), Err(LayoutError::UnknownProfile { .. })));
     }
 

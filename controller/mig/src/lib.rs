@@ -8,5 +8,5 @@ mod families;
 mod layout;
 pub mod parted;
 
-pub use families::{Family, Quality, families, find, known};
+pub use families::{Family, Quality, device_id, families, find, known};
 pub use layout::{Counts, LayoutError, fit, items};

@@ -3,15 +3,15 @@
 use std::{collections::BTreeMap, fs, path::Path};
 
 use gpufleet::{
-    diagnostic::{Diagnostic, Diagnostics, SourceFile},
+    diagnostic::{Diagnostic, Diagnostics},
     display::count,
     visible::{command_line, visible},
 };
 use gpufleet_mig::{
-    Family, LayoutError, draw, families, find, fit,
-    parted::{Board, Config, Devices, PartedFile, PciId, Spec},
+    Family, LayoutError, device_id, draw, families, find, fit,
+    parted::{Board, Config, Devices, Filter, PartedFile, PciId, Spec},
 };
-use gpufleet_protocol::mig::{Slot, by_count};
+use gpufleet_protocol::mig::Slot;
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -19,10 +19,13 @@ use super::{
     args::{Format, MigCheckArgs, MigCommand, MigPlanArgs},
     error::CommandError,
     output::Output,
+    sources::bounded,
 };
 
 /// PCI vendor id of NVIDIA.
 const NVIDIA: u16 = 0x10de;
+/// Largest file, in bytes; a ConfigMap has at most one MiB.
+const MOST_BYTES: u64 = 4 << 20;
 /// Columns to which a column of a table is padded at most.
 const MOST_COLUMNS: usize = 44;
 
@@ -97,8 +100,8 @@ fn family_document(family: &Family) -> Value {
 fn read(path: &Path) -> Result<PartedFile, CommandError> {
     let failed =
         |error: std::io::Error| CommandError::user(format!("cannot read {}: {error}", path.display()));
-    let text = fs::read_to_string(path).map_err(failed)?;
-    Ok(PartedFile::read(&SourceFile::new(path.display().to_string(), text))?)
+    let bytes = fs::File::open(path).and_then(|file| bounded(file, MOST_BYTES)).map_err(failed)?;
+    Ok(PartedFile::of_bytes(&path.display().to_string(), &bytes)?)
 }
 
 fn check(args: &MigCheckArgs, output: &Output) -> Result<u8, CommandError> {
@@ -108,6 +111,12 @@ fn check(args: &MigCheckArgs, output: &Output) -> Result<u8, CommandError> {
     for config in &file.configs {
         for spec in &config.specs {
             judge(spec, &wanted, &mut found);
+        }
+        for family in &wanted {
+            if !config.specs.iter().any(|spec| spec.families().iter().any(|it| it.key == family.key)) {
+                let text = format!("the configuration `{}` has no spec for {}", config.name, family.key);
+                found.push(Diagnostic::warning(text).at(&config.span));
+            }
         }
     }
     if found.has_errors() {
@@ -156,8 +165,8 @@ fn table(file: &PartedFile) -> Vec<[String; 4]> {
     rows
 }
 
-/// Adds what is wrong with a spec.
-fn judge(spec: &Spec, wanted: &[&'static Family], found: &mut Diagnostics) {
+/// Adds what is wrong with the filters of a spec.
+fn judge_filters(spec: &Spec, found: &mut Diagnostics) {
     let known = |filter: &PciId| families().iter().any(|family| family.device_ids.contains(&filter.device));
     for filter in &spec.filters {
         if filter.device.vendor != NVIDIA {
@@ -165,17 +174,19 @@ fn judge(spec: &Spec, wanted: &[&'static Family], found: &mut Diagnostics) {
                 "{} is no device of NVIDIA: the vendor is 0x{:04X}",
                 filter.device, filter.device.vendor
             );
-            found.push(
-                Diagnostic::error(text)
-                    .at(&spec.span)
-                    .help("device and vendor are written as in `0x233010DE`"),
-            );
+            let error = Diagnostic::error(text).at(&spec.span);
+            found.push(error.help("device and vendor are written as in `0x233010DE`"));
         } else if !spec.instances.is_empty() && !known(&filter.device) {
             let text =
                 format!("whether it fits {} is not known: gpufleet does not know this GPU", filter.device);
             found.push(Diagnostic::warning(text).at(&spec.span));
         }
     }
+}
+
+/// Adds what is wrong with a spec.
+fn judge(spec: &Spec, wanted: &[&'static Family], found: &mut Diagnostics) {
+    judge_filters(spec, found);
     if spec.instances.is_empty() {
         return;
     }
@@ -218,6 +229,7 @@ fn spec_document(spec: &Spec) -> Value {
 fn devices(devices: &Devices) -> String {
     match devices {
         Devices::All => "all GPUs".to_owned(),
+        Devices::Indexes(indexes) if indexes.is_empty() => "no GPU".to_owned(),
         Devices::Indexes(indexes) => format!("GPU {}", indexes_text(indexes)),
     }
 }
@@ -238,21 +250,32 @@ fn layout(spec: &Spec) -> String {
 }
 
 /// What a configuration makes of a GPU.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Outcome {
     /// No spec is for it.
     Untouched,
     Off,
-    On(Vec<Slot>),
+    /// The places, and the layout in words.
+    On(Vec<Slot>, String),
 }
 
 fn plan(args: &MigPlanArgs, output: &Output) -> Result<u8, CommandError> {
     let family = family(&args.gpu)?;
     let file = read(&args.file)?;
     let config = chosen(&file, args)?;
+    let mut found = Diagnostics::new();
+    config.specs.iter().for_each(|spec| judge_filters(spec, &mut found));
+    if found.has_errors() {
+        return Err(found.into());
+    }
+    // Boards of a family differ in their ids, and a filter may name some of them.
+    let boards = match device_id(&args.gpu) {
+        Some(id) => vec![id],
+        None => family.device_ids.clone(),
+    };
     let mut outcomes: BTreeMap<u32, Outcome> = BTreeMap::new();
     for index in 0..args.gpus {
-        outcomes.insert(index, outcome(config, family, index)?);
+        outcomes.insert(index, outcome(config, family, &boards, index)?);
     }
     let document: Vec<Value> =
         outcomes.iter().map(|(index, outcome)| gpu_document(family, *index, outcome)).collect();
@@ -279,25 +302,42 @@ fn chosen<'a>(file: &'a PartedFile, args: &MigPlanArgs) -> Result<&'a Config, Co
     }
 }
 
-fn outcome(config: &Config, family: &Family, index: u32) -> Result<Outcome, CommandError> {
-    // Boards of a family differ in their ids, and a filter may name any of them.
-    let boards = family.device_ids.iter().map(|device| Board {
-        index,
-        device: PciId { device: *device, vendor: NVIDIA },
-        subsystem: None,
-    });
-    let Some(spec) = boards.filter_map(|board| config.spec_for(board)).next_back() else {
-        return Ok(Outcome::Untouched);
+/// # Errors
+/// The layout does not fit, or the boards differ in what they get.
+fn outcome(config: &Config, family: &Family, boards: &[u16], index: u32) -> Result<Outcome, CommandError> {
+    let board =
+        |device: &u16| Board { index, device: PciId { device: *device, vendor: NVIDIA }, subsystem: None };
+    let by_subsystem = |spec: &&Spec| {
+        let names = |filter: &Filter| filter.subsystem.is_some() && boards.contains(&filter.device.device);
+        spec.filters.iter().any(names)
     };
-    if !spec.enabled {
-        return Ok(Outcome::Off);
+    if let Some(spec) = config.specs.iter().find(by_subsystem) {
+        let error = "which spec a GPU gets depends on its subsystem, which only the node tells";
+        return Err(Diagnostics::from(Diagnostic::error(error).at(&spec.span)).into());
     }
-    match fit(family, &spec.instances) {
-        Ok(slots) => Ok(Outcome::On(slots)),
-        Err(why) => Err(Diagnostics::from(
-            Diagnostic::error(format!("it does not fit {}: {why}", family.key)).at(&spec.span),
-        )
-        .into()),
+    let mut outcomes = Vec::new();
+    for device in boards {
+        let found = match config.spec_for(board(device)) {
+            None => Outcome::Untouched,
+            Some(spec) if !spec.enabled => Outcome::Off,
+            Some(spec) => match fit(family, &spec.instances) {
+                Ok(slots) => Outcome::On(slots, layout(spec)),
+                Err(why) => {
+                    let error = format!("it does not fit {}: {why}", family.key);
+                    return Err(Diagnostics::from(Diagnostic::error(error).at(&spec.span)).into());
+                }
+            },
+        };
+        outcomes.push((device, found));
+    }
+    match outcomes.iter().find(|(_, found)| outcomes.first().is_some_and(|(_, first)| first != found)) {
+        Some((other, _)) => {
+            let first = boards.first().copied().unwrap_or_default();
+            let error =
+                format!("boards of {} differ in what they get: 0x{first:04x} and 0x{other:04x}", family.key);
+            Err(CommandError::user(error).hint("name the board by its PCI device id, as in `--gpu 0x2330`"))
+        }
+        None => Ok(outcomes.into_iter().next().map_or(Outcome::Untouched, |(_, found)| found)),
     }
 }
 
@@ -306,7 +346,7 @@ fn gpu_document(family: &Family, index: u32, outcome: &Outcome) -> Value {
         family.profiles.iter().find(|profile| profile.id == id).map(|profile| profile.name.as_str())
     };
     let instances: Vec<Value> = match outcome {
-        Outcome::On(slots) => slots
+        Outcome::On(slots, _) => slots
             .iter()
             .map(|slot| {
                 json!({
@@ -321,9 +361,13 @@ fn gpu_document(family: &Family, index: u32, outcome: &Outcome) -> Value {
     let mig = match outcome {
         Outcome::Untouched => Value::Null,
         Outcome::Off => false.into(),
-        Outcome::On(_) => true.into(),
+        Outcome::On(..) => true.into(),
     };
-    json!({ "index": index, "mig": mig, "instances": instances })
+    let layout = match outcome {
+        Outcome::On(_, layout) => Some(layout),
+        _ => None,
+    };
+    json!({ "index": index, "mig": mig, "layout": layout, "instances": instances })
 }
 
 fn screen(config: &Config, family: &Family, outcomes: &BTreeMap<u32, Outcome>) -> String {
@@ -342,13 +386,10 @@ fn screen(config: &Config, family: &Family, outcomes: &BTreeMap<u32, Outcome>) -
         let what = match outcome {
             Outcome::Untouched => "stays as it is: no spec is for it".to_owned(),
             Outcome::Off => "MIG off".to_owned(),
-            Outcome::On(slots) if slots.is_empty() => "MIG on, no instances".to_owned(),
-            Outcome::On(slots) => {
-                by_count(&family.profiles, slots.iter().map(|slot| slot.profile_id)).to_string()
-            }
+            Outcome::On(_, layout) => layout.clone(),
         };
         out.push_str(&format!("  {gpus:20}  {what}\n"));
-        if let Outcome::On(slots) = outcome {
+        if let Outcome::On(slots, _) = outcome {
             out.push_str(&format!(
                 "  {:20}  {}\n",
                 "",

@@ -179,7 +179,7 @@ pub fn limit(source: &InventorySource, environment: &Environment) -> Result<Opti
 const MOST_TEXT: u64 = 64 << 20;
 
 /// What can be read of something, which may have no end.
-fn bounded(file: fs::File, most: u64) -> std::io::Result<Vec<u8>> {
+pub(super) fn bounded(file: fs::File, most: u64) -> std::io::Result<Vec<u8>> {
     use std::io::Read as _;
     if file.metadata().is_ok_and(|found| found.is_file() && found.len() > most) {
         return Err(too_large(most));

@@ -16,24 +16,29 @@ const VERSION: &str = "v1";
 const ATTRIBUTES: [&str; 3] = ["me", "me.all", "gfx"];
 
 impl PartedFile {
+    /// Reads the bytes of a file.
+    ///
+    /// # Errors
+    /// As [`PartedFile::read`], also where they are no text.
+    pub fn of_bytes(name: &str, bytes: &[u8]) -> Result<Self, Diagnostics> {
+        Self::read(&yaml::decode(name, bytes)?)
+    }
+
     /// Reads a file of mig-parted, or the one that a ConfigMap of Kubernetes holds.
     ///
     /// # Errors
     /// All mistakes, with their places.
     pub fn read(source: &Arc<SourceFile>) -> Result<Self, Diagnostics> {
-        let documents = documents(source);
         let mut found: Option<Self> = None;
-        for document in &documents {
-            let root = yaml::parse_source(document)?;
+        for document in documents(source) {
+            let root = yaml::parse_source(&document)?;
             let file = if is_config_map(&root) {
-                match inner(&root, document)? {
+                match inner(&root, &document)? {
                     Some(inner) => Some(of_root(&yaml::parse_source(&inner)?)?),
                     None => None,
                 }
-            } else if documents.len() == 1 || root.get("mig-configs").is_some() {
-                Some(of_root(&root)?)
             } else {
-                None
+                Some(of_root(&root)?)
             };
             match (&found, file) {
                 (Some(_), Some(_)) => {
@@ -54,31 +59,39 @@ impl PartedFile {
     }
 }
 
-/// Returns the documents of a file of Kubernetes, each with the lines that it has in the file.
+/// What a document with configurations has somewhere.
+const MARK: &str = "mig-configs";
+
+/// Returns what stands behind the mark of a document on its line; `None` of any other line.
+fn behind_mark(line: &str) -> Option<&str> {
+    if line.trim_end() == "---" { Some("") } else { line.strip_prefix("--- ") }
+}
+
+/// Returns the documents of a file of Kubernetes that may have configurations, each with the lines that it has in the file.
+/// A file of one document is returned whatever it has, so that its mistakes are told. Not more than two: that is one too
+/// many.
 fn documents(source: &Arc<SourceFile>) -> Vec<Arc<SourceFile>> {
-    let is_mark = |line: &str| line.trim_end() == "---" || line.starts_with("--- ");
-    if !source.text().lines().any(is_mark) {
-        return vec![Arc::clone(source)];
-    }
-    let (mut all, mut text, mut lines) = (Vec::new(), String::new(), 0);
-    let mut end = |text: &mut String, lines: usize| {
-        let is_empty = text.lines().all(|line| line.trim().is_empty() || line.trim_start().starts_with('#'));
-        if !is_empty {
-            all.push(SourceFile::new(source.name().to_owned(), std::mem::take(text)));
+    // The line that each begins behind, and its text.
+    let mut all: Vec<(usize, String)> = vec![(0, String::new())];
+    for (at, line) in source.text().lines().enumerate() {
+        if behind_mark(line).is_some() {
+            all.push((at, String::new()));
         }
-        *text = "\n".repeat(lines);
-    };
-    for line in source.text().lines() {
-        lines += 1;
-        if is_mark(line) {
-            end(&mut text, lines);
-        } else {
-            text.push_str(line);
+        if let Some((_, text)) = all.last_mut() {
+            match behind_mark(line) {
+                // What stands on the line of the mark belongs to the document, in its columns.
+                Some(rest) => text.push_str(&format!("    {rest}")),
+                None => text.push_str(line),
+            }
             text.push('\n');
         }
     }
-    end(&mut text, lines);
-    all
+    if all.len() == 1 {
+        return vec![Arc::clone(source)];
+    }
+    let of_lines =
+        |(before, text): &(usize, String)| SourceFile::new(source.name(), "\n".repeat(*before) + text);
+    all.iter().filter(|(_, text)| text.contains(MARK)).take(2).map(of_lines).collect()
 }
 
 fn is_config_map(root: &Node) -> bool {
@@ -90,7 +103,7 @@ fn inner(root: &Node, source: &Arc<SourceFile>) -> Result<Option<Arc<SourceFile>
     let Some(data) = root.get("data") else { return Ok(None) };
     let mut found: Option<Arc<SourceFile>> = None;
     for (key, value) in data.expect_map("`data`")? {
-        let Some(text) = value.as_str().filter(|text| text.contains("mig-configs")) else { continue };
+        let Some(text) = value.as_str().filter(|text| text.contains(MARK)) else { continue };
         if found.is_some() {
             let error = "a second file of this ConfigMap has configurations of mig-parted";
             return Err(Diagnostic::error(error).at(&key.span).into());
@@ -197,17 +210,19 @@ fn filters(node: &Node, errors: &mut Diagnostics) -> Vec<Filter> {
     };
     let mut filters = Vec::new();
     for item in items {
-        // As it is written: `0x233010DE` without quotes is a number in YAML.
-        let text = match item.as_i64() {
-            Some(number) => format!("0x{number:08x}"),
-            None => item.scalar_text().unwrap_or_default(),
-        };
+        let text = item.as_str().unwrap_or_default().to_owned();
+        if item.as_str().is_none() {
+            // YAML takes `0x233010DE` for a number, and mig-parted refuses those.
+            let error = Diagnostic::error("a device id is a text").at(&item.span);
+            errors.push(error.help("put it in quotes, as in \"0x233010DE\""));
+            continue;
+        }
         match filter(&text) {
             Some(filter) => filters.push(filter),
             None => errors.push(
                 Diagnostic::error(format!("`{text}` is no device id"))
                     .at(&item.span)
-                    .note("mig-parted takes it, and matches no GPU with it")
+                    .note("mig-parted reads it as another one, or as none, and says nothing")
                     .help("write device and vendor as in `0x233010DE`, and a subsystem behind a colon"),
             ),
         }
@@ -228,7 +243,7 @@ fn filter(text: &str) -> Option<Filter> {
 }
 
 fn pci_id(text: &str) -> Option<PciId> {
-    let hex = text.trim().to_lowercase();
+    let hex = text.to_lowercase();
     let hex = hex.strip_prefix("0x")?;
     // `from_str_radix` takes a sign.
     if hex.is_empty() || hex.len() > 8 || !hex.bytes().all(|byte| byte.is_ascii_hexdigit()) {
@@ -275,7 +290,7 @@ pub(super) fn profile(name: &str) -> Result<(), String> {
     };
     let number = |part: &str, unit: &str| {
         let digits = part.strip_suffix(unit)?;
-        (!digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()))
+        (digits.bytes().all(|byte| byte.is_ascii_digit()) && !digits.starts_with('0'))
             .then(|| digits.parse::<u32>().ok())?
     };
     let parts: Vec<&str> = base.split('.').collect();

@@ -24,7 +24,7 @@ fn board(index: u32, device: u16) -> Board {
     Board { index, device: PciId { device, vendor: NVIDIA }, subsystem: None }
 }
 
-const FILE: &str = "
+const FILE: &str = r#"
 version: v1
 mig-configs:
   all-disabled:
@@ -32,12 +32,12 @@ mig-configs:
       mig-enabled: false
   all-1g.10gb:
     # H100-80GB, and A100-40GB, where the same name has another size
-    - device-filter: [\"0x233010DE\", \"0x20B010DE\"]
+    - device-filter: ["0x233010DE", "0x20B010DE"]
       devices: all
       mig-enabled: true
       mig-devices:
         1g.10gb: 4
-    - device-filter: 0x233010DE
+    - device-filter: "0x233010DE"
       devices: all
       mig-enabled: true
       mig-devices: {1g.10gb: 7}
@@ -51,7 +51,7 @@ mig-configs:
         1g.10gb: 2
         3g.40gb: 1
         1g.10gb+me: 0
-";
+"#;
 
 #[test]
 fn a_file_says_what_each_gpu_gets() {
@@ -97,6 +97,16 @@ fn a_config_map_is_read_as_the_file_in_it() {
 }
 
 #[test]
+fn many_documents_and_what_stands_beside_their_marks_are_read() {
+    let text = "---\na: 1\n".repeat(20_000)
+        + "--- {version: v1, mig-configs: {a: [{devices: all, mig-enabled: false}]}}\n";
+    assert_eq!(read(&text).unwrap().configs.len(), 1);
+    assert!(errors("---\na: 1\n---\nb: 1\n").contains("has no configurations of mig-parted"));
+    let wrong = "a: 1\n--- {version: v1, mig-configs: {a: 1}}\n";
+    assert!(errors(wrong).contains("mig.yaml:2:36"), "{}", errors(wrong));
+}
+
+#[test]
 fn mistakes_are_reported_with_their_places() {
     insta::assert_snapshot!(errors(&specs("- devices: some\n  mig-enabled: true\n  colour: red")), @r#"
     error: unknown key `colour`
@@ -128,13 +138,26 @@ fn mistakes_are_reported_with_their_places() {
      6 |       mig-devices: {1g.10gb: 1}
        |                    ^
     "#);
-    insta::assert_snapshot!(errors(&specs("- devices: all\n  device-filter: [H100, 0x233010DE:0x1]\n  mig-enabled: false")), @r#"
+    insta::assert_snapshot!(errors(&specs("- devices: all\n  device-filter: [H100, 0x233010DE, \" 0x233010DE\", \"0x233010DE:0x143F10DE\"]\n  mig-enabled: false")), @r#"
     error: `H100` is no device id
       --> mig.yaml:5:23
        |
-     5 |       device-filter: [H100, 0x233010DE:0x1]
+     5 |       device-filter: [H100, 0x233010DE, " 0x233010DE", "0x233010DE:0x143F10DE"]
        |                       ^^^^
-    note: mig-parted takes it, and matches no GPU with it
+    note: mig-parted reads it as another one, or as none, and says nothing
+    help: write device and vendor as in `0x233010DE`, and a subsystem behind a colon
+    error: a device id is a text
+      --> mig.yaml:5:29
+       |
+     5 |       device-filter: [H100, 0x233010DE, " 0x233010DE", "0x233010DE:0x143F10DE"]
+       |                             ^^^^^^^^^^
+    help: put it in quotes, as in "0x233010DE"
+    error: ` 0x233010DE` is no device id
+      --> mig.yaml:5:41
+       |
+     5 |       device-filter: [H100, 0x233010DE, " 0x233010DE", "0x233010DE:0x143F10DE"]
+       |                                         ^^^^^^^^^^^^^
+    note: mig-parted reads it as another one, or as none, and says nothing
     help: write device and vendor as in `0x233010DE`, and a subsystem behind a colon
     "#);
     insta::assert_snapshot!(errors(&specs("- devices: all\n  mig-enabled: true\n  mig-devices: {1g.10gb+foo: 1, 3g: 2, 2g.20gb: -1}")), @r#"
@@ -217,6 +240,7 @@ fn names_of_profiles_have_a_form() {
         "1g.10gb+me,me",
         "1g.10gb+me-gfx",
         " 1g.10gb",
+        "01g.10gb",
     ] {
         assert!(read::profile(name).is_err(), "{name}");
     }

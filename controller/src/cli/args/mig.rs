@@ -37,7 +37,7 @@ pub struct MigCheckArgs {
     /// A file of mig-parted, or a ConfigMap that holds one.
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
-    /// Demands that each configuration fits this family; may be repeated.
+    /// Demands that what is for this family fits it, and names configurations without a spec for it; may be repeated.
     #[arg(long = "gpu", value_name = "GPU")]
     pub gpus: Vec<String>,
     /// What goes to standard output.

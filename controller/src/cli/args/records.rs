@@ -210,7 +210,7 @@ pub struct HistoryArgs {
 pub enum HistoryCommand {
     /// Records again what the audits of this machine found; what other controllers recorded stays.
     Rebuild,
-    /// Removes one audit with all that follows from it, such as a trial with a baseline of one's own.
+    /// Removes one audit and the findings that follow from it, such as a trial with a baseline of one's own.
     Forget {
         /// The run, as `gpufleet runs` names it.
         #[arg(value_name = "RUN")]

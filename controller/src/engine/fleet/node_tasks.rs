@@ -24,7 +24,7 @@ use crate::engine::{
 };
 
 /// Messages from nodes that may wait for the dispatcher. Few, because the results of tasks are among them: what a node says
-/// waits with the node rather than here, and `forks` bounds how many do.
+/// waits with the node rather than here, and `forks` bounds how many do. Progress that finds no place is lost.
 const INBOX: usize = 64;
 /// Answers that may wait for a node: more than are ever given before one is taken.
 const ANSWERS: usize = 16;
