@@ -8,7 +8,7 @@ use std::sync::{Arc, LazyLock};
 
 use gpufleet_compliance::{Memory, NodePolicy, Waivers, baseline, fold, judge, judge_after, rule};
 use gpufleet_language::{diagnostic::SourceFile, yaml};
-use gpufleet_mig::parted::{Board, PartedFile, PciId};
+use gpufleet_mig::parted::{Board, NVIDIA, PartedFile, PciId};
 use gpufleet_protocol::signal::{Signal, Signals, SubjectReadings};
 use serde_json::Map;
 
@@ -165,7 +165,7 @@ fn parted(bytes: &[u8]) {
         for spec in &config.specs {
             let _ = spec.fits();
         }
-        let device = PciId { device: 0x2330, vendor: 0x10de };
+        let device = PciId { device: 0x2330, vendor: NVIDIA };
         let _ = config.spec_for(Board { index: 0, device, subsystem: None });
     }
 }

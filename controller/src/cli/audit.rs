@@ -21,8 +21,11 @@ use super::{
     listing,
     loading::Loaded,
     output::Output,
+    sources::bounded,
 };
 
+/// Largest file of a baseline or of waivers, in bytes.
+const MOST_BYTES: u64 = 4 << 20;
 /// The baseline of `--health`.
 const USUAL: &str = "core";
 /// The variable of the play that has what own checks read.
@@ -192,7 +195,7 @@ fn choice(word: &str, folder: &Path) -> Result<Choice, CommandError> {
 fn read(path: &Path) -> Result<Arc<SourceFile>, CommandError> {
     let failed =
         |error: std::io::Error| CommandError::user(format!("cannot read {}: {error}", path.display()));
-    let bytes = fs::read(path).map_err(failed)?;
+    let bytes = fs::File::open(path).and_then(|file| bounded(file, MOST_BYTES)).map_err(failed)?;
     let text = String::from_utf8(bytes)
         .map_err(|_| CommandError::user(format!("{} is no text in UTF-8", path.display())))?;
     Ok(SourceFile::new(path.display().to_string(), text))

@@ -9,7 +9,7 @@ use gpufleet::{
 };
 use gpufleet_mig::{
     Family, LayoutError, device_id, draw, families, find, fit,
-    parted::{Board, Config, Devices, Filter, PartedFile, PciId, Spec},
+    parted::{Board, Config, Devices, Filter, NVIDIA, PartedFile, PciId, Spec},
 };
 use gpufleet_protocol::mig::Slot;
 use serde::Serialize;
@@ -22,8 +22,6 @@ use super::{
     sources::bounded,
 };
 
-/// PCI vendor id of NVIDIA.
-const NVIDIA: u16 = 0x10de;
 /// Largest file, in bytes; a ConfigMap has at most one MiB.
 const MOST_BYTES: u64 = 4 << 20;
 /// Columns to which a column of a table is padded at most.

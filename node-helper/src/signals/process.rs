@@ -44,8 +44,8 @@ pub struct Processes {
     dead: Counted,
     /// Some of both: `4711 (python) D`.
     holders: Vec<String>,
-    /// The oldest of `stuck`.
-    oldest: Option<Waiting>,
+    /// The oldest of `stuck`; an error if one does not tell how often it gave a CPU up.
+    oldest: Result<Option<Waiting>, String>,
     /// Name of each of [`DAEMONS`] that runs, and the bytes that it may lock in memory; `None` for all of it.
     locked: Result<Vec<(&'static str, Option<u64>)>, String>,
 }
@@ -81,7 +81,7 @@ pub fn scan(reader: &Reader<'_>) -> Result<Processes, String> {
         stuck: Ok(0),
         dead: Ok(0),
         holders: Vec::new(),
-        oldest: None,
+        oldest: Ok(None),
         locked: Ok(Vec::new()),
     };
     let mut first = false;
@@ -125,12 +125,9 @@ pub fn scan(reader: &Reader<'_>) -> Result<Processes, String> {
             }
             _ => continue,
         };
-        if held == Ok(true)
-            && state == 'D'
-            && let Ok(Some(switches)) = reader.parsed(&format!("/proc/{pid}/status"), switches)
-        {
-            let waiting = Waiting { started, switches };
-            found.oldest = Some(found.oldest.map_or(waiting, |oldest| oldest.min(waiting)));
+        if held == Ok(true) && state == 'D' {
+            let status = reader.parsed(&format!("/proc/{pid}/status"), switches);
+            older(&mut found.oldest, status.map(|told| told.map(|switches| Waiting { started, switches })));
         }
         if held == Ok(true) && found.holders.len() < MOST_NAMED {
             found.holders.push(format!("{pid} ({}) {state}", comm.replace(char::is_control, "?")));
@@ -226,6 +223,15 @@ fn threads_hold(path: &std::path::Path, pid: u32) -> Result<bool, String> {
     Ok(false)
 }
 
+/// Keeps the older of two processes. One that is gone meanwhile is none.
+fn older(oldest: &mut Result<Option<Waiting>, String>, one: Found<Waiting>) {
+    match (oldest.as_mut(), one) {
+        (Ok(known), Ok(Some(one))) => *known = Some(known.map_or(one, |known| known.min(one))),
+        (Ok(_), Err(why)) => *oldest = Err(why),
+        _ => {}
+    }
+}
+
 fn add(sum: &mut Counted, one: Result<bool, String>) {
     match (sum.as_mut(), one) {
         (Ok(sum), Ok(true)) => *sum += 1,
@@ -248,15 +254,16 @@ pub fn read(reader: &Reader<'_>, processes: &Result<Processes, String>) -> Vec<N
         ("gpu_dstate_count", of(|found| &found.stuck)),
         ("gpu_zombie_count", of(|found| &found.dead)),
         ("gpu_stuck_processes", signal(scanned().map(|found| Some(found.holders.clone())))),
-        (
-            "gpu_stuck_mark",
-            signal(scanned().map(|found| found.oldest.map(|it| it.started.saturating_add(it.switches)))),
-        ),
+        ("gpu_stuck_mark", signal(scanned().and_then(|found| found.oldest.clone()).map(mark))),
         ("memlock_limited", signal(running.clone().map(|daemons| daemons.map(limited)))),
         ("memlock_limits", signal(running.map(|daemons| daemons.map(limits)))),
         ("pid_ratio", signal(pid_ratio(reader))),
         ("file_ratio", signal(file_ratio(reader))),
     ]
+}
+
+fn mark(oldest: Option<Waiting>) -> Option<u64> {
+    oldest.map(|Waiting { started, switches }| started.saturating_add(switches))
 }
 
 /// Returns each daemon and its limit once.

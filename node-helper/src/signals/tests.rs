@@ -618,6 +618,19 @@ fn a_drive_that_cannot_be_asked_is_unknown() {
 }
 
 #[test]
+fn a_process_that_waits_has_a_mark_and_one_that_hides_it_is_unknown() {
+    let bench = node();
+    let stat = |started| format!("90 (nvidia-smi) D 1 90 90 0 -1 4 0 0 0 0 0 0 0 0 20 0 1 0 {started} 0\n");
+    bench.write("proc/90/stat", &stat(500));
+    bench.write("proc/90/status", "voluntary_ctxt_switches:\t40\nnonvoluntary_ctxt_switches:\t2\n");
+    assert_eq!(get(&bench, "gpu_stuck_mark"), 542.into());
+    bench.write("proc/90/status", "State:\tD\n");
+    assert_unknown(&bench, "gpu_stuck_mark");
+    fs::remove_file(bench.path("proc/90/status")).unwrap();
+    assert_eq!(get(&bench, "gpu_stuck_mark"), Signal::Absent, "it has ended");
+}
+
+#[test]
 fn secrets_of_the_kernels_command_line_are_not_told() {
     let bench = node();
     bench.write(

@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// PCI vendor id of NVIDIA.
-const NVIDIA: u16 = 0x10de;
+pub const NVIDIA: u16 = 0x10de;
 
 /// All configurations of a file.
 #[derive(Clone, Debug)]

@@ -92,15 +92,15 @@ impl NodeDriver {
                 self.take_over(end);
             }
         }
-        self.custody.node.host.forecast = Some(prediction);
         let settings = &self.custody.node.settings;
         // Each connection takes 150 KiB here and a process there, and a reading of thousands of nodes is over for each of
         // them long before the last.
         if !settings.run.verb.writes() && !settings.later.contains(&self.custody.node.host.name) {
             self.custody.node.hang_up().await;
-            return Ok(());
+        } else {
+            self.custody.node.request(Request::ForgetPredictions).await?;
         }
-        self.custody.node.request(Request::ForgetPredictions).await?;
+        self.custody.node.host.forecast = Some(prediction);
         Ok(())
     }
 

@@ -57,7 +57,7 @@ pub(crate) struct PlaySettings {
     pub(crate) scheduler: Option<Arc<Scheduler>>,
     /// Whether the hosts wait for each other at each task.
     pub(crate) linear: bool,
-    /// Hosts that a later play selects too.
+    /// In a reading, hosts that a later play selects too.
     pub(crate) later: HashSet<String>,
     pub(crate) throttles: Throttles,
 }

@@ -534,7 +534,10 @@ impl Engine {
             ),
             scheduler: self.plays.scheduler_of(index),
             linear: play.strategy == Strategy::Linear,
-            later: self.plays.hosts.iter().skip(index.place() + 1).flatten().cloned().collect(),
+            later: match self.options.verb.writes() {
+                true => Default::default(),
+                false => self.plays.hosts.iter().skip(index.place() + 1).flatten().cloned().collect(),
+            },
             throttles: Throttles::default(),
         };
         PlayContext {
