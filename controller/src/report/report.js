@@ -298,16 +298,20 @@
     by("who").focus();
     keep();
   }
-  dialog.addEventListener("close",function(){
+  function closed(){
     by("printed").replaceChildren();
     if(!state.node)return;
     var at=shown.findIndex(function(at){return nodes[at].name===state.node});
     state.node="";
     keep();
     if(at>=0)go(at,true);else q.focus();
-  });
-  by("close").addEventListener("click",function(){dialog.close()});
-  dialog.addEventListener("click",function(event){if(event.target===dialog)dialog.close()});
+  }
+  function shut(){dialog.close();closed()}
+  dialog.addEventListener("close",closed);
+  // Why not the event alone: it comes later, and would take the focus back from the next key.
+  dialog.addEventListener("keydown",function(event){if(event.key==="Escape"){event.preventDefault();shut()}});
+  by("close").addEventListener("click",shut);
+  dialog.addEventListener("click",function(event){if(event.target===dialog)shut()});
 
   // ---- the address
   var kept=["q","verdict","control","group","cause","next"];
