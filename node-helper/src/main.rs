@@ -11,6 +11,7 @@ mod declare;
 mod facts;
 mod gpu;
 mod health;
+mod keep;
 mod os;
 mod process;
 mod serve;
@@ -30,6 +31,10 @@ use crate::{
 enum Told {
     Serve(serve::Options),
     Job(serve::job::Options),
+    /// Asserts the kept state of the GPUs.
+    Keep,
+    /// Whether units may start that wait for it.
+    Gate,
 }
 
 /// Parses the arguments after the program's name.
@@ -37,6 +42,8 @@ fn told(mut arguments: impl Iterator<Item = String>) -> Result<Told, String> {
     match arguments.next().as_deref() {
         Some("serve") => options(arguments).map(Told::Serve),
         Some("job") => job(arguments).map(Told::Job),
+        Some("keep") => Ok(Told::Keep),
+        Some("gate") => Ok(Told::Gate),
         _ => Err("usage: gpufleet-node serve; gpufleet starts it by itself".to_owned()),
     }
 }
@@ -96,6 +103,8 @@ fn main() -> ExitCode {
     match told(std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned())) {
         Ok(Told::Serve(options)) => serve::serve(options),
         Ok(Told::Job(options)) => serve::job::carry_out(&options),
+        Ok(Told::Keep) => keep::assert(&node_roots()),
+        Ok(Told::Gate) => keep::gate(&node_roots()),
         Err(message) => {
             use std::io::Write as _;
             let _ = writeln!(std::io::stderr(), "gpufleet-node: {message}");

@@ -124,7 +124,9 @@ impl Node {
 
     fn answer(&mut self, id: u64, request: Request) -> io::Result<()> {
         match request {
-            Request::Open(_) => self.reply(id, Reply::Opened(Opened { state_dir: "/nowhere".to_owned() })),
+            Request::Open(_) => {
+                self.reply(id, Reply::Opened(Opened { state_dir: "/nowhere".to_owned(), kept: None }))
+            }
             Request::Op(request) => self.operate(id, *request),
             Request::Spooled { .. } => self.reply(id, Reply::Spooled(Spooled::Nothing)),
             Request::Ping | Request::Cancel { .. } | Request::Blob { .. } | Request::NoBlob { .. } => Ok(()),

@@ -29,7 +29,7 @@ use serde_json::{Map, Value, json};
 use super::{
     args::{
         Bounds, CleanArgs, Connection, Documents, Escalation, ExecArgs, FactsArgs, Format, InventorySource,
-        Listing, Overruling, PlaybookSource, RunArgs, TaskChoice,
+        Keeping, Listing, Overruling, PlaybookSource, RunArgs, TaskChoice,
     },
     engine,
     environment::Environment,
@@ -361,6 +361,7 @@ fn exec_task(args: ExecArgs, environment: &Environment, output: &Output) -> Resu
             escalation: args.escalation,
             text: Some(playbook(&args.pattern, kind, args.module_args.as_deref(), job)?),
             roles_path: Vec::new(),
+            keep: Keeping::default(),
         },
         check: args.check,
         fail_on_change: false,

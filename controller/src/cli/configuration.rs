@@ -17,7 +17,7 @@ use serde_json::{Map, Value, json};
 use super::{
     args::{
         AgeRecipients, ColorChoice, Command, ConfigArgs, Connection, ConnectionKind, Documents, EncryptWith,
-        Escalation, Format, InventorySource, TaskChoice, VaultCommand, VaultSource,
+        Escalation, Format, InventorySource, KeepCommand, TaskChoice, VaultCommand, VaultSource,
     },
     environment::Environment,
     error::CommandError,
@@ -358,6 +358,14 @@ impl Configuration {
                 self.nodes(&mut args.inventory, &mut args.escalation, &mut args.connection);
                 self.choice(&mut args.format, "format");
                 self.flag(&mut args.diff, "diff");
+            }
+            Command::Keep(KeepCommand::Status(args)) => {
+                self.nodes(&mut args.inventory, &mut args.escalation, &mut args.connection);
+                self.choice(&mut args.format, "format");
+            }
+            Command::Keep(KeepCommand::Remove(args)) => {
+                self.nodes(&mut args.inventory, &mut args.escalation, &mut args.connection);
+                self.choice(&mut args.format, "format");
             }
             Command::Clean(args) => {
                 self.nodes(&mut args.inventory, &mut args.escalation, &mut args.connection);

@@ -242,7 +242,14 @@ pub fn program(
     environment: &Environment,
 ) -> Result<Program, CommandError> {
     let reader = AdHocOrDisk { text: source.text.as_deref() };
-    Ok(Program::load_knowing(names, &reader, keyring, &roles_path(source, environment), extra)?)
+    Ok(Program::load_knowing(
+        names,
+        &reader,
+        keyring,
+        &roles_path(source, environment),
+        extra,
+        source.keep.keep,
+    )?)
 }
 
 /// The files of this machine, and the playbook that lies in none.

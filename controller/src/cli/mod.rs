@@ -19,6 +19,8 @@ mod fleet;
 mod history;
 mod inputs;
 mod inventory;
+mod keep;
+mod keep_key;
 mod late_files;
 mod listing;
 mod loading;
@@ -112,6 +114,7 @@ fn carry_out(
         Command::Status(what) => status::status(&what, environment, output),
         Command::Exec(args) => adhoc::exec(*args, environment, output),
         Command::Clean(args) => adhoc::clean(args, environment, output),
+        Command::Keep(command) => keep::keep(command, environment, output),
         Command::Inventory(args) => inventory::inventory(&args, environment, output),
         Command::Hosts(args) => inventory::hosts(&args, environment, output),
         Command::Resume(args) => resume::resume(&args, environment, output),

@@ -28,6 +28,7 @@ pub use node::{conversation::delegates::Delegates, results_budget::ResultsBudget
 pub(crate) use ports::scheduler::is_word;
 pub use ports::{
     confirm::{Confirm, Forecast, Prompt, Refusal, Stepper},
+    keep_signer::KeepSigner,
     link::{ConnectFailure, Connector, Link, LinkError, Progress, Purpose, Way},
     runner::{Call, Output, RunError, Runner},
     scheduler::{

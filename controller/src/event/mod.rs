@@ -24,6 +24,7 @@ pub use verb::{ResultScreen, Verb, VerbInfo};
 
 use std::collections::BTreeMap;
 
+use gpufleet_protocol::keep::KeptReport;
 use gpufleet_protocol::{
     Certainty, Change, Disruption, Layer, Property, Subject, change, facts::Facts, message::IdleReport,
 };
@@ -88,6 +89,11 @@ pub enum What {
         /// The boot that it answers from: a resume sees an unexpected reboot by it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         boot_id: Option<String>,
+    },
+    /// The node asserts a state at each boot; told by every session.
+    Kept {
+        host: String,
+        report: Box<KeptReport>,
     },
     FactsRead {
         host: String,
@@ -203,6 +209,7 @@ impl What {
         match self {
             Self::Remembered { host, .. }
             | Self::Connected { host, .. }
+            | Self::Kept { host, .. }
             | Self::FactsRead { host, .. }
             | Self::NodeState { host, .. }
             | Self::TaskStarted { host, .. }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use gpufleet_protocol::NodeOp;
 use gpufleet_protocol::op::{Blob, Exec, FactsRequest, GpuTask, JobStatus, Program as Run, UnpackArchive};
 use gpufleet_protocol::tasks::{
-    Assert, Class, Debug, IncludeRole, JobMode, MetaAction, Params, Pause, RebootWhen, SetFact,
+    Assert, Class, Debug, GpuKeep, IncludeRole, JobMode, MetaAction, Params, Pause, RebootWhen, SetFact,
 };
 use serde_json::{Map, Value as Json};
 
@@ -40,6 +40,8 @@ pub(super) enum Deed {
         blobs: Vec<BlobNeed>,
     },
     Gpu(GpuTask),
+    /// What the node is to keep of what was declared up to here.
+    Keep(GpuKeep),
     Reboot {
         when: RebootWhen,
         timeout_s: u64,
@@ -175,6 +177,7 @@ impl Surroundings<'_> {
         };
         Ok(match &*params {
             Params::Gpu(task) => Deed::Gpu(task.clone()),
+            Params::GpuKeep(keep) => Deed::Keep(keep.clone()),
             Params::Node(op) => node(op.clone()),
             Params::AsyncStatus(ask) => {
                 let forget = ask.mode == JobMode::Cleanup;

@@ -10,6 +10,7 @@ use gpufleet_compliance::{
     Memory,
     outlier::{self, Peers},
 };
+use gpufleet_protocol::keep::KeptReport;
 use gpufleet_protocol::{
     Awaiting, Blocker, Change, Disruption,
     facts::{Facts, GpuSystemState},
@@ -98,6 +99,10 @@ pub struct NodeModel {
     /// When the current or last process first had an event about it.
     pub first: Option<Timestamp>,
     pub connection: Option<Connection>,
+    /// What it asserts at each boot, as the latest session told.
+    pub kept: Option<Box<KeptReport>>,
+    /// What a person should look at of it.
+    kept_concerns: Vec<String>,
     /// The task that runs now, if the events tell.
     pub running: Option<RunningTask>,
     /// The latest progress message of the running task.
@@ -166,6 +171,8 @@ impl NodeModel {
             since: None,
             first: None,
             connection: None,
+            kept: None,
+            kept_concerns: Vec::new(),
             running: None,
             progress: None,
             tasks: Vec::new(),
@@ -236,9 +243,10 @@ impl NodeModel {
         each_once(self.tasks.iter().flat_map(|task| &task.blockers))
     }
 
-    /// Returns the warnings of its tasks, without duplicates.
+    /// Returns the warnings of its tasks, and of what it keeps, without duplicates.
     pub fn warnings(&self) -> Vec<&str> {
-        each_once(self.tasks.iter().flat_map(|task| &task.warnings).map(String::as_str))
+        let tasks = self.tasks.iter().flat_map(|task| &task.warnings);
+        each_once(self.kept_concerns.iter().chain(tasks).map(String::as_str))
     }
 
     /// Returns what is written and waits for an activation, from the latest report of each task.
@@ -572,6 +580,12 @@ impl RunModel {
             }
             What::Connected { host, pushed, ms, .. } => {
                 self.node_mut(host).connection = Some(Connection { pushed: *pushed, ms: *ms });
+            }
+            What::Kept { host, report } => {
+                let node = self.node_mut(host);
+                node.kept_concerns =
+                    report.concerns().iter().map(|concern| format!("kept GPU state: {concern}")).collect();
+                node.kept = Some(report.clone());
             }
             What::FactsRead { host, facts } => {
                 let node = self.node_mut(host);

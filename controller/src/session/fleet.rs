@@ -8,6 +8,7 @@ use std::{
 use futures::future::BoxFuture;
 use gpufleet_protocol::{
     OpOutcome, OpRequest, Reply, Request, RunEpoch,
+    keep::KeptReport,
     message::{LOGIN_USER, Open},
 };
 use tokio_util::bytes::Bytes;
@@ -92,7 +93,7 @@ impl Fleet {
             login_uid: Some(session.login_uid()),
         };
         match session.open_lock(open).await.map_err(failed)? {
-            LockOutcome::Opened(_) => Ok(SessionLink { session }),
+            LockOutcome::Opened(opened) => Ok(SessionLink { session, kept: opened.kept }),
             LockOutcome::Locked(lock) => {
                 let lock = SessionError::Locked { node: host.to_owned(), lock };
                 session.close().await;
@@ -156,6 +157,7 @@ impl Connector for Fleet {
 
 struct SessionLink {
     session: NodeSession,
+    kept: Option<Box<KeptReport>>,
 }
 
 impl SessionLink {
@@ -201,6 +203,10 @@ impl Link for SessionLink {
 
     fn boot_id(&self) -> Option<String> {
         self.session.hello().boot_id.clone()
+    }
+
+    fn kept(&self) -> Option<&KeptReport> {
+        self.kept.as_deref()
     }
 
     fn pushed(&self) -> bool {

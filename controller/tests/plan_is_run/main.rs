@@ -23,6 +23,8 @@ mod facts;
 mod gpu;
 #[path = "../../../node-helper/src/health/mod.rs"]
 mod health;
+#[path = "../../../node-helper/src/keep/mod.rs"]
+mod keep;
 #[path = "../../../node-helper/src/os/mod.rs"]
 mod os;
 #[path = "../../../node-helper/src/process.rs"]

@@ -337,7 +337,7 @@ async fn the_lock_is_taken_or_its_holder_named() {
         own_commands: false,
         login_uid: None,
     };
-    let opened = Opened { state_dir: "/var/lib/gpufleet".to_owned() };
+    let opened = Opened { state_dir: "/var/lib/gpufleet".to_owned(), kept: None };
     let locked = Locked { holder, who: "sam@admin2 9".to_owned(), fenced: false };
     for (reply, wanted) in [
         (Reply::Opened(opened.clone()), LockOutcome::Opened(opened)),

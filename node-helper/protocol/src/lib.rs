@@ -8,6 +8,7 @@ pub mod facts;
 pub mod frame;
 pub mod glob;
 pub mod health;
+pub mod keep;
 pub mod lenient;
 pub mod message;
 pub mod mig;

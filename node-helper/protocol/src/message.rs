@@ -12,6 +12,7 @@ use crate::{
     Awaiting, Blocker, Change, Disruption, NodeOp, Permit, RunEpoch,
     facts::Facts,
     health::{HealthReport, SystemState},
+    keep::KeptReport,
     op::Blob,
 };
 
@@ -162,6 +163,9 @@ pub struct Hello {
 pub struct Opened {
     /// The state directory with lock, spool and record.
     pub state_dir: String,
+    /// What the node asserts at each boot, and what came of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept: Option<Box<KeptReport>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

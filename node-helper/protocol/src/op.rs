@@ -5,8 +5,9 @@ use serde::{Deserialize, Serialize};
 pub use crate::tasks::{GpuTask, NodeOp};
 use crate::{
     health::HealthRequest,
+    keep::Sealed,
     operation::{Claim, Effect, Needs, Newer, Operation, Part, Reach, is_below, paths, undeclared},
-    tasks::{FileState, Unarchive},
+    tasks::{FileState, GpuKeep, Unarchive},
 };
 
 /// Pods that a scheduler leaves on a node that it drained; they do not count as work.
@@ -249,6 +250,59 @@ pub struct TreeEntry {
     /// The content as text if it is small, for a diff in a plan.
     #[serde(default)]
     pub preview: Option<String>,
+}
+
+/// `gpu_keep`: what the run declared of GPUs, and how it is kept.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct KeepState {
+    pub policy: GpuKeep,
+    pub members: Vec<GpuMember>,
+    /// The document for this node; added when the operation is sent, as only then the node is known. `None` for
+    /// `state: absent`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sealed: Option<Sealed>,
+}
+
+impl Operation for KeepState {
+    paths!();
+
+    fn effect(&self) -> Effect {
+        Effect::Declares
+    }
+
+    fn needs(&self) -> Needs<'_> {
+        Needs::Session
+    }
+
+    fn reach(&self) -> Reach<'_> {
+        Reach::Nothing
+    }
+
+    fn lasting(&mut self) -> bool {
+        true
+    }
+
+    fn yields(&mut self, newer: &Newer<'_>) -> bool {
+        !matches!(newer.op, NodeOp::KeepState(_))
+    }
+}
+
+/// Asks for [`crate::keep::KeptReport`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeptStatus {}
+
+impl Operation for KeptStatus {
+    paths!();
+
+    fn effect(&self) -> Effect {
+        Effect::Reads
+    }
+
+    fn needs(&self) -> Needs<'_> {
+        Needs::Session
+    }
+
+    undeclared!(Nothing);
 }
 
 /// `unarchive`, its archive resolved by the controller.

@@ -69,6 +69,9 @@ pub struct Settings {
     /// Folder for the worker's file if it cannot run from memory.
     pub state_dir: PathBuf,
     pub record: Record,
+    /// Whether units are told to start without waiting for them: in a unit that they are ordered after, waiting would
+    /// last for ever.
+    pub no_block: bool,
 }
 
 /// The GPUs of one session.
@@ -96,7 +99,8 @@ impl Gpus {
     /// Creates it with another worker; for tests and development.
     pub fn with_worker(settings: Settings, file: WorkerFile) -> Self {
         let worker = Worker::new(file, settings.state_dir);
-        Self::with_machine(Box::new(RealMachine::new(worker)), settings.record)
+        let machine = RealMachine::new(worker, settings.no_block);
+        Self::with_machine(Box::new(machine), settings.record)
     }
 
     /// Creates it on any machine.

@@ -41,11 +41,14 @@ pub struct RealMachine {
     service_pids: Vec<u32>,
     /// `/`, or another root in tests.
     root: PathBuf,
+    /// Units are started without waiting for them.
+    no_block: bool,
 }
 
 impl RealMachine {
-    pub fn new(worker: Worker) -> Self {
-        Self { worker, places: Places::default(), service_pids: Vec::new(), root: PathBuf::from("/") }
+    pub fn new(worker: Worker, no_block: bool) -> Self {
+        let root = PathBuf::from("/");
+        Self { worker, places: Places::default(), service_pids: Vec::new(), root, no_block }
     }
 
     fn path(&self, absolute: &str) -> PathBuf {
@@ -143,7 +146,10 @@ impl Machine for RealMachine {
     }
 
     fn unit(&mut self, unit: &str, action: UnitAction, deadline: &Deadline) -> Result<(), String> {
-        self.systemctl(&[action.verb(), unit], deadline)
+        match action {
+            UnitAction::Start if self.no_block => self.systemctl(&["start", "--no-block", unit], deadline),
+            _ => self.systemctl(&[action.verb(), unit], deadline),
+        }
     }
 
     fn reset(&mut self, pcis: &[String], deadline: &Deadline) -> Result<(), ResetError> {
@@ -265,7 +271,7 @@ mod tests {
         }
         fs::write(root.path().join("sys/bus/pci/devices/0000:1b:00.0/reset"), "").unwrap();
         let file = super::super::worker::WorkerFile::Path("/none".into());
-        let mut machine = RealMachine::new(Worker::new(file, root.path().into()));
+        let mut machine = RealMachine::new(Worker::new(file, root.path().into()), false);
         machine.root = root.path().to_owned();
         assert_eq!(machine.pci_count(), 2);
         assert!(machine.resettable("0000:1b:00.0"));
@@ -286,7 +292,7 @@ mod tests {
             }
         }
         let file = super::super::worker::WorkerFile::Path("/none".into());
-        let mut machine = RealMachine::new(Worker::new(file, root.path().into()));
+        let mut machine = RealMachine::new(Worker::new(file, root.path().into()), false);
         machine.root = root.path().to_owned();
         assert_eq!(
             machine.module_holders(),
@@ -301,7 +307,7 @@ mod tests {
     fn switches_are_found_on_the_bus_or_by_their_files() {
         let root = tempfile::tempdir().unwrap();
         let file = super::super::worker::WorkerFile::Path("/none".into());
-        let mut machine = RealMachine::new(Worker::new(file, root.path().into()));
+        let mut machine = RealMachine::new(Worker::new(file, root.path().into()), false);
         machine.root = root.path().to_owned();
         assert_eq!(machine.nvswitches(), 0);
         fs::create_dir_all(root.path().join("dev")).unwrap();

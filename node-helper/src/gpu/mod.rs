@@ -23,6 +23,7 @@ mod values;
 mod wording;
 pub(crate) mod worker;
 
+pub use desired::kind;
 pub use group::{Audited, Gpus, InUse, Settings};
 pub use observe::resets;
 pub use worker::{NoHealth, NvmlError};

@@ -5,22 +5,29 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::os::{
-    files::{At, FileError},
-    tree,
+use crate::{
+    keep,
+    os::{
+        files::{At, FileError},
+        roots::Roots,
+        tree,
+    },
 };
 
 /// Removes the state directory, the pushed file, other versions of it, and their folder.
 ///
 /// # Errors
 /// If something cannot be removed; the rest is removed.
-pub fn clean(state_dir: &Path) -> Result<(), FileError> {
+pub fn clean(roots: &Roots, state_dir: &Path) -> Result<(), String> {
+    // First: a unit whose state is gone would tell of it at each boot.
+    let may = rustix::process::geteuid().is_root() || !roots.is_real();
+    let kept = if may { keep::remove(roots) } else { Ok(()) };
     let state = match tree::remove_all(state_dir, &|| true) {
         Err(error) if error.source.kind() == io::ErrorKind::NotFound => Ok(()),
         done => done,
     };
     let file = own_file().map_or(Ok(()), |path| remove_pushed(&path));
-    state.and(file)
+    kept.and(state.and(file).map_err(|error| error.to_string()))
 }
 
 fn own_file() -> Option<PathBuf> {

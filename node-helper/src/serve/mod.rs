@@ -202,11 +202,10 @@ fn take(session: &Arc<Session>, frame: Frame) -> bool {
         }
         Request::Clean => {
             session.stop_all(FAREWELL);
-            let reply =
-                match session.cleanable().and_then(|dir| clean::clean(&dir).map_err(|e| e.to_string())) {
-                    Ok(()) => Reply::Done,
-                    Err(message) => Reply::Error { message },
-                };
+            let reply = match session.cleanable().and_then(|dir| clean::clean(&session.roots, &dir)) {
+                Ok(()) => Reply::Done,
+                Err(message) => Reply::Error { message },
+            };
             let _ = session.channel.send(id, reply);
             return false;
         }

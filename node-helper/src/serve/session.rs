@@ -31,7 +31,7 @@ use crate::{
     declare::{Node, NodeKind, Trouble, drive},
     facts,
     gpu::{self, Gpus, Settings},
-    health,
+    health, keep,
     os::{
         paths::Owner,
         roots::Roots,
@@ -156,7 +156,8 @@ impl Session {
                 if opening.open.writes && !opening.open.guest {
                     self.put_back(&opening);
                 }
-                Reply::Opened(Opened { state_dir })
+                let kept = keep::report(&self.roots).map(Box::new);
+                Reply::Opened(Opened { state_dir, kept })
             }
             Err(reply) => *reply,
         }
@@ -537,7 +538,13 @@ impl Session {
                 Ok(match request.mode {
                     Mode::Predict => gpus.predict(group, &self.overlay, deadline, &progress),
                     Mode::Apply => {
-                        gpus.run(group, Mode::Apply, allowed, deadline, &progress, &|| fence(opening))
+                        let outcome =
+                            gpus.run(group, Mode::Apply, allowed, deadline, &progress, &|| fence(opening));
+                        if !outcome.changes.is_empty() && !matches!(outcome.status, OpStatus::NeedsPermit { .. }) {
+                            // Ignored: without it, only a boot that is asserted at this moment asserts more than it should.
+                            let _ = keep::note(&self.roots, &opening.open.holder.run);
+                        }
+                        outcome
                     }
                 })
             }
@@ -573,6 +580,13 @@ impl Session {
             NodeOp::System(_) => {
                 let mut outcome = OpOutcome::new(OpStatus::Ok);
                 outcome.system = Some(health::system(&self.roots, deadline));
+                Ok(outcome)
+            }
+            NodeOp::KeepState(task) => declared.run(task),
+            NodeOp::KeptStatus(_) => {
+                let mut outcome = OpOutcome::new(OpStatus::Ok);
+                let kept = keep::report(&self.roots).map(serde_json::to_value).transpose();
+                outcome.data.extend(kept.ok().flatten().map(|kept| ("kept".to_owned(), kept)));
                 Ok(outcome)
             }
             NodeOp::GetUrl(task) => Ok(geturl::settle(task, request.mode, declared.run(task)?)),
@@ -697,7 +711,7 @@ fn fence(opening: &Opening) -> Result<(), String> {
 }
 
 fn settings(opening: &Opening) -> Settings {
-    Settings { state_dir: opening.state_dir.clone(), record: opening.record.clone() }
+    Settings { state_dir: opening.state_dir.clone(), record: opening.record.clone(), no_block: false }
 }
 
 /// Returns the class that may be disrupted: the permit's, if the permit belongs to this session.

@@ -26,6 +26,8 @@ use crate::os::{
     tree,
 };
 
+/// The name under which the node itself asserts what it keeps. Any run takes the node over from it.
+pub const KEEPER: &str = "gpufleet-keep";
 /// Number of runs whose newest epoch is kept.
 const REMEMBERED: usize = 32;
 /// Time for an older helper of the same run to end.
@@ -126,7 +128,9 @@ impl Lock {
         if newest.is_some_and(|newest| newest > open.holder.epoch) {
             return Err(locked(known.as_ref(), open, true));
         }
-        let same_run = known.as_ref().is_some_and(|known| known.holder.run == open.holder.run);
+        let same_run = known
+            .as_ref()
+            .is_some_and(|known| known.holder.run == open.holder.run || known.holder.run == KEEPER);
         let mut have = try_lock(&file, &path)?;
         let token = tree::random_letters::<24>().at("lock", state_dir)?;
         if !have && !same_run {

@@ -3,6 +3,7 @@
 
 mod browser;
 mod cluster;
+mod gpus;
 mod login;
 mod machines;
 mod network;
@@ -13,6 +14,7 @@ mod slurm_fleet;
 
 pub use browser::{Browser, sheets};
 pub use cluster::{Cluster, ClusterOptions, Drains};
+pub use gpus::{install_gpus, unit};
 pub use login::LoginNode;
 pub use machines::Machines;
 pub use postgres::{PASSWORD, Postgres};

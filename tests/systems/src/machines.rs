@@ -189,9 +189,14 @@ fleet:
         self.machine(name).power.await_off(BOOT);
     }
 
+    /// Returns the folder that is mounted over the machine's file tree.
+    pub(crate) fn disk(&self, name: &str) -> PathBuf {
+        self.machine(name).folder.join("disk")
+    }
+
     /// Returns a file from the machine's disk.
     pub fn text(&self, name: &str, path: &str) -> Option<String> {
-        let path = self.machine(name).folder.join("disk").join(path.trim_start_matches('/'));
+        let path = self.disk(name).join(path.trim_start_matches('/'));
         fs::read_to_string(path).ok()
     }
 

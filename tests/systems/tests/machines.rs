@@ -2,11 +2,10 @@
 //!
 //! What happened is read from the machines' own records, never from gpufleet's.
 
-use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use gpufleet_systems_tests::Machines;
+use gpufleet_systems_tests::{Machines, unit};
 use gpufleet_tests::{Command, Finished, Home, Running};
 use rustix::process::Signal;
 use serde_json::json;
@@ -94,17 +93,6 @@ fn slow_shutdown(disk: &Path) {
         "slow-shutdown",
         "[Service]\nType=oneshot\nRemainAfterExit=yes\nExecStart=/bin/true\nExecStop=/bin/sleep 4\n",
     );
-}
-
-fn unit(disk: &Path, name: &str, text: &str) {
-    let folder = disk.join("etc/systemd/system");
-    fs::create_dir_all(folder.join("multi-user.target.wants")).expect("a folder of units");
-    fs::write(folder.join(format!("{name}.service")), text).expect("a unit");
-    std::os::unix::fs::symlink(
-        format!("../{name}.service"),
-        folder.join(format!("multi-user.target.wants/{name}.service")),
-    )
-    .expect("a wanted unit");
 }
 
 #[test]

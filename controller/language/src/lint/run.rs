@@ -143,7 +143,7 @@ pub fn check(
 ) -> Report {
     let recorder = Recorder::new(reader);
     let mut report = Report::default();
-    match Program::load_knowing(paths, &recorder, keyring, roles_path, extra) {
+    match Program::load_knowing(paths, &recorder, keyring, roles_path, extra, false) {
         Ok(program) => {
             let warnings = program.warnings.clone();
             report.findings.extend(warnings.into_iter().map(warned));

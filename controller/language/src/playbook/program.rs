@@ -84,6 +84,33 @@ pub struct Play {
     pub playbook: usize,
 }
 
+/// Returns every task of these sections, with included ones as far as known before the run.
+pub(super) fn tasks_of(sections: &[Section]) -> Vec<&Arc<Task>> {
+    fn walk<'a>(items: &'a [Item], found: &mut Vec<&'a Arc<Task>>) {
+        for item in items {
+            match item {
+                Item::Task(task) => {
+                    found.push(task);
+                    for items in task.site.iter().flat_map(|site| site.known()) {
+                        walk(items, found);
+                    }
+                }
+                Item::GpuGroup(tasks) => found.extend(tasks.iter()),
+                Item::Block(block) => {
+                    walk(&block.body, found);
+                    walk(&block.rescue, found);
+                    walk(&block.always, found);
+                }
+            }
+        }
+    }
+    let mut found = Vec::new();
+    for section in sections {
+        walk(&section.items, &mut found);
+    }
+    found
+}
+
 /// One part of a play; handlers and the verification follow at its end.
 #[derive(Clone, Debug)]
 pub struct Section {
@@ -578,28 +605,7 @@ impl Play {
 
     /// Returns every task, with included ones as far as known before the run; handlers last.
     pub fn tasks(&self) -> Vec<&Arc<Task>> {
-        fn walk<'a>(items: &'a [Item], found: &mut Vec<&'a Arc<Task>>) {
-            for item in items {
-                match item {
-                    Item::Task(task) => {
-                        found.push(task);
-                        for items in task.site.iter().flat_map(|site| site.known()) {
-                            walk(items, found);
-                        }
-                    }
-                    Item::GpuGroup(tasks) => found.extend(tasks.iter()),
-                    Item::Block(block) => {
-                        walk(&block.body, found);
-                        walk(&block.rescue, found);
-                        walk(&block.always, found);
-                    }
-                }
-            }
-        }
-        let mut found = Vec::new();
-        for section in &self.sections {
-            walk(&section.items, &mut found);
-        }
+        let mut found = tasks_of(&self.sections);
         found.extend(&self.handlers);
         found
     }

@@ -3,6 +3,7 @@
 mod baseline;
 mod connection;
 mod inventory;
+mod keep;
 mod mig;
 mod nodes;
 mod records;
@@ -25,6 +26,7 @@ pub use self::{
     baseline::{BaselineCommand, BaselineFromArgs},
     connection::{Connection, ConnectionKind, Escalation, TransportChoice},
     inventory::{HostsArgs, InventoryArgs},
+    keep::{KeepCommand, KeepStatusArgs},
     mig::{MigCheckArgs, MigCommand, MigPlanArgs},
     nodes::{CleanArgs, ExecArgs, FactsArgs},
     records::{
@@ -35,7 +37,7 @@ pub use self::{
         AdoptArgs, AuditArgs, Bounds, Checks, Documents, Listing, LocksArgs, Overruling, PlanArgs, RunArgs,
     },
     serve::ServeArgs,
-    sources::{AskedPlaybooks, InventorySource, PlaybookSource, TaskChoice, VaultSource},
+    sources::{AskedPlaybooks, InventorySource, Keeping, PlaybookSource, TaskChoice, VaultSource},
     status::{StatusArgs, StatusCommand},
     vault::{
         AgeRecipients, EncryptWith, VaultCommand, VaultDecryptArgs, VaultEncryptArgs, VaultEncryptStringArgs,
@@ -178,6 +180,9 @@ pub enum Command {
     Schema(SchemaArgs),
     /// Shows each setting, its value and where it comes from.
     Config(ConfigArgs),
+    /// Shows and removes what nodes assert at each boot (`run --keep`).
+    #[command(subcommand)]
+    Keep(KeepCommand),
     /// Removes every trace of gpufleet from nodes.
     Clean(CleanArgs),
     /// Shows, encrypts and decrypts files and strings as `ansible-vault` does, or with age.

@@ -6,7 +6,8 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    AskedPlaybooks, Connection, Escalation, Format, InventorySource, PlaybookSource, StoreChoice, TaskChoice,
+    AskedPlaybooks, Connection, Escalation, Format, InventorySource, Keeping, PlaybookSource, StoreChoice,
+    TaskChoice,
 };
 
 /// As in a play.
@@ -168,6 +169,8 @@ pub struct AuditArgs {
     #[arg(skip)]
     pub roles_path: Vec<String>,
     #[command(flatten)]
+    pub keep: Keeping,
+    #[command(flatten)]
     pub listing: Listing,
     #[command(flatten)]
     pub documents: Documents,
@@ -185,6 +188,7 @@ impl AuditArgs {
             escalation: self.escalation.clone(),
             text: None,
             roles_path: self.roles_path.clone(),
+            keep: self.keep.clone(),
         }
     }
 }

@@ -81,6 +81,21 @@ pub struct PlaybookSource {
     #[arg(skip)]
     #[serde(default)]
     pub roles_path: Vec<String>,
+    #[command(flatten)]
+    #[serde(default)]
+    pub keep: Keeping,
+}
+
+/// What outlives a boot.
+#[derive(Clone, Debug, Default, Args, Serialize, Deserialize)]
+#[command(next_help_heading = "What a boot takes away")]
+pub struct Keeping {
+    /// Lets nodes assert at each boot what plays declare of their GPUs, as `keep: true` in a play does.
+    #[arg(long)]
+    pub keep: bool,
+    /// SSH key (Ed25519) that signs what nodes keep; one of gpufleet's own, made when it is needed, unless given.
+    #[arg(long, value_name = "FILE")]
+    pub keep_key: Option<PathBuf>,
 }
 
 /// Which tasks of the playbooks run, and with which variables.
@@ -133,6 +148,7 @@ impl From<AskedPlaybooks> for PlaybookSource {
     fn from(asked: AskedPlaybooks) -> Self {
         let AskedPlaybooks { playbooks, inventory, extra_vars, escalation, roles_path } = asked;
         let choice = TaskChoice { extra_vars, ..TaskChoice::default() };
-        Self { playbooks, choice, inventory, escalation, text: None, roles_path }
+        let keep = Keeping::default();
+        Self { playbooks, choice, inventory, escalation, text: None, roles_path, keep }
     }
 }

@@ -5,6 +5,7 @@ pub(super) mod boot;
 pub(in crate::engine) mod delegates;
 mod fetch;
 mod job;
+mod keep;
 pub(super) mod loss;
 mod request;
 pub(super) mod silence;
@@ -110,6 +111,10 @@ impl Conversation {
         self.dispatcher
             .emit(What::Connected { host, pushed: link.pushed(), ms, boot_id: link.boot_id() })
             .await;
+        if let Some(kept) = link.kept() {
+            let (host, report) = (self.host.name.clone(), Box::new(kept.clone()));
+            self.dispatcher.emit(What::Kept { host, report }).await;
+        }
     }
 
     /// A reboot that this run did not ask for loses what it has done, and possibly more.

@@ -3,7 +3,7 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use gpufleet_protocol::{
-    Change, Disruption, NodeOp, OpOutcome, OpStatus, Request,
+    Change, Disruption, FailureKind, NodeOp, OpOutcome, OpStatus, Request,
     message::Mode,
     tasks::{self, Class, GpuMig, Kind as _, RebootWhen},
 };
@@ -364,6 +364,16 @@ impl NodeDriver {
         };
         match &action.work {
             Work::Node { op, blobs } => {
+                let op = match &**op {
+                    NodeOp::KeepState(asked) => match self.custody.node.with_document(action, asked).await? {
+                        Ok(whole) => &Box::new(whole),
+                        Err(why) => {
+                            let outcome = OpOutcome::failed(FailureKind::Invalid, why);
+                            return Ok(Fed::Outcome(Box::new(outcome)));
+                        }
+                    },
+                    _ => op,
+                };
                 let fed = match action.terms.job {
                     Some(job) => self.custody.node.job(action, op, job).await?,
                     None => self.operate(action, op, blobs).await?,

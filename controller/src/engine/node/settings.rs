@@ -15,6 +15,7 @@ use crate::{
         },
         ports::{
             confirm::Stepper,
+            keep_signer::KeepSigner,
             link::{Connector, Purpose},
         },
     },
@@ -35,6 +36,8 @@ pub(crate) struct RunSettings {
     pub(crate) own_boot: Option<String>,
     /// Says whether a task runs (`--step`).
     pub(crate) stepper: Option<Arc<dyn Stepper>>,
+    /// Signs what nodes keep.
+    pub(crate) keep_signer: Option<Arc<dyn KeepSigner>>,
     pub(crate) connector: Arc<dyn Connector>,
     /// What tells a node's silence from that of the way to it.
     pub(crate) ways: Arc<Ways>,

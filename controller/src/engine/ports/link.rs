@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
-use gpufleet_protocol::{OpOutcome, OpRequest, Reply, Request};
+use gpufleet_protocol::{OpOutcome, OpRequest, Reply, Request, keep::KeptReport};
 
 use crate::interpreter::BlobNeed;
 
@@ -99,6 +99,8 @@ pub trait Link: Send + Sync {
     fn request(&self, request: Request) -> BoxFuture<'_, Result<Reply, LinkError>>;
     /// Identity of the boot that the helper runs in.
     fn boot_id(&self) -> Option<String>;
+    /// What the node asserts at each boot, as it said when the session was opened.
+    fn kept(&self) -> Option<&KeptReport>;
     /// Whether the helper had to be sent.
     fn pushed(&self) -> bool;
     /// Ends when the connection does.

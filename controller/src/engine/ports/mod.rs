@@ -2,6 +2,7 @@
 //! events.
 
 pub(super) mod confirm;
+pub(super) mod keep_signer;
 pub(super) mod link;
 pub(super) mod runner;
 pub(super) mod scheduler;

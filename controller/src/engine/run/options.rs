@@ -12,6 +12,7 @@ use crate::{
         node::settings::Overrules,
         ports::{
             confirm::Stepper,
+            keep_signer::KeepSigner,
             scheduler::{Marker, Scheduler},
         },
         replay::durations::DurationHistory,
@@ -68,6 +69,8 @@ pub struct TaskOptions {
     pub own_commands: bool,
     /// Asked before each task, if a person wants that.
     pub stepper: Option<Arc<dyn Stepper>>,
+    /// Signs what nodes keep; none where no task does.
+    pub keep_signer: Option<Arc<dyn KeepSigner>>,
 }
 
 /// What a run knows of each of its plays. Lists have an entry for each play, in order.

@@ -700,6 +700,10 @@ impl Link for Wire {
         Some(boot_id(&self.host, self.boot))
     }
 
+    fn kept(&self) -> Option<&gpufleet_protocol::keep::KeptReport> {
+        None
+    }
+
     fn pushed(&self) -> bool {
         false
     }

@@ -26,6 +26,7 @@ mod variables;
 
 use std::sync::Arc;
 
+use gpufleet_protocol::op::{GpuGroup, GpuMember};
 use gpufleet_protocol::{Disruption, OpOutcome};
 use serde::{Deserialize, Serialize};
 
@@ -78,6 +79,8 @@ pub struct HostVars {
     pub set: Arc<Dict>,
     /// What `include_vars` read.
     pub included: Arc<Dict>,
+    /// What earlier plays of the run declared of its GPUs, for `gpu_keep`.
+    pub gpus: Arc<GpuGroup>,
 }
 
 /// What comes next for the host.
@@ -266,6 +269,11 @@ impl Cursor {
     /// After a `run_once` task ran here: its result for the other hosts.
     pub fn latch_result(&mut self) -> Option<Copied> {
         self.latch.take_result()
+    }
+
+    /// What this run has declared of the GPUs up to here.
+    fn declared_gpus(&self) -> Vec<GpuMember> {
+        self.passes.declared_gpus(&self.variables.host().gpus).members
     }
 
     /// The variables that a task sees; `top` holds the loop's.

@@ -207,6 +207,8 @@ impl Cursor {
                 return Some(Step::SectionEnd { section: name });
             }
             PlayStage::Finish => {
+                let gpus = self.passes.declared_gpus(&self.variables.host().gpus);
+                self.variables.set_declared_gpus(gpus);
                 let state = self.final_state();
                 self.ending.set(state);
                 return None;

@@ -3,7 +3,10 @@
 
 use std::collections::VecDeque;
 
-use gpufleet_protocol::{Disruption, NodeOp, op::GpuTask};
+use gpufleet_protocol::{
+    Disruption, NodeOp,
+    op::{GpuGroup, GpuTask},
+};
 
 use super::setup::Setup;
 use super::state::{Pending, Purpose};
@@ -36,6 +39,18 @@ impl LedgerPasses {
 
     pub(super) const fn ledger_mut(&mut self) -> &mut Ledger {
         &mut self.ledger
+    }
+
+    /// What stands of the declared state of the GPUs, with what earlier plays declared of them.
+    pub(super) fn declared_gpus(&self, earlier: &GpuGroup) -> GpuGroup {
+        let mut all = earlier.clone();
+        for (_, entry) in self.ledger.standing() {
+            let NodeOp::GpuGroup(newer) = &entry.op else { continue };
+            let mut kept = all.kept(newer).into_iter();
+            all.members.retain(|_| kept.next().unwrap_or(true));
+            all.members.extend(newer.members.iter().cloned());
+        }
+        all
     }
 
     /// Something was applied.

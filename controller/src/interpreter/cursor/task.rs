@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use gpufleet_protocol::lenient::parse_seconds;
-use gpufleet_protocol::tasks::{Class, IncludeVars, Meta, RebootWhen};
+use gpufleet_protocol::op::KeepState;
+use gpufleet_protocol::tasks::{Class, IncludeVars, KeepPresence, Meta, RebootWhen};
 use gpufleet_protocol::{Awaiting, Blocker, Change, NodeOp};
 use serde_json::{Map, Value as Json};
 
@@ -314,6 +315,19 @@ impl Cursor {
                     defer_to_reboot: self.setup.switches.defer_to_reboot,
                 };
                 Work::Node { op: Box::new(NodeOp::GpuGroup(group)), blobs: Vec::new() }
+            }
+            Deed::Keep(policy) => {
+                let members = match policy.state {
+                    KeepPresence::Present => self.declared_gpus(),
+                    KeepPresence::Absent => Vec::new(),
+                };
+                if members.is_empty() && policy.state == KeepPresence::Present {
+                    let reason =
+                        "nothing was declared of the GPUs up to here, so what the node keeps stays as it is";
+                    return Some(Raw::because(Status::Skipped, reason));
+                }
+                let op = NodeOp::KeepState(KeepState { policy, members, sealed: None });
+                Work::Node { op: Box::new(op), blobs: Vec::new() }
             }
             Deed::Reboot { when, timeout_s } => {
                 let reasons = self.passes.awaited();

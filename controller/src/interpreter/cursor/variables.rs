@@ -3,6 +3,8 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use gpufleet_protocol::op::GpuGroup;
+
 use super::setup::Setup;
 use super::state::Failure;
 use super::{Copied, HostVars};
@@ -49,6 +51,11 @@ impl Variables {
     /// What the host carries to the next play.
     pub(super) const fn host(&self) -> &HostVars {
         &self.host
+    }
+
+    /// Lets later plays of the run know what was declared of the GPUs.
+    pub(super) fn set_declared_gpus(&mut self, gpus: GpuGroup) {
+        self.host.gpus = Arc::new(gpus);
     }
 
     pub(super) fn set_peers(&mut self, peers: Arc<Dict>) {

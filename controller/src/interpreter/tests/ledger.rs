@@ -595,3 +595,60 @@ fn what_waits_for_an_activation_goes_with_what_is_replaced_and_with_the_activati
     assert!(waiting(module, Disruption::Reboot, "mig"));
     assert!(waiting(module, Disruption::GpuReset, ""));
 }
+
+/// What the operations of `gpu_keep` keep, in order, with plays one after the other.
+fn kept(text: &str, skips: &[&str]) -> Vec<Vec<String>> {
+    let program = program(text);
+    let mut vars = HostVars::default();
+    let mut kept = Vec::new();
+    for play in (0..).take(program.plays.len()) {
+        let (index, tags) = (PlayIndex(play), Arc::new(TagFilter::default()));
+        let cursor = Cursor::new(&program, index, context(json!({})), vars, Mode::Apply, tags, files());
+        let mut cursor = cursor.expect("a play");
+        let story = run(&mut cursor, |action| {
+            if let (Work::Node { op, .. }, Phase::Declared) = (&action.work, action.phase())
+                && let NodeOp::KeepState(asked) = &**op
+            {
+                let kinds = asked.members.iter().map(|member| match &member.task {
+                    GpuTask::GpuPower(task) => format!("power {}", task.limit_watts.unwrap_or_default()),
+                    GpuTask::GpuMig(_) => "mig".to_owned(),
+                    other => format!("{other:?}"),
+                });
+                kept.push(kinds.collect());
+            }
+            match action.phase() {
+                Phase::Verify => OpOutcomeSketch::Ok.fed(action),
+                _ if skips.iter().any(|name| *action.task == **name) => {
+                    OpOutcomeSketch::Failed("no").fed(action)
+                }
+                _ => changed(action),
+            }
+        });
+        vars = story.end.vars;
+    }
+    kept
+}
+
+#[test]
+fn a_node_keeps_what_the_run_declared_of_its_gpus() {
+    let text = "
+- hosts: all
+  keep: true
+  tasks:
+    - gpu_power: {limit_watts: 500}
+    - sysctl: {name: a.b, value: 1}
+    - gpu_mig: {mode: disabled}
+      when: false
+    - {name: fails, gpu_mig: {mode: enabled}, ignore_errors: true}
+- hosts: all
+  keep: {on_failure: hold}
+  tasks:
+    - gpu_mig: {mode: enabled}
+    - gpu_power: {limit_watts: 400}
+- hosts: all
+  tasks:
+    - gpu_keep: {state: absent}
+";
+    let told: Vec<String> = kept(text, &["fails"]).iter().map(|members| members.join(", ")).collect();
+    assert_eq!(told, ["power 500", "mig, power 400", ""]);
+}

@@ -76,6 +76,10 @@ fn described(name: &str) -> Option<(Json, &'static str)> {
         "rollout" => {
             (any(), "How the fleet is treated: waves, budgets, soak, window, drain, reboot, health gate.")
         }
+        "keep" => (
+            any(),
+            "Nodes assert at each boot what the play declared of their GPUs: `true`, or parameters of `gpu_keep`.",
+        ),
         "any_errors_fatal" => (boolean(), "One failure ends the play for all hosts."),
         "strategy" => (
             text(),

@@ -9,6 +9,7 @@ mod readings;
 use std::collections::{BTreeMap, HashMap};
 
 use gpufleet_compliance::{Action, Severity};
+use gpufleet_protocol::keep::KeptVerdict;
 use jiff::{Timestamp, ToSpan as _, tz::TimeZone};
 
 use self::exposition::{Exposition, Family, Kind, label};
@@ -33,6 +34,8 @@ families! {
     FINDINGS = "gpufleet_check_findings", Gauge, "", "Findings that are not ok; there is no series for what is ok.";
     COMPLIANT = "gpufleet_fleet_compliant_ratio", Gauge, "ratio", "Share of the selected nodes that is compliant.";
     NODES = "gpufleet_fleet_nodes", Gauge, "", "Nodes by verdict.";
+    KEPT = "gpufleet_node_kept", StateSet, "", "How the node's latest boot asserted the GPU state that it keeps.";
+    KEPT_PROBLEMS = "gpufleet_node_kept_concerns", Gauge, "", "What a person should look at of the kept GPU state.";
     DURATION = "gpufleet_audit_duration_seconds", Gauge, "seconds", "Time that the node took.";
     CPU = "gpufleet_audit_cpu_seconds", Gauge, "seconds", "CPU time that the readings took on the node.";
     AT = "gpufleet_audit_timestamp_seconds", Gauge, "seconds", "When the node was read.";
@@ -71,6 +74,7 @@ pub fn openmetrics(runs: &[&RunModel]) -> String {
     findings(&mut out, &rows);
     fleet(&mut out, &rows, runs);
     reading(&mut out, &rows);
+    kept(&mut out, &rows);
     waivers(&mut out, runs);
     let read: Vec<_> = rows
         .iter()
@@ -123,6 +127,18 @@ fn verdicts(out: &mut Exposition, rows: &[Row<'_>]) {
         if let Some(health) = &node.health {
             out.sample(&SCORE, &[("node", name)], f64::from(health.verdict.score));
         }
+    }
+}
+
+fn kept(out: &mut Exposition, rows: &[Row<'_>]) {
+    let kept = || rows.iter().filter_map(|row| Some((row.name.as_str(), row.node.kept.as_deref()?)));
+    for (name, kept) in kept() {
+        let Some(last) = kept.boots.last() else { continue };
+        let words = KeptVerdict::ALL.iter().map(|verdict| verdict.as_str());
+        out.states(&KEPT, &[("node", name)], words, last.verdict.as_str());
+    }
+    for (name, kept) in kept() {
+        out.sample(&KEPT_PROBLEMS, &[("node", name)], number(kept.concerns().len()));
     }
 }
 

@@ -14,6 +14,7 @@ impl fmt::Display for Subject {
             Self::Node => f.write_str("node"),
             Self::Gpu { index, .. } => write!(f, "GPU {index}"),
             Self::Mps => f.write_str("MPS"),
+            Self::KeptState => f.write_str("kept GPU state"),
             Self::File { path } | Self::Line { path } | Self::Block { path, .. } | Self::Mount { path } => {
                 f.write_str(path)
             }
@@ -179,6 +180,7 @@ impl Change {
         let text = match &self.subject {
             Subject::Gpu { .. } if self.property.is_clock() => "not locked",
             Subject::KernelCommandLine { .. } => return Some(format!("without {other}")),
+            Subject::KeptState => "none",
             Subject::Module { .. } if self.property == Property::OPTIONS => "none",
             Subject::Mount { .. } if self.property == Property::SOURCE => "not mounted",
             Subject::Unit { .. } if self.layer == Layer::Boot => "without a unit file",

@@ -20,6 +20,8 @@ pub enum Subject {
     },
     /// NVIDIA's Multi-Process Service: its daemon and the defaults that it gives.
     Mps,
+    /// The state of the GPUs that the node asserts at each boot.
+    KeptState,
     /// A file, directory, link or device.
     File {
         path: String,

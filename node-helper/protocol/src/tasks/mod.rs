@@ -10,6 +10,7 @@ mod control;
 mod facts;
 mod files;
 mod gpu;
+mod gpu_keep;
 mod health_info;
 mod job;
 mod kind;
@@ -40,6 +41,7 @@ pub use gpu::{
     GpuPower, GpuSelector, GpuSelectorItem, MigLayout, MigMode, MigPlacement, MigStrategy, MpsState,
     PersistenceMode,
 };
+pub use gpu_keep::{GpuKeep, KeepPresence, OnKeepFailure};
 pub use health_info::{Form, HealthInfo, OwnReading};
 pub use job::{AsyncStatus, JobMode};
 pub use kind::{Accepted, Alone, Class, Given, Kind, KindInfo, Mistake, ParamError, Reading};
@@ -60,8 +62,8 @@ pub use wait::{Pause, WaitFor, WaitState};
 use crate::{
     health::HealthRequest,
     op::{
-        Exec, FactsRequest, GpuGroup, GpuStatusRequest, JobStart, JobStatus, PutFile, PutTree, ReadPiece,
-        Staying, System, UnpackArchive,
+        Exec, FactsRequest, GpuGroup, GpuStatusRequest, JobStart, JobStatus, KeepState, KeptStatus, PutFile,
+        PutTree, ReadPiece, Staying, System, UnpackArchive,
     },
     registry::registry,
 };
@@ -75,6 +77,7 @@ registry! {
         gpu GpuClocks;
         gpu GpuComputeMode;
         gpu GpuMps;
+        here GpuKeep;
         node Sysctl(Sysctl);
         node KernelCmdline(KernelCmdline);
         node Service(Service);
@@ -126,6 +129,10 @@ registry! {
     operations {
         /// The GPU tasks of one group, with one desired state and one activation.
         GpuGroup(GpuGroup);
+        /// `gpu_keep`, with what is kept.
+        KeepState(KeepState);
+        /// Reads what the node keeps, answered as `kept` in `OpOutcome::data`.
+        KeptStatus(KeptStatus);
         /// Reads one piece of a file, for `fetch`.
         ReadPiece(ReadPiece);
         /// A tree of files and directories: `copy` of a directory.

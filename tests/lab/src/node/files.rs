@@ -46,6 +46,9 @@ pub fn create(spec: &NodeSpec, faults: &[Effect]) -> io::Result<()> {
         link(&format!("state/{log}"), &spec.dir.join(log))?;
     }
     let upper = spec.upper();
+    // Without it, all nodes would be the host.
+    fs::create_dir_all(upper.join("etc"))?;
+    fs::write(upper.join("etc/machine-id"), format!("{}\n", uuid::Uuid::new_v4().simple()))?;
     let driver = !faults.contains(&Effect::NoDriver);
     let program = format!("{SHARE}/gpufleet-lab");
     let sbin = if is_link("/usr/sbin") { "usr/bin" } else { "usr/sbin" };

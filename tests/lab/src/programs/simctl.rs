@@ -29,7 +29,8 @@ const HELP: &str = "gpusimctl: look at and change the simulated GPUs of this nod
   gpusimctl fault list | clear
   gpusimctl xid GPU CODE                 the driver logs an error of the GPU to /dev/kmsg; forgotten at the next boot
   gpusimctl vanish | freeze | power-cut  end the node at once; after a power cut it starts again
-  gpusimctl cut SECONDS                  silence its connections for so long";
+  gpusimctl cut SECONDS                  silence its connections for so long
+  gpusimctl boot                         what a boot does to the GPUs; for machines that the lab does not start itself";
 
 pub fn run(store: &Store, arguments: &[String]) -> u8 {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
@@ -128,6 +129,13 @@ fn act(store: &Store, words: &[&str]) -> Result<String, String> {
         ["cut", seconds] => {
             let seconds: u64 = seconds.parse().map_err(|_| format!("`{seconds}` is no number"))?;
             store.order("cut", &seconds.to_string());
+            Ok(String::new())
+        }
+        ["boot"] => {
+            let boot_id =
+                std::fs::read_to_string("/proc/sys/kernel/random/boot_id").map_err(|e| e.to_string())?;
+            store.update(|machine| machine.reboot(boot_id.trim().to_owned())).map_err(say)?;
+            store.log_event("boot", serde_json::Value::Null);
             Ok(String::new())
         }
         ["vanish" | "freeze" | "power-cut"] => {

@@ -19,6 +19,7 @@ pub(super) const PLAY: &[&str] = &[
     "max_fail_percentage",
     "max_failures",
     "rollout",
+    "keep",
     "any_errors_fatal",
     "strategy",
     "gather_facts",

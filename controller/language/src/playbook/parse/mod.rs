@@ -144,11 +144,11 @@ impl Program {
         keyring: &Arc<Keyring>,
         roles_path: &[String],
     ) -> Result<Self, Diagnostics> {
-        Self::load_knowing(paths, reader, keyring, roles_path, &Arc::default())
+        Self::load_knowing(paths, reader, keyring, roles_path, &Arc::default(), false)
     }
 
     /// Parses like [`Program::load_with`], with the command line's variables, which names of files and keys of plays
-    /// may use.
+    /// may use. With `keeps`, each play with GPU tasks that does not say otherwise has `keep: true`.
     ///
     /// # Errors
     /// As [`Program::load_with`].
@@ -158,9 +158,11 @@ impl Program {
         keyring: &Arc<Keyring>,
         roles_path: &[String],
         extra: &Arc<Dict>,
+        keeps: bool,
     ) -> Result<Self, Diagnostics> {
         let library = Arc::new(Library::new(Arc::clone(keyring), roles_path.to_vec(), Arc::clone(extra)));
         let mut parser = Parser::new(reader, library);
+        parser.keeps = keeps;
         let mut plays = Vec::new();
         for path in paths {
             parser.given_file = plays.len();
@@ -231,6 +233,8 @@ pub(super) struct Parser<'a> {
     logs_in: LogsIn,
     /// Index of the first play of the current playbook of the command line.
     given_file: usize,
+    /// Whether plays with GPU tasks keep their state unless they say otherwise.
+    keeps: bool,
 }
 
 impl<'a> Parser<'a> {
@@ -258,6 +262,7 @@ impl<'a> Parser<'a> {
             doubtful: false,
             logs_in: LogsIn::default(),
             given_file: 0,
+            keeps: false,
         }
     }
 

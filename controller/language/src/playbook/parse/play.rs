@@ -3,16 +3,18 @@
 use std::sync::Arc;
 
 use gpufleet_protocol::Disruption;
+use gpufleet_protocol::tasks::{GpuKeep, Kind as _};
+use serde_json::json;
 
 use super::reach::{LogsIn, plain};
 use super::task::Inherited;
 use super::{Base, Parser, join, keys};
 use crate::diagnostic::{Diagnostic, suggest};
 use crate::playbook::program::{
-    Amount, Flag, Item, Items, LateFile, Order, Play, Section, SectionName, Strategy, Wave,
+    Amount, Flag, Item, Items, LateFile, Order, Play, Section, SectionName, Strategy, Wave, tasks_of,
 };
 use crate::template::{self, Dict, Value, is_template};
-use crate::yaml::Node;
+use crate::yaml::{self, Node};
 
 impl Parser<'_> {
     /// Renders a play's name from what is known before any host; unchanged if that fails or uses a secret.
@@ -100,7 +102,7 @@ impl Parser<'_> {
         for key in ["throttle", "check_mode", "diff", "module_defaults"] {
             if let Some(value) = node.get(key) {
                 let one = Node {
-                    value: crate::yaml::Value::Map(vec![(
+                    value: yaml::Value::Map(vec![(
                         node.entry(key).map_or_else(|| value.clone(), |(key, _)| key.clone()),
                         value.clone(),
                     )]),
@@ -157,6 +159,8 @@ impl Parser<'_> {
             let items = before.iter().chain(items.iter().flat_map(|items| items.iter())).cloned().collect();
             sections.push(Section { name: section, items });
         }
+        inherited.section = SectionName::PostTasks;
+        self.keep(node, &mut sections, &inherited);
         inherited.section = SectionName::Handlers;
         if let Some(list) = node.get("handlers") {
             let items = self.items(list, &inherited, "handlers", "handlers");
@@ -215,6 +219,42 @@ impl Parser<'_> {
         let default = if disruption > Disruption::Live { Strategy::HostPinned } else { Strategy::Linear };
         play.strategy = strategy.unwrap_or(default);
         Some(Arc::new(play))
+    }
+
+    /// Adds the task that `keep` stands for, behind all others.
+    fn keep(&mut self, node: &Node, sections: &mut Vec<Section>, inherited: &Inherited) {
+        let tasks = tasks_of(sections);
+        let says_itself = tasks.iter().any(|task| task.kind.is::<GpuKeep>());
+        let (parameters, span) = match node.entry("keep") {
+            Some((key, value)) => match (value.as_map(), value.as_bool()) {
+                (Some(_), _) => (value.clone(), key.span.clone()),
+                (None, Some(true)) => (Node::of_json(&json!({}), &value.span), key.span.clone()),
+                (None, Some(false)) => return,
+                (None, None) => {
+                    self.error(value.wrong_type("`keep`", "true, false or the parameters of `gpu_keep`"));
+                    return;
+                }
+            },
+            None if self.keeps && !says_itself && tasks.iter().any(|task| task.is_gpu()) => {
+                (Node::of_json(&json!({}), &node.span), node.span.clone())
+            }
+            None => return,
+        };
+        drop(tasks);
+        let key = |text: &str| Node::of_json(&json!(text), &span);
+        let task = yaml::Value::Map(vec![
+            (key("name"), key("Keep the state of the GPUs")),
+            (key(GpuKeep::INFO.name), parameters),
+        ]);
+        let list = Node {
+            value: yaml::Value::Seq(vec![Node { value: task, span: span.clone() }]),
+            span: span.clone(),
+        };
+        let added = self.items(&list, inherited, "keep", "keep");
+        match sections.last_mut().filter(|section| section.name == SectionName::PostTasks) {
+            Some(last) => last.items = last.items.iter().chain(added.iter()).cloned().collect(),
+            None => sections.push(Section { name: SectionName::PostTasks, items: added }),
+        }
     }
 
     /// Parses the sizes of the waves, which are written in one of three places.

@@ -193,7 +193,7 @@ fn load_of(files: &[(&str, &str)], extra: serde_json::Value) -> Result<Program, 
     let files: HashMap<String, String> =
         files.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect();
     let extra = std::sync::Arc::new(crate::template::Dict::trusted(extra.as_object().expect("a mapping")));
-    Program::load_knowing(&["play.yml"], &files, &std::sync::Arc::default(), &[], &extra)
+    Program::load_knowing(&["play.yml"], &files, &std::sync::Arc::default(), &[], &extra, false)
         .map_err(|errors| errors.to_string())
 }
 

@@ -8,7 +8,7 @@ use gpufleet_protocol::op::GpuTask;
 use gpufleet_protocol::tasks::Params;
 
 use super::{errors_of, load, play};
-use crate::playbook::{Amount, Item, Known, Program, Strategy, TagFilter, Wave};
+use crate::playbook::{Amount, Item, Known, Play, Program, Strategy, TagFilter, Wave};
 use crate::template::{Dict, Value};
 
 const BRINGUP: &str = r#"
@@ -429,4 +429,47 @@ fn tree() -> impl proptest::strategy::Strategy<Value = serde_json::Value> {
         }
         serde_json::Value::from(vec![serde_json::Value::Object(play)])
     })
+}
+
+/// The kinds of a play's tasks, in order.
+fn kinds(play: &Play) -> Vec<&'static str> {
+    play.tasks().iter().map(|task| task.kind.name).collect()
+}
+
+#[test]
+fn keep_is_the_last_task_of_a_play() {
+    let text = "- hosts: gpu\n  keep: {on_failure: hold}\n  tasks:\n    - gpu_power: {limit_watts: 500}\n  post_tasks:\n    - ping:\n";
+    let play = play(text);
+    assert_eq!(kinds(&play), ["gpu_power", "ping", "gpu_keep"]);
+    let keep = &play.tasks()[2];
+    assert_eq!((keep.span.line, keep.params.get("on_failure").is_some()), (2, true));
+    assert_eq!(kinds(&super::play("- hosts: gpu\n  keep: true\n  tasks: []\n")), ["gpu_keep"]);
+    assert_eq!(kinds(&super::play("- hosts: gpu\n  keep: false\n  tasks: []\n")), [""; 0]);
+    let wrong = errors_of("- hosts: gpu\n  keep: always\n  tasks: []\n");
+    assert!(wrong.contains("`keep`") && wrong.contains("play.yml:2:9"), "{wrong}");
+    let wrong = errors_of("- hosts: gpu\n  keep: {on_failur: hold}\n  tasks: []\n");
+    assert!(wrong.contains("on_failur") && wrong.contains("play.yml:2:10"), "{wrong}");
+}
+
+#[test]
+fn all_plays_with_gpu_tasks_keep_where_the_command_line_says_so() {
+    let text = "
+- hosts: gpu
+  tasks: [gpu_power: {limit_watts: 500}]
+- hosts: gpu
+  tasks: [ping: ]
+- hosts: gpu
+  keep: false
+  tasks: [gpu_power: {limit_watts: 500}]
+- hosts: gpu
+  tasks: [gpu_power: {limit_watts: 500}, gpu_keep: {on_failure: hold}, ping: ]
+";
+    let files: HashMap<String, String> = [("play.yml".to_owned(), text.to_owned())].into();
+    let (extra, keyring) = (Arc::default(), Arc::default());
+    let program = Program::load_knowing(&["play.yml"], &files, &keyring, &[], &extra, true).unwrap();
+    let all: Vec<Vec<&str>> = program.plays.iter().map(|play| kinds(play)).collect();
+    assert_eq!(all[0], ["gpu_power", "gpu_keep"]);
+    assert_eq!(all[1], ["ping"]);
+    assert_eq!(all[2], ["gpu_power"]);
+    assert_eq!(all[3], ["gpu_power", "gpu_keep", "ping"]);
 }

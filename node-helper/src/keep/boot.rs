@@ -1,0 +1,375 @@
+//! Asserts the kept state: the process of the unit.
+//!
+//! The same plan and apply as in a run, without a permit: nothing is reset or rebooted, and a GPU is changed only while
+//! nothing can use it. Invariants: it ends before the unit's time is over; its end is recorded, or its begin is.
+
+use std::{
+    fs::{File, OpenOptions},
+    io::Write as _,
+    os::unix::fs::OpenOptionsExt,
+    process::ExitCode,
+    thread,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use gpufleet_protocol::{
+    Disruption, FailureKind, OpOutcome, OpStatus, RunEpoch,
+    facts::GpuSystemState,
+    keep::{KeptBoot, KeptState, KeptVerdict, Sealed},
+    message::{Mode, Open},
+    op::{GpuGroup, GpuTask},
+};
+
+use rustix::fs::{FlockOperation, flock};
+
+use super::{Store, declared, gate, kept, read};
+use crate::{
+    deadline::Deadline,
+    gpu::{self, Gpus, Settings},
+    os::{roots::Roots, units},
+    state::{
+        Record, dir,
+        lock::{KEEPER, Lock, LockError},
+    },
+    tasks::reboot,
+};
+
+/// Time between two looks at a lock, or at a driver that is not up yet.
+const PAUSE: Duration = Duration::from_millis(500);
+/// Time for a run to take the lock that was left to it.
+const HANDOVER: Duration = Duration::from_secs(2);
+/// Time for one reading of the GPUs.
+const READING: Duration = Duration::from_secs(60);
+/// The last part of the time, in which nothing begins, so that the end can be told.
+const RESERVE: Duration = Duration::from_secs(10);
+/// Units whose processes may use a GPU at any moment.
+const WORKERS: [&str; 5] =
+    ["slurmd.service", "kubelet.service", "containerd.service", "docker.service", "crio.service"];
+
+/// Writes a line to the unit's journal.
+pub fn say(text: &str) {
+    let _ = writeln!(std::io::stdout(), "{text}");
+}
+
+/// How an assertion ended.
+struct Ended {
+    verdict: KeptVerdict,
+    reasons: Vec<String>,
+    changes: Vec<gpufleet_protocol::Change>,
+}
+
+impl Ended {
+    fn because(verdict: KeptVerdict, reason: impl Into<String>) -> Self {
+        Self { verdict, reasons: vec![reason.into()], changes: Vec::new() }
+    }
+}
+
+/// Asserts what the node keeps; succeeds if the GPUs are as declared.
+pub fn assert(roots: &Roots) -> ExitCode {
+    let store = Store::of(roots);
+    let begun = Instant::now();
+    let began = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let mut boot = KeptBoot {
+        boot_id: reboot::boot_id(roots).unwrap_or_default(),
+        began,
+        ms: 0,
+        verdict: KeptVerdict::Begun,
+        reasons: Vec::new(),
+        changes: Vec::new(),
+    };
+    let state = match kept(roots) {
+        Ok(None) => {
+            say("nothing is kept");
+            return ExitCode::SUCCESS;
+        }
+        state => state,
+    };
+    let record = |boot: &KeptBoot| {
+        if let Err(error) = store.put_boot(boot) {
+            say(&format!("what came of it cannot be recorded: {error}"));
+        }
+    };
+    record(&boot);
+    let _alive = alive(&store);
+    let ended = match state {
+        Ok(Some(kept)) => Boot { roots, kept: &kept, deadline: deadline(&kept) }.ended(),
+        Err(why) => Ended::because(KeptVerdict::Refused, why),
+        Ok(None) => return ExitCode::SUCCESS,
+    };
+    boot.ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+    (boot.verdict, boot.reasons, boot.changes) = (ended.verdict, ended.reasons, ended.changes);
+    for change in &boot.changes {
+        say(&format!("{}: {}", change.what(), change.values()));
+    }
+    for reason in &boot.reasons {
+        say(reason);
+    }
+    say(&format!("{} after {:.1} s", boot.verdict, begun.elapsed().as_secs_f64()));
+    record(&boot);
+    let asserted = boot.verdict == KeptVerdict::Asserted;
+    let gate = match read::<Sealed>(&store.state()) {
+        Ok(Some(sealed)) if asserted => gate::open(roots, &sealed),
+        _ => gate::shut(roots),
+    };
+    if let Err(error) = gate {
+        say(&error.to_string());
+        return ExitCode::FAILURE;
+    }
+    if asserted { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Holds a lock until this process ends.
+fn alive(store: &Store) -> Option<File> {
+    let file =
+        OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(store.alive()).ok()?;
+    flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
+    Some(file)
+}
+
+fn deadline(kept: &KeptState) -> Deadline {
+    Deadline::after(Duration::from_secs(kept.policy.timeout).saturating_sub(RESERVE))
+}
+
+struct Boot<'a> {
+    roots: &'a Roots,
+    kept: &'a KeptState,
+    deadline: Deadline,
+}
+
+impl Boot<'_> {
+    fn ended(&self) -> Ended {
+        let failed = |why: String| Ended::because(KeptVerdict::Failed, why);
+        let place = dir::Place::default();
+        let state_dir = match dir::locate(self.roots, &place) {
+            Ok(path) => path,
+            Err(error) => return failed(error.to_string()),
+        };
+        loop {
+            let lock = match self.lock(&state_dir) {
+                Ok(lock) => lock,
+                Err(ended) => return ended,
+            };
+            let record = Record::of(Some(state_dir.as_path()));
+            let gpus = Gpus::new(Settings { state_dir: state_dir.clone(), record, no_block: true });
+            let ended = self.under_lock(gpus, &lock);
+            let taken_over = matches!(lock.is_current(), Ok(false));
+            if !taken_over {
+                return ended;
+            }
+            // The run asserts what it declares; afterwards this one looks again.
+            say("a run of gpufleet took the node over; waiting until it is done");
+            drop(lock);
+            thread::sleep(HANDOVER);
+        }
+    }
+
+    /// Takes the node's lock; waits while a run has it.
+    fn lock(&self, state_dir: &std::path::Path) -> Result<Lock, Ended> {
+        let open = Open {
+            holder: RunEpoch { run: KEEPER.to_owned(), epoch: 0 },
+            who: format!("{} of this node", super::units::UNIT),
+            writes: true,
+            guest: false,
+            commands: false,
+            own_commands: false,
+            login_uid: None,
+        };
+        let mut told = false;
+        loop {
+            match Lock::take(state_dir, &open) {
+                Ok(lock) => return Ok(lock),
+                Err(LockError::File(error)) => {
+                    return Err(Ended::because(KeptVerdict::Failed, error.to_string()));
+                }
+                Err(LockError::Locked(locked)) => {
+                    let why = format!("a run of gpufleet works on the node ({})", locked.who);
+                    if self.deadline.stop().is_some() {
+                        return Err(Ended::because(KeptVerdict::Yielded, why));
+                    }
+                    if !told {
+                        say(&format!("{why}; waiting until it is done"));
+                        told = true;
+                    }
+                    thread::sleep(PAUSE);
+                }
+            }
+        }
+    }
+
+    fn under_lock(&self, mut gpus: Gpus, lock: &Lock) -> Ended {
+        if let Err(ended) = self.await_driver(&mut gpus, lock) {
+            return ended;
+        }
+        // What an assertion that was killed had stopped.
+        let problems = gpus.put_back(&self.deadline);
+        let declared = declared::noted(self.roots);
+        let mode = if declared.is_some() { Mode::Predict } else { Mode::Apply };
+        let allowed = self.allowed();
+        let mut group = GpuGroup { members: self.kept.members.clone(), defer_to_reboot: false };
+        // Its own unit starts MPS after this one.
+        group.members.retain(|member| !matches!(member.task, GpuTask::GpuMps(_)));
+        let fence = || match lock.is_current() {
+            Ok(true) => Ok(()),
+            Ok(false) => Err("a run of gpufleet took the node over".to_owned()),
+            Err(error) => Err(format!("whether a run took the node over is unknown: {error}")),
+        };
+        let mut run =
+            |group: &GpuGroup| gpus.run(group, mode, allowed, &self.deadline, &|text| say(&text), &fence);
+        let mut outcome = run(&group);
+        let mut reasons = Vec::new();
+        if let OpStatus::NeedsPermit { .. } = outcome.status {
+            reasons = leave(&mut group, &outcome, allowed);
+            outcome = run(&group);
+        }
+        gpus.release();
+        let mut ended = match declared {
+            None => judged(outcome, reasons),
+            Some(run) => compared(outcome, &run),
+        };
+        if !problems.is_empty() && ended.verdict == KeptVerdict::Asserted {
+            ended.verdict = KeptVerdict::Failed;
+        }
+        ended.reasons.extend(problems);
+        ended
+    }
+
+    /// Waits until the driver answers with all of the GPUs that the state was signed for.
+    fn await_driver(&self, gpus: &mut Gpus, lock: &Lock) -> Result<(), Ended> {
+        let mut told = false;
+        loop {
+            let system = gpus.facts(&self.deadline.within(READING));
+            let mut found: Vec<String> = system.gpus.iter().map(|gpu| gpu.uuid.clone()).collect();
+            found.sort_unstable();
+            let (verdict, why) = match &system.state {
+                GpuSystemState::Ok if found == self.kept.gpus => return Ok(()),
+                GpuSystemState::Ok => (KeptVerdict::Refused, differs(&self.kept.gpus, &found)),
+                // A driver that answers in this way does not recover by waiting.
+                GpuSystemState::VersionMismatch { detail }
+                | GpuSystemState::Hung { detail }
+                | GpuSystemState::Crashed { detail }
+                | GpuSystemState::NoWorker { detail } => {
+                    return Err(Ended::because(
+                        KeptVerdict::Failed,
+                        format!("the GPUs cannot be read: {detail}"),
+                    ));
+                }
+                GpuSystemState::NoDriver { detail } | GpuSystemState::Failed { detail } => {
+                    (KeptVerdict::Failed, format!("the driver is not up: {detail}"))
+                }
+                GpuSystemState::NoGpu | GpuSystemState::NotRead => {
+                    (KeptVerdict::Failed, "no GPU is on the bus".to_owned())
+                }
+            };
+            // Foreign GPUs stay foreign; missing ones may still come.
+            let foreign = found.iter().any(|uuid| !self.kept.gpus.contains(uuid));
+            if foreign || self.deadline.remaining() <= RESERVE || matches!(lock.is_current(), Ok(false)) {
+                return Err(Ended::because(verdict, why));
+            }
+            if !told {
+                say(&format!("{why}; waiting"));
+                told = true;
+            }
+            thread::sleep(PAUSE);
+        }
+    }
+
+    /// Returns what may be disturbed: GPUs without work, if nothing could give them any meanwhile.
+    fn allowed(&self) -> Disruption {
+        let may_work = match units::show("systemctl", &WORKERS, &self.deadline) {
+            Ok(units) => units.values().any(|unit| unit.main_pid > 0),
+            Err(_) => true,
+        };
+        if may_work { Disruption::Live } else { Disruption::Clients }
+    }
+}
+
+/// Returns how the GPUs differ from those of the document.
+fn differs(wanted: &[String], found: &[String]) -> String {
+    let without = |from: &[String], these: &[String]| -> Vec<String> {
+        from.iter().filter(|uuid| !these.contains(uuid)).cloned().collect()
+    };
+    let (missing, foreign) = (without(wanted, found), without(found, wanted));
+    let mut parts = Vec::new();
+    if !missing.is_empty() {
+        parts.push(format!("{} of {} GPUs are missing: {}", missing.len(), wanted.len(), missing.join(", ")));
+    }
+    if !foreign.is_empty() {
+        parts.push(format!("{} it was not signed for: {}", foreign.len(), foreign.join(", ")));
+    }
+    format!("the node has other GPUs than the kept state was signed for ({})", parts.join("; "))
+}
+
+/// Takes the members out of the group whose changes need more than is allowed; returns why they are left.
+fn leave(group: &mut GpuGroup, outcome: &OpOutcome, allowed: Disruption) -> Vec<String> {
+    let mut reasons = Vec::new();
+    let mut at = 0;
+    group.members.retain(|member| {
+        let changes = outcome.members.get(at).map(|part| part.changes.as_slice()).unwrap_or_default();
+        at += 1;
+        let above: Vec<_> = changes.iter().filter(|change| change.disruption > allowed).collect();
+        reasons.extend(above.iter().map(|change| {
+            let needs = match change.disruption {
+                Disruption::Live | Disruption::Clients => {
+                    "needs GPUs without work, and a scheduler or a container runtime runs already"
+                }
+                Disruption::GpuReset => "needs a GPU reset",
+                Disruption::Reboot => "needs a reboot",
+            };
+            format!("{} left: {}: {} {needs}", gpu::kind(&member.task), change.what(), change.values())
+        }));
+        above.is_empty()
+    });
+    reasons
+}
+
+/// Returns how the GPUs compare with what is kept, where a run has changed them in this boot: nothing was touched.
+fn compared(mut outcome: OpOutcome, run: &str) -> Ended {
+    let reasons = outcome.changes.iter().map(|change| {
+        let (what, values) = (change.what(), change.values());
+        format!(
+            "the run {run} has changed the GPUs in this boot, and this is kept otherwise: {what}: {values}"
+        )
+    });
+    let reasons = reasons.collect();
+    outcome.changes.clear();
+    judged(outcome, reasons)
+}
+
+fn judged(outcome: OpOutcome, mut reasons: Vec<String>) -> Ended {
+    let left = !reasons.is_empty() || !outcome.awaiting.is_empty();
+    reasons.extend(outcome.awaiting.iter().map(|awaiting| awaiting.reason.clone()));
+    let verdict = match outcome.status {
+        OpStatus::Ok | OpStatus::Changed | OpStatus::NotApplicable { .. } | OpStatus::Skipped { .. }
+            if left =>
+        {
+            KeptVerdict::Left
+        }
+        OpStatus::Ok | OpStatus::Changed | OpStatus::Skipped { .. } => KeptVerdict::Asserted,
+        OpStatus::NotApplicable { reason } => {
+            reasons.push(reason);
+            KeptVerdict::Asserted
+        }
+        OpStatus::NeedsPermit { class } => {
+            reasons.push(format!("the GPUs changed meanwhile, and it needs {class} now"));
+            KeptVerdict::Left
+        }
+        OpStatus::Failed { kind: FailureKind::Busy, message } => {
+            reasons.push(message);
+            KeptVerdict::Left
+        }
+        OpStatus::Failed { message, .. } => {
+            reasons.push(message);
+            KeptVerdict::Failed
+        }
+        OpStatus::Unknown { reason } => {
+            reasons.push(reason);
+            KeptVerdict::Failed
+        }
+        OpStatus::Possible => {
+            reasons.push("it cannot be told what is there".to_owned());
+            KeptVerdict::Failed
+        }
+    };
+    reasons.extend(outcome.warnings);
+    Ended { verdict, reasons, changes: outcome.changes }
+}

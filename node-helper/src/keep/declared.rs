@@ -1,0 +1,26 @@
+//! Which run has changed the GPUs in this boot: what it declared counts more than what was kept before.
+
+use std::path::PathBuf;
+
+use super::{read, write_below_run};
+use crate::os::{files::FileError, roots::Roots};
+
+/// Below /run, so that a boot forgets it.
+const FILE: &str = "/run/gpufleet/gpus-by-run";
+
+fn path(roots: &Roots) -> PathBuf {
+    roots.path(FILE)
+}
+
+/// Notes that a run changes the GPUs.
+///
+/// # Errors
+/// If it cannot be written.
+pub fn note(roots: &Roots, run: &str) -> Result<(), FileError> {
+    write_below_run(&path(roots), &run)
+}
+
+/// Returns the run that has changed them in this boot.
+pub fn noted(roots: &Roots) -> Option<String> {
+    read(&path(roots)).ok().flatten()
+}

@@ -1,0 +1,96 @@
+//! The gate: whether the GPUs were brought to the kept state in this boot.
+
+use std::{io, path::PathBuf, process::ExitCode};
+
+use gpufleet_protocol::keep::{KeptState, Sealed};
+use serde::{Deserialize, Serialize};
+
+use super::{Store, read, seal, write_below_run};
+use crate::{
+    os::{
+        files::{self, At, FileError},
+        roots::Roots,
+        tree,
+    },
+    tasks::reboot,
+};
+
+/// Below /run, so that a boot closes it.
+const FILE: &str = "/run/gpufleet/keep-gate";
+
+/// What the gate was opened for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Opened {
+    boot_id: String,
+    /// SHA-256 of the document.
+    document: String,
+}
+
+fn path(roots: &Roots) -> PathBuf {
+    roots.path(FILE)
+}
+
+fn opened(roots: &Roots, sealed: &Sealed) -> Option<Opened> {
+    let document = files::sha256(sealed.document.as_bytes());
+    Some(Opened { boot_id: reboot::boot_id(roots)?, document })
+}
+
+/// Opens it for this document, until the next boot.
+///
+/// # Errors
+/// If it cannot be written.
+pub fn open(roots: &Roots, sealed: &Sealed) -> Result<(), FileError> {
+    let path = path(roots);
+    let Some(opened) = opened(roots, sealed) else {
+        let why = io::Error::other("the kernel gives no boot id");
+        return Err(FileError::new("write", path, why));
+    };
+    write_below_run(&path, &opened)
+}
+
+/// Closes it.
+///
+/// # Errors
+/// If it cannot be removed.
+pub fn shut(roots: &Roots) -> Result<(), FileError> {
+    let path = path(roots);
+    match tree::spot(&path).and_then(|spot| spot.remove().at("remove", &path)) {
+        Err(error) if error.source.kind() == io::ErrorKind::NotFound => Ok(()),
+        done => done,
+    }
+}
+
+/// Whether it is open for this document in this boot.
+pub fn is_open(roots: &Roots, sealed: &Sealed) -> bool {
+    let found = read::<Opened>(&path(roots)).ok().flatten();
+    found.is_some() && found == opened(roots, sealed)
+}
+
+/// Returns success if units may start; `ExecStartPre=` of those that wait.
+pub fn gate(roots: &Roots) -> ExitCode {
+    match waits(roots) {
+        None => ExitCode::SUCCESS,
+        Some(why) => {
+            super::boot::say(&format!(
+                "not started: {why}; `systemctl status {}` tells more",
+                super::units::UNIT
+            ));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Returns why units wait; `None` if they may start.
+fn waits(roots: &Roots) -> Option<String> {
+    match read::<Sealed>(&Store::of(roots).state()) {
+        Ok(None) => None,
+        Err(why) => Some(why),
+        // Not checked as before an act: what is not authentic was not asserted, so that the gate is shut.
+        Ok(Some(sealed)) if is_open(roots, &sealed) => None,
+        Ok(Some(sealed)) => match seal::document(&sealed) {
+            Ok(kept) if !KeptState::holds(&kept) => None,
+            Ok(_) => Some("the GPUs are not as declared".to_owned()),
+            Err(why) => Some(why),
+        },
+    }
+}

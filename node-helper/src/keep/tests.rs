@@ -1,0 +1,282 @@
+//! What is written, what a boot would accept, and who waits.
+
+use std::os::unix::fs::PermissionsExt;
+
+use ed25519_dalek::{Signer, SigningKey};
+use gpufleet_protocol::{
+    FailureKind, OpOutcome, OpStatus,
+    keep::{FORMAT, KeptState, KeptVerdict, Seal, Sealed, to_be_signed},
+    message::Mode,
+    op::{GpuMember, GpuTask, KeepState},
+    tasks::{GpuKeep, GpuPower, KeepPresence, OnKeepFailure},
+};
+use proptest::prelude::*;
+use serde_json::json;
+use sha2::{Digest, Sha512};
+
+use super::{Pin, Store, gate, kept, remove, report, seal, units};
+use crate::{
+    os::files,
+    tasks::testing::{Bench, told},
+};
+
+const MACHINE: &str = "0123456789abcdef0123456789abcdef";
+const STATE: &str = "var/lib/gpufleet/keep/state.json";
+const PROGRAM: &str = "usr/local/sbin/gpufleet-keep";
+const UNIT: &str = "etc/systemd/system/gpufleet-keep.service";
+const WANTS: &str = "etc/systemd/system/multi-user.target.wants/gpufleet-keep.service";
+
+fn power(watts: u32) -> GpuMember {
+    let power: GpuPower = serde_json::from_value(json!({ "limit_watts": watts })).unwrap();
+    GpuMember { task: GpuTask::GpuPower(power) }
+}
+
+fn document(serial: u64, watts: u32, policy: GpuKeep) -> KeptState {
+    KeptState {
+        format: FORMAT,
+        machine_id: MACHINE.to_owned(),
+        gpus: vec!["GPU-1".to_owned()],
+        serial,
+        run: "RUN".to_owned(),
+        policy,
+        members: vec![power(watts)],
+    }
+}
+
+fn signed(kept: &KeptState, key: u8) -> Sealed {
+    let key = SigningKey::from_bytes(&[key; 32]);
+    let document = serde_json::to_string(kept).unwrap();
+    let signature = key.sign(&to_be_signed(&Sha512::digest(document.as_bytes())));
+    let (key, signature) = (files::hex(key.verifying_key().as_bytes()), files::hex(&signature.to_bytes()));
+    Sealed { document, seal: Seal { key, signature } }
+}
+
+fn hold(units: &[&str]) -> GpuKeep {
+    GpuKeep {
+        on_failure: OnKeepFailure::Hold,
+        hold: units.iter().map(|unit| (*unit).to_owned()).collect(),
+        ..GpuKeep::default()
+    }
+}
+
+fn asked(kept: &KeptState, key: u8) -> KeepState {
+    KeepState { policy: kept.policy.clone(), members: kept.members.clone(), sealed: Some(signed(kept, key)) }
+}
+
+fn absent() -> KeepState {
+    let policy = GpuKeep { state: KeepPresence::Absent, ..GpuKeep::default() };
+    KeepState { policy, members: Vec::new(), sealed: None }
+}
+
+fn bench() -> Bench {
+    let bench = Bench::new();
+    bench.write("etc/machine-id", &format!("{MACHINE}\n"));
+    bench.write("proc/self/exe", "the node file");
+    bench.write("proc/sys/kernel/random/boot_id", "boot-1\n");
+    bench.write("etc/systemd/system/other.service.d/50-other.conf", "[Service]\n");
+    bench
+}
+
+fn shown(outcome: &OpOutcome) -> Vec<&'static str> {
+    outcome.changes.iter().map(|change| told(change).0).collect()
+}
+
+fn failure(outcome: &OpOutcome) -> (FailureKind, &str) {
+    match &outcome.status {
+        OpStatus::Failed { kind, message } => (*kind, message),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_plan_writes_nothing_and_a_run_writes_it_once() {
+    let bench = bench();
+    let declared = asked(&document(5, 400, hold(&["slurmd.service"])), 1);
+    let mut planned = declared.clone();
+    planned.sealed.as_mut().unwrap().seal.signature.clear();
+    let before = bench.snapshot();
+    let predicted = bench.run(&planned, Mode::Predict);
+    assert_eq!(
+        bench.run(&planned, Mode::Predict).status,
+        OpStatus::Ok,
+        "{:?}",
+        bench.run(&planned, Mode::Predict)
+    );
+    assert_eq!(bench.snapshot(), before);
+    bench.forget();
+    let applied = bench.run(&declared, Mode::Apply);
+    assert_eq!((&applied.status, &applied.changes), (&OpStatus::Changed, &predicted.changes));
+    assert_eq!(shown(&applied)[3..], ["kept GPU state", "gpufleet-keep.service at boot"]);
+    let settled = bench.snapshot();
+    // A later run signs anew, and that alone is no change.
+    let later = asked(&document(9, 400, hold(&["slurmd.service"])), 1);
+    assert_eq!(bench.run(&later, Mode::Apply).status, OpStatus::Ok);
+    assert_eq!(bench.snapshot(), settled);
+    let mode = |path: &str| std::fs::metadata(bench.path(path)).unwrap().permissions().mode() & 0o7777;
+    assert_eq!((mode("var/lib/gpufleet/keep"), mode(STATE), mode(PROGRAM)), (0o700, 0o600, 0o755));
+    assert_eq!(std::fs::read_link(bench.path(WANTS)).unwrap().to_str(), Some("../gpufleet-keep.service"));
+    assert!(kept(&bench.roots).unwrap().is_some());
+}
+
+#[test]
+fn what_a_boot_must_not_assert_is_told() {
+    let bench = bench();
+    let kept_now = || kept(&bench.roots).map(|kept| kept.is_some());
+    assert_eq!(kept_now(), Ok(false));
+    bench.run(&asked(&document(5, 400, GpuKeep::default()), 1), Mode::Apply);
+    assert_eq!(kept_now(), Ok(true));
+    let good = bench.read(STATE);
+    let refused = |why: &str| {
+        let found = kept_now().unwrap_err();
+        assert!(found.contains(why), "{found}");
+        let told = report(&bench.roots).unwrap();
+        assert!(told.concerns().iter().any(|concern| concern.contains(why)), "{told:?}");
+    };
+    bench.write(STATE, &good.replace("400", "700"));
+    refused("it was changed after it was signed");
+    bench.write(STATE, &good[..good.len() - 9]);
+    refused("is damaged");
+    bench.write(STATE, &serde_json::to_string(&signed(&document(5, 400, GpuKeep::default()), 2)).unwrap());
+    refused("signed by another key");
+    bench.write(STATE, &serde_json::to_string(&signed(&document(4, 300, GpuKeep::default()), 1)).unwrap());
+    refused("stale");
+    let foreign = KeptState { machine_id: "f".repeat(32), ..document(6, 400, GpuKeep::default()) };
+    bench.write(STATE, &serde_json::to_string(&signed(&foreign, 1)).unwrap());
+    refused("its disk was copied");
+    bench.write(STATE, &good);
+    assert_eq!(kept_now(), Ok(true));
+    std::fs::remove_file(bench.path("var/lib/gpufleet/keep/pin.json")).unwrap();
+    refused("no key is pinned");
+}
+
+#[test]
+fn nothing_that_a_boot_would_refuse_is_written() {
+    let bench = bench();
+    let before = bench.snapshot();
+    let mut unsigned = asked(&document(5, 400, GpuKeep::default()), 1);
+    unsigned.sealed.as_mut().unwrap().seal.signature = "0".repeat(128);
+    let refused = bench.run(&unsigned, Mode::Apply);
+    assert_eq!(failure(&refused).0, FailureKind::Refused, "{refused:?}");
+    let foreign = KeptState { machine_id: "f".repeat(32), ..document(6, 400, GpuKeep::default()) };
+    assert!(failure(&bench.run(&asked(&foreign, 1), Mode::Apply)).1.contains("its disk was copied"));
+    assert_eq!(bench.snapshot(), before);
+    bench.run(&asked(&document(5, 400, GpuKeep::default()), 1), Mode::Apply);
+    let mine = bench.snapshot();
+    let theirs = bench.run(&asked(&document(6, 300, GpuKeep::default()), 2), Mode::Apply);
+    assert!(failure(&theirs).1.contains("another key has signed"), "{theirs:?}");
+    assert_eq!(bench.snapshot(), mine);
+}
+
+#[test]
+fn units_wait_until_the_gate_is_open() {
+    let bench = bench();
+    let declared = asked(&document(5, 400, hold(&["slurmd.service", "my.service"])), 1);
+    assert!(units_wait(&bench).is_none(), "nothing is kept");
+    bench.run(&declared, Mode::Apply);
+    assert!(units_wait(&bench).is_none(), "the run has proven the state");
+    bench.write("proc/sys/kernel/random/boot_id", "boot-2\n");
+    assert!(units_wait(&bench).is_some());
+    let again = bench.run(&declared, Mode::Apply);
+    assert_eq!(shown(&again), ["slurmd.service, my.service"], "{again:?}");
+    assert!(units_wait(&bench).is_none());
+    // Who no longer waits loses the drop-in.
+    let fewer = bench.run(&asked(&document(6, 400, hold(&["my.service"])), 1), Mode::Apply);
+    assert_eq!(fewer.status, OpStatus::Changed);
+    assert!(!bench.path("etc/systemd/system/slurmd.service.d/50-gpufleet-keep.conf").exists());
+    assert!(bench.path("etc/systemd/system/my.service.d/50-gpufleet-keep.conf").exists());
+    // Another state closes it, unless a run has proven that one.
+    bench.write(STATE, &bench.read(STATE).replace("400", "401"));
+    assert!(units_wait(&bench).is_some());
+    bench.run(&asked(&document(7, 400, GpuKeep::default()), 1), Mode::Apply);
+    bench.write("proc/sys/kernel/random/boot_id", "boot-3\n");
+    assert!(units_wait(&bench).is_none(), "a node that serves as it is");
+}
+
+fn units_wait(bench: &Bench) -> Option<()> {
+    (format!("{:?}", gate::gate(&bench.roots)) != format!("{:?}", std::process::ExitCode::SUCCESS))
+        .then_some(())
+}
+
+#[test]
+fn removal_leaves_nothing_and_touches_nothing_else() {
+    let bench = bench();
+    let before: Vec<_> = bench.snapshot().into_keys().filter(|path| path.is_file()).collect();
+    bench.run(&asked(&document(5, 400, hold(&["slurmd.service"])), 1), Mode::Apply);
+    let predicted = bench.run(&absent(), Mode::Predict);
+    bench.forget();
+    let removed = bench.run(&absent(), Mode::Apply);
+    assert_eq!((&removed.status, &removed.changes), (&OpStatus::Changed, &predicted.changes));
+    let left =
+        |bench: &Bench| -> Vec<_> { bench.snapshot().into_keys().filter(|path| path.is_file()).collect() };
+    assert_eq!(left(&bench), before);
+    assert_eq!(bench.run(&absent(), Mode::Apply).status, OpStatus::Ok);
+    bench.run(&asked(&document(6, 400, hold(&["slurmd.service"])), 1), Mode::Apply);
+    // Half of it is gone already.
+    std::fs::remove_file(bench.path(STATE)).unwrap();
+    std::fs::remove_file(bench.path(UNIT)).unwrap();
+    remove(&bench.roots).unwrap();
+    assert_eq!(left(&bench), before);
+    assert_eq!(report(&bench.roots), None);
+}
+
+#[test]
+fn boots_are_remembered_and_one_that_was_cut_off_says_so() {
+    let bench = bench();
+    bench.run(&asked(&document(5, 400, GpuKeep::default()), 1), Mode::Apply);
+    let store = Store::of(&bench.roots);
+    let boot = |at: u64, verdict| gpufleet_protocol::keep::KeptBoot {
+        boot_id: format!("boot-{at}"),
+        began: at,
+        ms: 1,
+        verdict,
+        reasons: Vec::new(),
+        changes: Vec::new(),
+    };
+    for at in 0..40 {
+        store.put_boot(&boot(at, KeptVerdict::Begun)).unwrap();
+        store.put_boot(&boot(at, KeptVerdict::Asserted)).unwrap();
+    }
+    store.put_boot(&boot(40, KeptVerdict::Begun)).unwrap();
+    let report = report(&bench.roots).unwrap();
+    assert_eq!((report.boots.len(), report.tasks, report.run.as_str()), (16, 1, "RUN"));
+    let concerns = report.concerns();
+    assert!(concerns.iter().any(|concern| concern.contains("cut off")), "{report:?}");
+    std::fs::remove_file(bench.path(PROGRAM)).unwrap();
+    assert!(super::report(&bench.roots).unwrap().problems[0].contains("gpufleet-keep is gone"));
+}
+
+#[test]
+fn the_unit_comes_before_whatever_takes_notice_of_gpus() {
+    let kept = document(5, 400, hold(&["slurmd.service", "my.service"]));
+    let text = units::unit(&kept);
+    let line = |key: &str| text.lines().find_map(|line| line.strip_prefix(key)).unwrap();
+    let before: Vec<&str> = line("Before=").split(' ').collect();
+    for unit in
+        ["slurmd.service", "kubelet.service", "containerd.service", "nvidia-dcgm.service", "my.service"]
+    {
+        assert_eq!(before.iter().filter(|name| **name == unit).count(), 1, "{unit} in {before:?}");
+    }
+    assert!(line("After=").contains("nvidia-persistenced.service"));
+    assert_eq!(line("TimeoutStartSec="), "510");
+    assert!(units::drop_in("slurmd.service").contains("Restart=on-failure"));
+    assert!(!units::drop_in("kubelet.service").contains("Restart=on"), "its own unit restarts it always");
+}
+
+proptest! {
+    /// No change of a document, a key or a signature is taken for what was signed.
+    #[test]
+    fn one_changed_byte_is_refused(at in any::<prop::sample::Index>(), byte in 0x20u8..0x7f) {
+        let sealed = signed(&document(5, 400, GpuKeep::default()), 1);
+        let pin = Pin { key: sealed.seal.key.clone(), serial: 0 };
+        prop_assert!(seal::check(&sealed, Some(&pin), Some(MACHINE)).is_ok());
+        let text = serde_json::to_string(&sealed).unwrap();
+        let mut bytes = text.clone().into_bytes();
+        let at = at.index(bytes.len());
+        prop_assume!(bytes[at] != byte);
+        bytes[at] = byte;
+        if let Ok(other) = serde_json::from_slice::<Sealed>(&bytes) {
+            prop_assume!(other != sealed);
+            prop_assert!(seal::check(&other, Some(&pin), Some(MACHINE)).is_err());
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! Each shipped playbook on lab nodes: what it plans it does, and a second run finds nothing to do.
+
+use std::path::PathBuf;
+
+use gpufleet_tests::{Document, Fleet, FleetOptions, Home};
+use serde_json::Value;
+
+fn playbook(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../playbooks").join(name)
+}
+
+fn document(home: &Home, fleet: &Fleet, verb: &str, name: &str, words: &[&str], code: i32) -> Document {
+    let inventory = fleet.inventory();
+    let mut all = vec![verb, "--format", "json", "-i", &inventory];
+    if verb == "run" {
+        all.push("--yes");
+    }
+    home.gpufleet(all).args(words).arg(playbook(name)).run().expect(code).document()
+}
+
+/// Plans and runs it, and runs it again.
+#[track_caller]
+fn converges(home: &Home, fleet: &Fleet, name: &str, words: &[&str]) -> Document {
+    let setters = |node: &str| fleet.setters(node).len();
+    let before: Vec<usize> = fleet.names().iter().map(|node| setters(node)).collect();
+    let planned = document(home, fleet, "plan", name, words, 0);
+    assert_eq!(
+        fleet.names().iter().map(|node| setters(node)).collect::<Vec<_>>(),
+        before,
+        "a plan sets nothing"
+    );
+    let done = document(home, fleet, "run", name, words, 0);
+    for node in fleet.names() {
+        assert_eq!(done.state(&node), "done", "{name}: {}", done.message(&node));
+        assert_eq!(done.stat(&node, "changed"), planned.stat(&node, "changed"), "{name} on {node}");
+    }
+    let settled: Vec<usize> = fleet.names().iter().map(|node| setters(node)).collect();
+    let again = document(home, fleet, "run", name, words, 0);
+    assert_eq!((again.total("changed"), again.total("failed")), (0, 0), "{name}");
+    assert_eq!(
+        fleet.names().iter().map(|node| setters(node)).collect::<Vec<_>>(),
+        settled,
+        "{name} sets again"
+    );
+    done
+}
+
+fn gpus(fleet: &Fleet, node: &str) -> Vec<Value> {
+    fleet.machine(node)["gpus"].as_array().expect("GPUs").clone()
+}
+
+fn instances(fleet: &Fleet, node: &str) -> Vec<usize> {
+    gpus(fleet, node).iter().map(|gpu| gpu["instances"].as_array().expect("instances").len()).collect()
+}
+
+#[test]
+fn inference_mig_is_there_again_after_a_boot() {
+    let fleet = Fleet::start(&FleetOptions {
+        nodes: 3,
+        gpus: "h100-80gb,h200-141gb,a100-80gb",
+        ..FleetOptions::default()
+    });
+    let home = Home::new();
+    converges(&home, &fleet, "inference-mig.yaml", &["-e", r#"{"mig_141gb": {"3g.71gb": 2}}"#]);
+    assert_eq!(instances(&fleet, "gpu001"), [7, 7]);
+    assert_eq!(instances(&fleet, "gpu002"), [2, 2]);
+    assert_eq!(instances(&fleet, "gpu003"), [7, 7]);
+    // Somebody else's reboot.
+    for node in fleet.names() {
+        fleet.ssh(&node, "reboot");
+    }
+    for node in fleet.names() {
+        fleet.await_answer(&node);
+    }
+    let inventory = fleet.inventory();
+    let mut tries = 0;
+    let status = loop {
+        let status = home.gpufleet(["keep", "status", "-i", &inventory]).run().stdout;
+        tries += 1;
+        if status.matches("asserted at the last boot").count() == 3 || tries > 20 {
+            break status;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(500));
+    };
+    assert_eq!(status.matches("asserted at the last boot").count(), 3, "{status}");
+    assert_eq!((instances(&fleet, "gpu001"), instances(&fleet, "gpu002")), (vec![7, 7], vec![2, 2]));
+    // Nothing is left of it afterwards.
+    home.gpufleet(["clean", "all", "-i", &inventory]).run().expect(0);
+    assert!(fleet.text("gpu001", "etc/systemd/system/gpufleet-keep.service").is_none());
+}
+
+#[test]
+fn inference_mps_shares_whole_gpus() {
+    let (fleet, home) = (Fleet::start(&FleetOptions::default()), Home::new());
+    converges(&home, &fleet, "inference-mps.yaml", &["-e", "mps_clients=4"]);
+    assert_eq!(
+        fleet.read("gpu001", "echo get_default_active_thread_percentage | nvidia-cuda-mps-control"),
+        "25.0"
+    );
+    assert!(gpus(&fleet, "gpu001").iter().all(|gpu| gpu["compute_mode"] == 3));
+}
+
+#[test]
+fn day_and_night_change_places() {
+    let (fleet, home) = (Fleet::start(&FleetOptions::default()), Home::new());
+    let always = ["--window", "Mon-Sun 00:00-24:00 UTC"];
+    for (tag, wanted) in [("day", 7), ("night", 0), ("day", 7)] {
+        let words = ["-t", tag, always[0], always[1]];
+        converges(&home, &fleet, "day-night-mig.yaml", &words);
+        assert_eq!(instances(&fleet, "gpu002"), [wanted, wanted], "{tag}");
+    }
+}
+
+#[test]
+fn the_power_of_a_rack_is_shared() {
+    let fleet = Fleet::start(&FleetOptions { nodes: 5, ..FleetOptions::default() });
+    let home = Home::new();
+    // Four nodes in the first rack, one in the second: 3,200 W for 8 GPUs, and for 2 of them at most 700 W each.
+    converges(&home, &fleet, "power-cap.yaml", &["-e", "rack_gpu_watts=3200"]);
+    let limits = |node: &str| -> Vec<Value> {
+        gpus(&fleet, node).iter().map(|gpu| gpu["power_limit_mw"].clone()).collect()
+    };
+    for node in ["gpu001", "gpu002", "gpu003", "gpu004"] {
+        assert_eq!(limits(node), [400_000, 400_000], "{node}");
+    }
+    assert_eq!(limits("gpu005"), [700_000, 700_000]);
+    // Too little for one rack fails there before anything is changed.
+    let setters = fleet.setters("gpu001").len();
+    let refused = document(&home, &fleet, "run", "power-cap.yaml", &["-e", "rack_gpu_watts=900"], 2);
+    assert!(
+        refused.message("gpu001").contains("are 112 W a GPU, and these accept 200 W at least"),
+        "{}",
+        refused.message("gpu001")
+    );
+    assert_eq!(fleet.setters("gpu001").len(), setters);
+}
+
+#[test]
+fn benchmark_clocks_are_locked_and_given_back() {
+    let (fleet, home) = (Fleet::start(&FleetOptions::default()), Home::new());
+    converges(&home, &fleet, "benchmark-clocks.yaml", &["-e", "clock_mhz=1410"]);
+    assert!(
+        gpus(&fleet, "gpu001")
+            .iter()
+            .all(|gpu| gpu["locked_graphics_mhz"] == serde_json::json!([1410, 1410]))
+    );
+    converges(&home, &fleet, "benchmark-clocks.yaml", &["-e", "release=true"]);
+    assert!(gpus(&fleet, "gpu001").iter().all(|gpu| gpu["locked_graphics_mhz"].is_null()));
+}
+
+#[test]
+fn persistence_is_repaired_with_what_was_lost() {
+    let (fleet, home) = (Fleet::start(&FleetOptions::default()), Home::new());
+    converges(&home, &fleet, "persistence-repair.yaml", &["-e", "power_limit_percent=80"]);
+    assert_eq!(fleet.read("gpu001", "systemctl is-active nvidia-persistenced"), "active");
+    assert!(gpus(&fleet, "gpu001").iter().all(|gpu| gpu["power_limit_mw"] == 560_000));
+}
