@@ -174,7 +174,7 @@ impl Surroundings<'_> {
             None => Arc::new(render_params(task, scope)?),
         };
         Ok(match &*params {
-            Params::Gpu(task) => Deed::Gpu(task.clone()),
+            Params::Gpu(task) => Deed::Gpu(self.gpu(task)?),
             Params::Node(op) => node(op.clone()),
             Params::AsyncStatus(ask) => {
                 let forget = ask.mode == JobMode::Cleanup;

@@ -214,7 +214,12 @@ fn computes(nvml: &Nvml, instance: Instance) -> Reading<Vec<ComputeInstance>> {
             let info = nvml.compute_info(compute)?;
             if all.iter().all(|known| known.id != info.id) {
                 let slices = if info.profile_id == profile.id { profile.slices } else { info.size };
-                all.push(ComputeInstance { id: info.id, profile_id: info.profile_id, slices });
+                all.push(ComputeInstance {
+                    id: info.id,
+                    profile_id: info.profile_id,
+                    start: info.start,
+                    slices,
+                });
             }
         }
     }

@@ -136,9 +136,11 @@ pub enum Setting {
         profile_id: u32,
         placement: Placement,
     },
-    /// One compute instance of the full size of the GPU instance. Answered by [`Answer::Created`].
+    /// One compute instance. Answered by [`Answer::Created`].
     CreateComputeInstance {
         gpu_instance: u32,
+        /// Its compute slices, and the first of them; `None` for the full size of the GPU instance.
+        part: Option<crate::mig::Inner>,
     },
     DestroyComputeInstance {
         gpu_instance: u32,
@@ -333,6 +335,8 @@ pub struct GpuInstance {
 pub struct ComputeInstance {
     pub id: u32,
     pub profile_id: u32,
+    /// The first compute slice in its GPU instance.
+    pub start: u32,
     /// Compute slices of its profile.
     pub slices: u32,
 }

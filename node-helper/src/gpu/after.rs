@@ -208,17 +208,16 @@ fn acted(state: &mut State, act: &Act) {
 }
 
 fn acted_on_gpu(gpu: &mut Gpu, act: &Act) {
-    let slices = |gpu: &Gpu, id: u32| gpu.slices(id).unwrap_or(1);
     match act {
         Act::DestroyInstance { placement, .. } => {
             if let Ok(instances) = &mut gpu.instances {
                 instances.retain(|instance| instance.placement != *placement);
             }
         }
-        Act::ClearInstance { placement, .. } => {
+        Act::DestroyCompute { placement, inner, .. } => {
             if let Ok(instances) = &mut gpu.instances {
                 for instance in instances.iter_mut().filter(|instance| instance.placement == *placement) {
-                    instance.computes.clear();
+                    instance.computes.retain(|compute| compute.inner != *inner);
                 }
             }
         }
@@ -244,13 +243,10 @@ fn acted_on_gpu(gpu: &mut Gpu, act: &Act) {
                 instances.sort_by_key(|instance| instance.placement);
             }
         }
-        Act::CreateCompute { placement, .. } => {
-            let profile =
-                gpu.present().iter().find(|instance| instance.placement == *placement).map(|i| i.profile_id);
-            let slices = profile.map_or(1, |id| slices(gpu, id));
+        Act::CreateCompute { placement, inner, .. } => {
             if let Ok(instances) = &mut gpu.instances {
                 for instance in instances.iter_mut().filter(|instance| instance.placement == *placement) {
-                    instance.computes.push(Compute { id: 0, slices });
+                    instance.computes.push(Compute { id: None, inner: *inner });
                 }
             }
         }

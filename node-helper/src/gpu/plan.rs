@@ -13,8 +13,8 @@ mod layout;
 use std::collections::{BTreeMap, BTreeSet};
 
 use gpufleet_protocol::{
-    Blocker, Change, Disruption, Layer, Property, Subject, Unit as Measure, change::Value, nvml::Placement,
-    op::GpuGroup, tasks::PersistenceMode,
+    Blocker, Change, Disruption, Layer, Property, Subject, Unit as Measure, change::Value, mig::Inner,
+    nvml::Placement, op::GpuGroup, tasks::PersistenceMode,
 };
 
 use super::{
@@ -39,10 +39,11 @@ pub enum Act {
         uuid: String,
         placement: Placement,
     },
-    /// Only the compute instances.
-    ClearInstance {
+    /// Only one of its compute instances.
+    DestroyCompute {
         uuid: String,
         placement: Placement,
+        inner: Inner,
     },
     Ecc {
         uuid: String,
@@ -67,6 +68,7 @@ pub enum Act {
     CreateCompute {
         uuid: String,
         placement: Placement,
+        inner: Inner,
     },
     Power {
         uuid: String,
@@ -97,7 +99,7 @@ impl Act {
     pub fn uuid(&self) -> Option<&str> {
         match self {
             Self::DestroyInstance { uuid, .. }
-            | Self::ClearInstance { uuid, .. }
+            | Self::DestroyCompute { uuid, .. }
             | Self::Ecc { uuid, .. }
             | Self::Mig { uuid, .. }
             | Self::Persistence { uuid, .. }
@@ -116,7 +118,7 @@ impl Act {
         let gpu = self.uuid().and_then(|uuid| state.gpu(uuid)).map_or_else(|| "GPU".to_owned(), Gpu::label);
         match self {
             Self::DestroyInstance { .. } => format!("{gpu}: destroying a MIG instance"),
-            Self::ClearInstance { .. } => format!("{gpu}: destroying compute instances"),
+            Self::DestroyCompute { .. } => format!("{gpu}: destroying a compute instance"),
             Self::Ecc { on, .. } => format!("{gpu}: ECC {}", Value::from(*on)),
             Self::Mig { on, .. } => format!("{gpu}: MIG mode {}", Value::from(*on)),
             Self::Persistenced { on: true } => "starting nvidia-persistenced".to_owned(),
@@ -183,7 +185,7 @@ impl Stage {
         let mut uuids = BTreeSet::new();
         for step in &self.steps {
             match &step.act {
-                Act::DestroyInstance { uuid, .. } | Act::ClearInstance { uuid, .. } => {
+                Act::DestroyInstance { uuid, .. } | Act::DestroyCompute { uuid, .. } => {
                     uuids.insert(uuid.clone());
                 }
                 Act::Mig { uuid, .. } if self.disturbs_clients(step) => {
@@ -211,7 +213,7 @@ impl Stage {
         reset
             || self.steps.iter().any(|step| match step.act {
                 Act::DestroyInstance { .. }
-                | Act::ClearInstance { .. }
+                | Act::DestroyCompute { .. }
                 | Act::CreateInstance { .. }
                 | Act::CreateCompute { .. } => true,
                 Act::Mig { .. } => self.disturbs_clients(step),
@@ -380,7 +382,7 @@ fn settled(state: &State, desired: &Desired) -> Stage {
                 | Act::DestroyInstance { .. }
                 | Act::CreateInstance { .. }
                 | Act::CreateCompute { .. }
-                | Act::ClearInstance { .. }
+                | Act::DestroyCompute { .. }
         )
     };
     if stage.steps.iter().any(mig) {

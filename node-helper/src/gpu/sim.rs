@@ -14,13 +14,14 @@ use gpufleet_protocol::{
         Code, ComputeInstance, GpuInstance, GpuProcess, GpuReading, Health, HealthReading, MigProfile,
         Placement, Reading, RemappedRows, Setting, Snapshot, Staged,
     },
+    tasks::PciId,
 };
 
 use super::{
     clients::{Holder, Scan},
     machine::{BootMark, Machine, ResetError, UnitAction},
     mps,
-    state::{Host, Mps, Unit},
+    state::{Board, Device, Host, Mps, Unit},
     worker::{NoHealth, NvmlError, SetAnswer, SetError},
 };
 use crate::deadline::Deadline;
@@ -73,6 +74,7 @@ pub struct SimGpu {
     /// Device handles refuse to read counters while there are MIG instances.
     pub refuses_counters: bool,
     pub rows: Reading<RemappedRows>,
+    pub board: Option<Board>,
 }
 
 impl SimGpu {
@@ -101,6 +103,10 @@ impl SimGpu {
             architecture: None,
             refuses_counters: false,
             rows: Ok(RemappedRows::default()),
+            board: Some(Board {
+                device: PciId { device: if hopper { 0x2330 } else { 0x20b2 }, vendor: 0x10de },
+                subsystem: Some(PciId { device: 0x16c1, vendor: 0x10de }),
+            }),
         }
     }
 
@@ -114,7 +120,7 @@ impl SimGpu {
             self.add(*profile_id, Placement { start: *start, size: *size });
             let slices = self.slices(*profile_id);
             let last = self.instances.last_mut().unwrap();
-            last.compute_instances.push(ComputeInstance { id: 0, profile_id: 0, slices });
+            last.compute_instances.push(ComputeInstance { id: 0, profile_id: 0, start: 0, slices });
         }
         self
     }
@@ -129,14 +135,20 @@ impl SimGpu {
         id
     }
 
-    /// Returns profile names by place, with `!` for one without compute instance.
+    /// Returns profile names by place, with `!` for one without compute instance, and the places and sizes of parts.
     pub fn layout(&self) -> Vec<String> {
         let mut all: Vec<(u32, String)> = self
             .instances
             .iter()
             .map(|instance| {
                 let profile = self.profiles.iter().find(|profile| profile.id == instance.profile_id).unwrap();
-                let mark = if instance.compute_instances.is_empty() { "!" } else { "" };
+                let parts = instance.compute_instances.iter().filter(|part| part.slices != profile.slices);
+                let parts: Vec<String> = parts.map(|one| format!("{}c@{}", one.slices, one.start)).collect();
+                let mark = match (instance.compute_instances.is_empty(), parts.as_slice()) {
+                    (true, _) => "!".to_owned(),
+                    (false, []) => String::new(),
+                    (false, parts) => format!("({})", parts.join(",")),
+                };
                 (instance.placement.start, format!("{}@{}{mark}", profile.name, instance.placement.start))
             })
             .collect();
@@ -207,15 +219,24 @@ impl SimGpu {
                 }
                 return Ok(SetAnswer::Created { id: self.add(profile_id, placement) });
             }
-            Setting::CreateComputeInstance { gpu_instance } => {
+            Setting::CreateComputeInstance { gpu_instance, part } => {
                 let at = self.instances.iter().position(|i| i.id == gpu_instance).ok_or(Code::NOT_FOUND)?;
                 let slices = self.slices(self.instances[at].profile_id);
                 let computes = &mut self.instances[at].compute_instances;
-                if !computes.is_empty() {
+                let (start, size) = part.map_or((0, slices), |part| (part.start, part.size));
+                if size > slices || start % size.next_power_of_two() != 0 || start + size > slices {
+                    return Err(Code::INVALID_ARGUMENT);
+                }
+                let overlaps = |other: &ComputeInstance| {
+                    other.start < start + size && start < other.start + other.slices
+                };
+                if computes.iter().any(overlaps) {
                     return Err(Code::INSUFFICIENT_RESOURCES);
                 }
-                computes.push(ComputeInstance { id: 0, profile_id: 0, slices });
-                return Ok(SetAnswer::Created { id: 0 });
+                let id = (0..).find(|id| computes.iter().all(|compute| compute.id != *id)).unwrap();
+                computes.push(ComputeInstance { id, profile_id: size, start, slices: size });
+                computes.sort_by_key(|compute| compute.id);
+                return Ok(SetAnswer::Created { id });
             }
             Setting::DestroyComputeInstance { gpu_instance, compute_instance } => {
                 if self.client.is_some() {
@@ -524,9 +545,10 @@ impl Machine for SimMachine {
         }
     }
 
-    fn resettable(&mut self, pci: &str) -> bool {
+    fn device(&mut self, pci: &str) -> Device {
         let sim = self.get();
-        sim.gpus.iter().any(|gpu| gpu.reading().pci.as_deref() == Ok(pci) && gpu.resettable)
+        let gpu = sim.gpus.iter().find(|gpu| gpu.reading().pci.as_deref() == Ok(pci));
+        gpu.map_or_else(Device::default, |gpu| Device { resettable: gpu.resettable, board: gpu.board })
     }
 
     fn boot_mark(&mut self) -> BootMark {

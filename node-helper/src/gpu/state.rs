@@ -6,7 +6,9 @@
 use gpufleet_protocol::{
     Subject,
     message::GpuClient,
+    mig::{Filled, Inner, Slot},
     nvml::{Code, GpuReading, MigProfile, Placement, Reading, Snapshot, Staged},
+    tasks::PciId,
 };
 use serde::{Deserialize, Serialize};
 
@@ -64,8 +66,9 @@ pub enum Lock {
 /// A compute instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Compute {
-    pub id: u32,
-    pub slices: u32,
+    /// `None` for a predicted one.
+    pub id: Option<u32>,
+    pub inner: Inner,
 }
 
 /// A GPU instance.
@@ -76,6 +79,26 @@ pub struct Instance {
     pub profile_id: u32,
     pub placement: Placement,
     pub computes: Vec<Compute>,
+}
+
+impl Instance {
+    pub fn slot(&self) -> Slot {
+        Slot { placement: self.placement, profile_id: self.profile_id }
+    }
+
+    /// Returns it as layouts have it.
+    pub fn filled(&self) -> Filled {
+        let mut computes: Vec<Inner> = self.computes.iter().map(|compute| compute.inner).collect();
+        computes.sort_unstable();
+        Filled { slot: self.slot(), computes }
+    }
+}
+
+/// The PCI ids of a board.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Board {
+    pub device: PciId,
+    pub subsystem: Option<PciId>,
 }
 
 /// One GPU.
@@ -105,6 +128,8 @@ pub struct Gpu {
     /// Whether the kernel can reset the device.
     pub resettable: bool,
     pub nvlinks: u32,
+    /// `None` if sysfs does not tell.
+    pub board: Option<Board>,
 }
 
 /// A systemd unit.
@@ -185,13 +210,21 @@ pub struct Locks {
     pub memory: Lock,
 }
 
+/// What sysfs says of a GPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Device {
+    /// Whether the kernel can reset it.
+    pub resettable: bool,
+    pub board: Option<Board>,
+}
+
 impl Locks {
     pub const UNKNOWN: Self = Self { graphics: Lock::Unknown, memory: Lock::Unknown };
 }
 
 impl Gpu {
-    /// Converts a reading, with the recorded locks and whether sysfs offers a reset.
-    pub fn read(reading: &GpuReading, locks: Locks, resettable: bool) -> Self {
+    /// Converts a reading, with the recorded locks and what sysfs says of the device.
+    pub fn read(reading: &GpuReading, locks: Locks, device: Device) -> Self {
         // Without persistence, the driver forgets locks with its last client.
         let trusted = reading.persistence == Ok(true);
         let locks = if trusted { locks } else { Locks::UNKNOWN };
@@ -216,7 +249,10 @@ impl Gpu {
                         computes: instance
                             .compute_instances
                             .iter()
-                            .map(|compute| Compute { id: compute.id, slices: compute.slices })
+                            .map(|compute| Compute {
+                                id: Some(compute.id),
+                                inner: Inner { start: compute.start, size: compute.slices },
+                            })
                             .collect(),
                     })
                     .collect()
@@ -229,7 +265,8 @@ impl Gpu {
             memory: locks.memory,
             graphics_clocks_mhz: reading.supported_graphics_clocks_mhz.clone().unwrap_or_default(),
             memory_clocks_mhz: reading.supported_memory_clocks_mhz.clone().unwrap_or_default(),
-            resettable,
+            resettable: device.resettable,
+            board: device.board,
             nvlinks: reading.active_nvlinks.unwrap_or(0),
         }
     }
@@ -263,12 +300,9 @@ impl Gpu {
         self.mig.is_ok_and(|mode| mode.current)
     }
 
-    /// Whether an instance has exactly one compute instance, of its full size.
-    pub fn is_whole(&self, instance: &Instance) -> bool {
-        match instance.computes.as_slice() {
-            [only] => self.slices(instance.profile_id).is_none_or(|slices| only.slices == slices),
-            _ => false,
-        }
+    /// Returns the present instances as layouts have them.
+    pub fn filled(&self) -> Vec<Filled> {
+        self.present().iter().map(Instance::filled).collect()
     }
 }
 
@@ -278,14 +312,14 @@ impl State {
         snapshot: &Snapshot,
         host: Host,
         mut locks: impl FnMut(&str) -> Locks,
-        mut resettable: impl FnMut(&str) -> bool,
+        mut device: impl FnMut(&str) -> Device,
     ) -> Self {
         let mut gpus: Vec<Gpu> = snapshot
             .gpus
             .iter()
             .map(|reading| {
                 let pci = reading.pci.clone().unwrap_or_default();
-                Gpu::read(reading, locks(&reading.uuid), resettable(&pci))
+                Gpu::read(reading, locks(&reading.uuid), device(&pci))
             })
             .collect();
         gpus.sort_by_key(|gpu| gpu.index);

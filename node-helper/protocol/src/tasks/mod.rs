@@ -36,9 +36,9 @@ pub use control::{
 pub use facts::{AGES, AgeStamp, Find, FindType, Ping, SIZES, Setup, bound};
 pub use files::{File, FileMode, FileState, Stat};
 pub use gpu::{
-    ClockRange, ComputeModeName, EccMode, GpuClocks, GpuComputeMode, GpuEcc, GpuMig, GpuMps, GpuPersistence,
-    GpuPower, GpuSelector, GpuSelectorItem, MigLayout, MigMode, MigPlacement, MigStrategy, MpsState,
-    PersistenceMode,
+    Belief, ClockRange, ComputeModeName, EccMode, GpuClocks, GpuComputeMode, GpuEcc, GpuKind, GpuMig, GpuMps,
+    GpuPersistence, GpuPower, GpuSelector, GpuSelectorItem, Hardware, Lasts, MigConfigFile, MigFilter,
+    MigLayout, MigMode, MigPlacement, MigSpec, MigStrategy, MpsState, PciId, PersistenceMode,
 };
 pub use health_info::{Form, HealthInfo, OwnReading};
 pub use job::{AsyncStatus, JobMode};
