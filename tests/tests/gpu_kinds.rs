@@ -185,3 +185,112 @@ fn compute_instances_come_back_when_a_new_one_fails() {
     failed.says(&["the previous MIG layout was restored"]);
     assert_eq!(layout(&fleet, "gpu001", 0), before);
 }
+
+fn tasks(home: &Home, tasks: &[&str]) {
+    let tasks: String = tasks.iter().map(|task| format!("    - {task}\n")).collect();
+    home.write("play.yaml", &format!("- hosts: all\n  become: true\n  tasks:\n{tasks}"));
+}
+
+#[test]
+fn accounting_is_declared_and_refused_under_mig() {
+    let fleet = Fleet::start(&FleetOptions { gpus: "h100-80gb,a100-80gb", ..FleetOptions::default() });
+    let home = Home::new();
+    tasks(&home, &["gpu_accounting: {mode: enabled}", "gpu_persistence: {mode: daemon}"]);
+    converges(&home, &fleet, &[]);
+    for node in fleet.names() {
+        assert!(fleet.machine(&node)["gpus"].as_array().unwrap().iter().all(|gpu| gpu["accounting"] == true));
+    }
+    // What a reset loses is set again.
+    fleet.control("gpu001", &["set", "1", "recovery_action", "1"]);
+    tasks(
+        &home,
+        &[
+            "gpu_accounting: {mode: enabled}",
+            "gpu_persistence: {mode: daemon}",
+            "gpu_reset: {when: required}",
+        ],
+    );
+    let done = converges(&home, &fleet, &[]);
+    assert_eq!(done.document().state("gpu002"), "compliant", "{done}");
+    let gpus = fleet.machine("gpu001")["gpus"].clone();
+    assert_eq!((&gpus[0]["resets"], &gpus[1]["resets"]), (&0.into(), &1.into()));
+    assert_eq!(gpus[1]["accounting"], true);
+    // A reset of its own is made once in every run.
+    tasks(&home, &["gpu_reset: {when: always, gpus: [0]}", "gpu_persistence: {mode: daemon}"]);
+    for resets in [1, 2] {
+        let done = go(&home, &fleet, "run", &["--limit", "gpu001"]).expect(0);
+        assert_eq!(fleet.machine("gpu001")["gpus"][0]["resets"], resets, "{done}");
+    }
+    tasks(&home, &["gpu_accounting: {mode: enabled}", "gpu_mig: {mode: enabled}"]);
+    let before = fleet.activity(&fleet.names());
+    let wrong = go(&home, &fleet, "run", &[]).expect(2);
+    wrong.says(&["GPU 0-1 is in MIG mode, where the driver forces accounting off"]);
+    assert_eq!(fleet.activity(&fleet.names()), before);
+}
+
+#[test]
+fn a_setter_that_lies_or_fails_is_told() {
+    let rules = "- {nodes: gpu001, function: nvmlDeviceSetAccountingMode, effect: lie}\n\
+                 - {nodes: gpu002, function: nvmlDeviceSetAccountingMode, effect: {return: 999}}\n";
+    let fleet =
+        Fleet::start(&FleetOptions { gpus_per_node: 1, faults: rules.into(), ..FleetOptions::default() });
+    let home = Home::new();
+    tasks(&home, &["gpu_accounting: {mode: enabled}", "gpu_persistence: {mode: daemon}"]);
+    let failed = go(&home, &fleet, "run", &[]).expect(2);
+    let document = failed.document();
+    assert!(
+        document.message("gpu001").contains("accounting was set to enabled and reads disabled"),
+        "{failed}"
+    );
+    assert!(document.message("gpu002").contains("nvmlDeviceSetAccountingMode: unknown error"), "{failed}");
+}
+
+#[test]
+fn confidential_gpus_accept_work_where_the_mode_is_on() {
+    let fleet = Fleet::start(&FleetOptions {
+        gpus_per_node: 1,
+        nodes: 3,
+        states: "- {nodes: gpu001, machine: {confidential: true}}\n".to_owned(),
+        faults: "- {nodes: gpu003, function: nvmlSystemGetConfComputeState, effect: {return: 999}}\n"
+            .to_owned(),
+        ..FleetOptions::default()
+    });
+    let home = Home::new();
+    tasks(&home, &["gpu_confidential_compute: {ready: true}"]);
+    let done = go(&home, &fleet, "run", &["--limit", "gpu001:gpu002"]).expect(0);
+    assert_eq!(done.document().total("changed"), 1, "{done}");
+    assert_eq!(fleet.machine("gpu001")["confidential_ready"], true);
+    let again = go(&home, &fleet, "run", &["--limit", "gpu001:gpu002"]).expect(0);
+    assert_eq!(again.document().total("changed"), 0, "{again}");
+    let told = events(&home, &fleet, &["--limit", "gpu002"]).expect(0);
+    told.says(&["confidential computing is disabled on this node"]);
+    let audit = go(&home, &fleet, "audit", &["--limit", "gpu003"]).expect(3);
+    audit.says(&["confidential computing cannot be read"]);
+    tasks(&home, &["gpu_confidential_compute: {mode: enabled}"]);
+    let wrong = go(&home, &fleet, "run", &["--limit", "gpu002"]).expect(2);
+    wrong.says(&["confidential computing is disabled and not enabled, which no running driver can change"]);
+}
+
+#[test]
+fn a_persistence_daemon_that_cannot_start_is_named_before_anything_is_done() {
+    let fleet = Fleet::start(&FleetOptions { gpus_per_node: 1, nodes: 3, ..FleetOptions::default() });
+    let home = Home::new();
+    fleet.read("gpu001", "rm /usr/bin/nvidia-persistenced");
+    let folder = "/etc/systemd/system/nvidia-persistenced.service.d";
+    let text = "[Service]\\nExecStart=\\nExecStart=/usr/bin/nvidia-persistenced --user ghost\\n";
+    fleet.read("gpu002", &format!("mkdir -p {folder} && printf '{text}' > {folder}/user.conf"));
+    tasks(&home, &["gpu_power: {limit_watts: 600}", "gpu_persistence: {mode: daemon}"]);
+    let before = fleet.activity(&fleet.names());
+    go(&home, &fleet, "plan", &[]);
+    assert_eq!(fleet.activity(&fleet.names()), before);
+    let failed = go(&home, &fleet, "run", &[]).expect(2);
+    let document = failed.document();
+    assert!(
+        document.message("gpu001").contains("/usr/bin/nvidia-persistenced, which is not there"),
+        "{failed}"
+    );
+    assert!(document.message("gpu002").contains("wants the user ghost"), "{failed}");
+    assert_eq!(document.state("gpu003"), "done", "{failed}");
+    let after = fleet.activity(&fleet.names());
+    assert_eq!(after[..2], before[..2], "nothing was set where the daemon cannot start");
+}

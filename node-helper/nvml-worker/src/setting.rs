@@ -86,6 +86,10 @@ fn set(nvml: &Nvml, device: Device, setting: &Setting) -> Result<Answer, Failure
             let instance = nvml.instance(device, gpu_instance).of("nvmlDeviceGetGpuInstanceById")?;
             nvml.destroy_instance(instance).of("nvmlGpuInstanceDestroy")?;
         }
+        Setting::Accounting(on) => nvml.set_accounting(device, on).of("nvmlDeviceSetAccountingMode")?,
+        Setting::ConfidentialReady(on) => {
+            nvml.set_confidential_ready(on).of("nvmlSystemSetConfComputeGpusReadyState")?;
+        }
         Setting::Drain(on) => nvml.set_drain(device, on).of("nvmlDeviceModifyDrainState")?,
     }
     Ok(Answer::Done)

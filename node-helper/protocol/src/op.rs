@@ -6,7 +6,7 @@ pub use crate::tasks::{GpuTask, NodeOp};
 use crate::{
     health::HealthRequest,
     operation::{Claim, Effect, Needs, Newer, Operation, Part, Reach, is_below, paths, undeclared},
-    tasks::{FileState, Unarchive},
+    tasks::{FileState, ResetWhen, Unarchive},
 };
 
 /// Pods that a scheduler leaves on a node that it drained; they do not count as work.
@@ -75,6 +75,13 @@ impl Operation for GpuGroup {
         let mut keep = kept.iter();
         self.members.retain(|_| keep.next().copied().unwrap_or(true));
         !self.members.is_empty()
+    }
+}
+
+impl GpuTask {
+    /// Whether it asks for an act of its own and not for a state: a play does it once, and never asserts it again.
+    pub fn is_once(&self) -> bool {
+        matches!(self, Self::GpuReset(reset) if reset.when == ResetWhen::Always)
     }
 }
 

@@ -21,15 +21,19 @@ use gpufleet_protocol::{
     mig::Inner,
     nvml::{Code, Placement, Setting},
     op::GpuGroup,
+    tasks::ResetWhen,
 };
 
 use super::{
     after::{Event, after},
     clients::MPS_UNITS,
-    desired::{LockWant, merge},
+    desired::{Desired, GpuWants, LockWant, merge},
     machine::{Machine, UnitAction},
     observe::{locks, observe, put_locks, released, stopped_units},
-    plan::{Act, Activation, Before, Planned, Stage, Step, as_seen_before, before, left_to_reboot, stage},
+    plan::{
+        Act, Activation, Before, GPU_RESET, Planned, Stage, Step, as_seen_before, before, left_to_reboot,
+        stage,
+    },
     state::{Gpu, Instance, Locks, Mps, State},
     worker::{NvmlError, SetAnswer, SetError},
 };
@@ -151,13 +155,15 @@ impl Running<'_> {
                 if !self.reset(activation)? {
                     self.reboot = true;
                     self.made_by_activation(&first);
+                    self.applied.made.retain(|planned| planned.change.property != GPU_RESET);
+                    self.not_reset(&desired);
                     self.await_reboot(activation, left);
                     return self.verify(Some(activation));
                 }
                 self.made_by_activation(&first);
                 self.applied.activated = Some(Disruption::GpuReset);
                 self.refresh(activation.reasons.first().map_or(0, |(member, _)| *member))?;
-                let desired = merge(self.job.group, &self.state);
+                let desired = self.desired();
                 let second = stage(&self.state, &desired, self.reboot);
                 if let Some(still) = &second.activation {
                     return Err(still_pending(still));
@@ -181,6 +187,32 @@ impl Running<'_> {
                 self.await_reboot(still, left);
                 self.verify(Some(still))
             }
+        }
+    }
+
+    /// Fails members that asked for a reset that this machine cannot make; one that is needed waits for the reboot.
+    fn not_reset(&mut self, desired: &Desired) {
+        let asked = |wants: &GpuWants| {
+            Some(wants.reset.as_ref().filter(|want| want.value == ResetWhen::Always)?.member)
+        };
+        let members: BTreeSet<usize> = desired.gpus.values().filter_map(asked).collect();
+        for member in members {
+            let message = "the GPUs were not reset, because this machine cannot".to_owned();
+            self.applied.failures.push(Failure {
+                member,
+                kind: FailureKind::Unconverged,
+                message,
+                idle: None,
+            });
+        }
+    }
+
+    /// What is desired of the present state; a reset that was asked for is not asked for again once it was made.
+    fn desired(&self) -> Desired {
+        let desired = merge(self.job.group, &self.state);
+        match self.applied.activated {
+            Some(_) => desired.once_reset(),
+            None => desired,
         }
     }
 
@@ -386,6 +418,12 @@ impl Running<'_> {
             Act::Compute { uuid, mode } => {
                 self.set(uuid, Setting::ComputeMode(*mode), member)?;
             }
+            Act::Accounting { uuid, on } => {
+                self.set(uuid, Setting::Accounting(*on), member)?;
+            }
+            Act::ConfidentialReady { uuid, on } => {
+                self.set(uuid, Setting::ConfidentialReady(*on), member)?;
+            }
             Act::StartMps { text, .. } => self.start_mps(text, member)?,
             Act::StopMps => self.stop_mps(member)?,
             Act::RefreshCdi => {
@@ -461,7 +499,7 @@ impl Running<'_> {
     /// Reads everything once more; what still differs was not made.
     fn verify(&mut self, awaited: Option<&Activation>) -> Done {
         self.refresh(0)?;
-        let desired = merge(self.job.group, &self.state);
+        let desired = self.desired();
         let rest = stage(&self.state, &desired, self.reboot);
         if let (Some(still), None) = (&rest.activation, awaited) {
             return Err(still_pending(still));

@@ -3,6 +3,8 @@
 //! Pure. Owns selectors, units, snapping, conflicts and which values a GPU cannot have. The way to the merged state is
 //! [`super::plan`]. Invariant: a member with an impossible value adds nothing to the merged state.
 
+mod knobs;
+
 use super::wording::joined;
 use std::collections::BTreeMap;
 
@@ -13,8 +15,8 @@ use gpufleet_protocol::{
     nvml::{Code, MigProfile, Reading},
     op::{GpuGroup, GpuTask},
     tasks::{
-        ClockRange, ComputeModeName, EccMode, GpuClocks, GpuMig, GpuPower, GpuSelectorItem, MigConfigFile,
-        MigFilter, MigLayout, MigMode, MigSpec, MigStrategy, PersistenceMode,
+        AccountingMode, ClockRange, ComputeModeName, EccMode, GpuClocks, GpuMig, GpuPower, GpuSelectorItem,
+        MigConfigFile, MigFilter, MigLayout, MigMode, MigSpec, MigStrategy, PersistenceMode, ResetWhen,
     },
 };
 
@@ -80,6 +82,8 @@ pub struct GpuWants {
     pub memory: Option<Want<LockWant>>,
     /// `nvmlComputeMode_t`.
     pub compute: Option<Want<u32>>,
+    pub accounting: Option<Want<bool>>,
+    pub reset: Option<Want<ResetWhen>>,
 }
 
 /// Whether a member's declaration is possible.
@@ -99,10 +103,21 @@ pub struct Desired {
     /// By UUID.
     pub gpus: BTreeMap<String, GpuWants>,
     pub mps: Option<Want<MpsWant>>,
+    /// Whether confidential GPUs accept work.
+    pub ready: Option<Want<bool>>,
     pub members: Vec<Verdict>,
 }
 
 impl Desired {
+    /// Returns it without resets that were asked for without a need, because they are done.
+    #[must_use]
+    pub fn once_reset(mut self) -> Self {
+        for wants in self.gpus.values_mut() {
+            wants.reset.take_if(|want| want.value == ResetWhen::Always);
+        }
+        self
+    }
+
     /// Returns the first member with an impossible declaration, and why.
     pub fn failure(&self) -> Option<(usize, String)> {
         self.members
@@ -131,6 +146,9 @@ pub const fn kind(task: &GpuTask) -> &'static str {
         GpuTask::GpuClocks(_) => "gpu_clocks",
         GpuTask::GpuComputeMode(_) => "gpu_compute_mode",
         GpuTask::GpuMps(_) => "gpu_mps",
+        GpuTask::GpuAccounting(_) => "gpu_accounting",
+        GpuTask::GpuReset(_) => "gpu_reset",
+        GpuTask::GpuConfidentialCompute(_) => "gpu_confidential_compute",
     }
 }
 
@@ -143,6 +161,9 @@ fn selector(task: &GpuTask) -> &[GpuSelectorItem] {
         GpuTask::GpuClocks(task) => &task.gpus,
         GpuTask::GpuComputeMode(task) => &task.gpus,
         GpuTask::GpuMps(task) => &task.gpus,
+        GpuTask::GpuAccounting(task) => &task.gpus,
+        GpuTask::GpuReset(task) => &task.gpus,
+        GpuTask::GpuConfidentialCompute(_) => &[],
     }
 }
 
@@ -260,6 +281,9 @@ impl<'a> Merge<'a> {
             }
             return;
         }
+        if let GpuTask::GpuConfidentialCompute(task) = task {
+            return self.confidential(task);
+        }
         let state = self.state;
         for gpu in chosen.iter().filter_map(|at| state.gpus.get(*at)) {
             match task {
@@ -269,7 +293,9 @@ impl<'a> Merge<'a> {
                 GpuTask::GpuPower(task) => self.power(gpu, task),
                 GpuTask::GpuClocks(task) => self.clocks(gpu, task),
                 GpuTask::GpuComputeMode(task) => self.compute(gpu, task.mode),
-                GpuTask::GpuMps(_) => {}
+                GpuTask::GpuAccounting(task) => self.accounting(gpu, task.mode == AccountingMode::Enabled),
+                GpuTask::GpuReset(task) => self.reset(gpu, task.when),
+                GpuTask::GpuMps(_) | GpuTask::GpuConfidentialCompute(_) => {}
             }
         }
     }
@@ -352,6 +378,16 @@ impl<'a> Merge<'a> {
             let text = "there is no unit nvidia-persistenced.service on this node; install it, or declare `mode: legacy`";
             if !self.verdict().failures.iter().any(|known| known == text) {
                 self.fail(text.to_owned());
+            }
+            return;
+        }
+        let host = &self.state.host;
+        if mode == PersistenceMode::Daemon
+            && !host.persistenced.active
+            && let Some(fault) = host.persistenced_fault.clone()
+        {
+            if !self.verdict().failures.contains(&fault) {
+                self.fail(fault);
             }
             return;
         }
@@ -633,11 +669,19 @@ impl<'a> Merge<'a> {
                 );
                 failures.push((want.member, text));
             }
+            if let Some(want) = wants.accounting.as_ref().filter(|want| mig_on && want.value) {
+                let text = format!("{} is in MIG mode, where the driver forces accounting off", gpu.label());
+                failures.push((want.member, text));
+            }
             let off = wants
                 .persistence
                 .as_ref()
                 .map_or(gpu.persistence == Ok(false), |want| want.value == PersistenceMode::Off);
-            let kept: [(&str, Option<usize>); 4] = [
+            let kept: [(&str, Option<usize>); 5] = [
+                (
+                    "accounting mode",
+                    wants.accounting.as_ref().filter(|want| want.value).map(|want| want.member),
+                ),
                 ("power limit", wants.power_mw.as_ref().map(|want| want.member)),
                 ("graphics clock", wants.graphics.as_ref().map(|want| want.member)),
                 ("memory clock", wants.memory.as_ref().map(|want| want.member)),

@@ -13,7 +13,7 @@ use super::{
     bus,
     clients::{self, CLIENT_UNITS, PERSISTENCED, Places, Scan},
     machine::{BootMark, Machine, ResetError, UnitAction},
-    mps,
+    mps, persistenced,
     state::{Board, Device, Host, Mps, Unit},
     worker::{NoHealth, NvmlError, SetAnswer, SetError, Worker},
 };
@@ -62,6 +62,20 @@ impl RealMachine {
     /// Returns the root as the readers of the operating system want it.
     fn roots(&self) -> Roots {
         Roots::below(&self.root)
+    }
+
+    /// Only asked for a unit that does not run, because it takes another process.
+    fn persistenced_fault(&self, unit: Unit, deadline: &Deadline) -> Option<String> {
+        if !unit.exists || unit.active {
+            return None;
+        }
+        let said = |run: Run| {
+            let finished = run.finish(&deadline.within(UNIT_TIME)).ok()?;
+            finished.exit.success().then(|| finished.stdout())
+        };
+        let shown = said(Run::new("systemctl").args(["show", persistenced::ASKED, PERSISTENCED]))?;
+        let uid = |user: &str| said(Run::new("id").args(["-u", "--", user]))?.trim().parse().ok();
+        persistenced::fault(&shown, &self.root, uid)
     }
 
     fn systemctl(&self, arguments: &[&str], deadline: &Deadline) -> Result<(), String> {
@@ -113,8 +127,10 @@ impl Machine for RealMachine {
             mps.program = Some(program.display().to_string());
             mps::observe(&mut mps, &program, &self.root, deadline);
         }
+        let persistenced = unit(PERSISTENCED);
         Host {
-            persistenced: unit(PERSISTENCED),
+            persistenced,
+            persistenced_fault: self.persistenced_fault(persistenced, deadline),
             fabric_manager: unit(FABRIC_MANAGER).active,
             mps,
             client_units: CLIENT_UNITS

@@ -11,8 +11,8 @@ use std::{
 use gpufleet_protocol::{
     message::GpuClient,
     nvml::{
-        Code, ComputeInstance, GpuInstance, GpuProcess, GpuReading, Health, HealthReading, MigProfile,
-        Placement, Reading, RemappedRows, Setting, Snapshot, Staged,
+        Code, ComputeInstance, Confidential, GpuInstance, GpuProcess, GpuReading, Health, HealthReading,
+        MigProfile, Placement, Reading, RemappedRows, Setting, Snapshot, Staged,
     },
     tasks::PciId,
 };
@@ -61,6 +61,7 @@ pub struct SimGpu {
     pub graphics: Option<(u32, u32)>,
     pub memory: Option<(u32, u32)>,
     pub compute_mode: u32,
+    pub accounting: bool,
     pub resettable: bool,
     pub nvlinks: u32,
     pub client: Option<u32>,
@@ -68,6 +69,7 @@ pub struct SimGpu {
     pub client_unit: Option<String>,
     pub lost: bool,
     pub uncorrected: u64,
+    pub corrected: u64,
     pub uncorrected_sram: u64,
     pub recovery_action: Reading<u32>,
     pub architecture: Option<u32>,
@@ -92,12 +94,14 @@ impl SimGpu {
             graphics: None,
             memory: None,
             compute_mode: 0,
+            accounting: false,
             resettable: true,
             nvlinks: 0,
             client: None,
             client_unit: None,
             lost: false,
             uncorrected: 0,
+            corrected: 0,
             uncorrected_sram: 0,
             recovery_action: Ok(0),
             architecture: None,
@@ -159,6 +163,7 @@ impl SimGpu {
     fn forget(&mut self) {
         self.power_mw = 700_000;
         (self.graphics, self.memory, self.compute_mode) = (None, None, 0);
+        self.accounting = false;
     }
 
     fn reset(&mut self) {
@@ -166,6 +171,13 @@ impl SimGpu {
         self.mig.current = self.mig.pending;
         self.instances.clear();
         (self.graphics, self.memory) = (None, None);
+        (self.uncorrected, self.corrected) = (0, 0);
+        if self.recovery_action == Ok(1) {
+            self.recovery_action = Ok(0);
+        }
+        if let Ok(rows) = &mut self.rows {
+            rows.pending = false;
+        }
     }
 
     fn set(&mut self, setting: &Setting, held: bool) -> Result<SetAnswer, Code> {
@@ -186,6 +198,7 @@ impl SimGpu {
                         self.reset();
                     }
                     self.mig.current = on;
+                    self.accounting &= !on;
                 }
                 return Ok(SetAnswer::MigMode { activation: Code::SUCCESS });
             }
@@ -252,7 +265,9 @@ impl SimGpu {
                 }
                 self.instances.remove(at);
             }
-            Setting::Drain(_) => {}
+            Setting::Accounting(_) if self.mig.current => return Err(Code::NOT_SUPPORTED),
+            Setting::Accounting(on) => self.accounting = on,
+            Setting::Drain(_) | Setting::ConfidentialReady(_) => {}
         }
         Ok(SetAnswer::Done)
     }
@@ -277,6 +292,10 @@ impl SimGpu {
                 true => Ok(self.uncorrected),
                 false => Err(Code::NOT_SUPPORTED),
             },
+            ecc_corrected: match self.has_ecc && !self.refuses_counters {
+                true => Ok(self.corrected),
+                false => Err(Code::NOT_SUPPORTED),
+            },
             ecc_uncorrected_sram: match self.has_ecc && !self.refuses_counters {
                 true => Ok(self.uncorrected_sram),
                 false => Err(Code::NOT_SUPPORTED),
@@ -289,6 +308,8 @@ impl SimGpu {
             power_range_mw: Ok((200_000, 700_000)),
             power_enforced_mw: Ok(self.power_mw),
             compute_mode: Ok(self.compute_mode),
+            accounting: Ok(self.accounting),
+            accounting_buffer: Ok(4000),
             graphics_clock_mhz: Ok(345),
             memory_clock_mhz: Ok(2619),
             max_graphics_clock_mhz: Ok(1980),
@@ -322,6 +343,7 @@ pub struct SimMps {
 pub struct Sim {
     pub gpus: Vec<SimGpu>,
     pub persistenced: Unit,
+    pub persistenced_fault: Option<String>,
     pub mps: SimMps,
     /// Units that hold every GPU, and whether they run.
     pub units: BTreeMap<String, bool>,
@@ -340,6 +362,8 @@ pub struct Sim {
     pub not_root: Option<u32>,
     pub fabric_manager: bool,
     pub switches: u32,
+    /// Whether confidential computing is on, and the GPUs ready; `None` where the node has no such thing.
+    pub confidential: Option<(bool, bool)>,
     /// The number of scans after which a reader's NVML worker ends.
     pub reader: Option<u32>,
     /// A unit that systemd refuses to start.
@@ -359,6 +383,7 @@ impl Sim {
         Self {
             gpus,
             persistenced: Unit { exists: true, active: false, enabled: false },
+            persistenced_fault: None,
             mps: SimMps::default(),
             units: BTreeMap::from([
                 ("nvidia-dcgm.service".to_owned(), true),
@@ -374,6 +399,7 @@ impl Sim {
             not_root: None,
             fabric_manager: true,
             switches: 0,
+            confidential: None,
             reader: None,
             will_not_start: None,
             no_reset: false,
@@ -387,6 +413,7 @@ impl Sim {
     pub fn reboot(&mut self) {
         self.boot += 1;
         self.open = false;
+        self.confidential = self.confidential.map(|(enabled, _)| (enabled, false));
         self.persistenced.active = self.persistenced.enabled;
         for gpu in &mut self.gpus {
             gpu.reset();
@@ -476,6 +503,11 @@ impl Machine for SimMachine {
             driver_version: Ok("580.159.04".to_owned()),
             nvml_version: Ok("13".to_owned()),
             cuda_version: Ok(13000),
+            confidential: sim
+                .confidential
+                .map(|(enabled, _)| Confidential { enabled, devtools: false })
+                .ok_or(Code::NOT_SUPPORTED),
+            confidential_ready: sim.confidential.map(|(_, ready)| ready).ok_or(Code::NOT_SUPPORTED),
             gpus: sim.gpus.iter().filter(|gpu| !gpu.lost).map(SimGpu::reading).collect(),
             unreadable: sim
                 .gpus
@@ -489,14 +521,7 @@ impl Machine for SimMachine {
     fn health(&mut self, _deep: bool, deadline: &Deadline) -> Result<Health, NoHealth> {
         let snapshot = self.snapshot(deadline)?;
         let gpus = snapshot.gpus.iter().map(|_| HealthReading::none(Code::NOT_SUPPORTED)).collect();
-        Ok(Health {
-            count: Ok(u32::try_from(snapshot.gpus.len()).unwrap()),
-            excluded: Ok(0),
-            confidential: Err(Code::NOT_SUPPORTED),
-            confidential_ready: Err(Code::NOT_SUPPORTED),
-            snapshot,
-            gpus,
-        })
+        Ok(Health { count: Ok(u32::try_from(snapshot.gpus.len()).unwrap()), excluded: Ok(0), snapshot, gpus })
     }
 
     fn lately(&mut self, _window_s: u32, deadline: &Deadline) -> Result<Health, NoHealth> {
@@ -512,6 +537,9 @@ impl Machine for SimMachine {
         }
         if sim.lies.is_some_and(|lies| lies(&setting)) {
             return Ok(SetAnswer::Done);
+        }
+        if let (Setting::ConfidentialReady(on), Some((_, ready))) = (&setting, &mut sim.confidential) {
+            *ready = *on;
         }
         let held = sim.units.values().any(|running| *running);
         let gpu = sim.gpus.iter_mut().find(|gpu| gpu.uuid() == uuid).unwrap();
@@ -531,6 +559,7 @@ impl Machine for SimMachine {
         }
         Host {
             persistenced: sim.persistenced,
+            persistenced_fault: sim.persistenced_fault.clone().filter(|_| !sim.persistenced.active),
             fabric_manager: sim.fabric_manager,
             mps: Mps {
                 program: Some("/usr/bin/nvidia-cuda-mps-control".to_owned()),

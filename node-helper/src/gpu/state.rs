@@ -7,7 +7,7 @@ use gpufleet_protocol::{
     Subject,
     message::GpuClient,
     mig::{Filled, Inner, Slot},
-    nvml::{Code, GpuReading, MigProfile, Placement, Reading, Snapshot, Staged},
+    nvml::{Code, Confidential, GpuReading, MigProfile, Placement, Reading, Snapshot, Staged},
     tasks::PciId,
 };
 use serde::{Deserialize, Serialize};
@@ -113,6 +113,8 @@ pub struct Gpu {
     pub architecture: Architecture,
     pub persistence: Reading<bool>,
     pub ecc: Reading<Staged>,
+    /// Uncorrected and corrected errors since the driver was loaded; 0 where there are no counters.
+    pub ecc_errors: (u64, u64),
     pub mig: Reading<Staged>,
     pub profiles: Reading<Vec<MigProfile>>,
     pub instances: Reading<Vec<Instance>>,
@@ -121,6 +123,13 @@ pub struct Gpu {
     pub power_default_mw: Reading<u32>,
     pub power_range_mw: Reading<(u32, u32)>,
     pub compute_mode: Reading<u32>,
+    pub accounting: Reading<bool>,
+    /// Number of ended processes that accounting remembers.
+    pub accounting_buffer: Reading<u32>,
+    /// What the driver asks for, as a number of [`recovery`](gpufleet_protocol::nvml::recovery).
+    pub recovery_action: Reading<u32>,
+    /// Whether memory rows wait for a reset to be replaced.
+    pub rows_pending: Reading<bool>,
     pub graphics: Lock,
     pub memory: Lock,
     pub graphics_clocks_mhz: Vec<u32>,
@@ -160,6 +169,8 @@ pub struct Mps {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Host {
     pub persistenced: Unit,
+    /// Why its unit cannot start.
+    pub persistenced_fault: Option<String>,
     /// Whether the fabric manager runs.
     pub fabric_manager: bool,
     pub mps: Mps,
@@ -198,6 +209,9 @@ pub struct State {
     pub gpus: Vec<Gpu>,
     /// GPUs that the driver lists but cannot read, by index.
     pub unreadable: Vec<(u32, Code)>,
+    pub confidential: Reading<Confidential>,
+    /// Whether confidential GPUs accept work.
+    pub confidential_ready: Reading<bool>,
     pub host: Host,
     /// From the first reading of a run; later readings leave it empty.
     pub holding: Holding,
@@ -237,6 +251,7 @@ impl Gpu {
             architecture: Architecture(reading.architecture.unwrap_or(u32::MAX)),
             persistence: reading.persistence,
             ecc: reading.ecc,
+            ecc_errors: (reading.ecc_uncorrected.unwrap_or(0), reading.ecc_corrected.unwrap_or(0)),
             mig: reading.mig,
             profiles: reading.profiles.clone(),
             instances: reading.instances.as_ref().map_err(|code| *code).map(|found| {
@@ -261,6 +276,10 @@ impl Gpu {
             power_default_mw: reading.power_default_mw,
             power_range_mw: reading.power_range_mw,
             compute_mode: reading.compute_mode,
+            accounting: reading.accounting,
+            accounting_buffer: reading.accounting_buffer,
+            recovery_action: reading.recovery_action,
+            rows_pending: reading.remapped_rows.map(|rows| rows.pending),
             graphics: locks.graphics,
             memory: locks.memory,
             graphics_clocks_mhz: reading.supported_graphics_clocks_mhz.clone().unwrap_or_default(),
@@ -323,7 +342,14 @@ impl State {
             })
             .collect();
         gpus.sort_by_key(|gpu| gpu.index);
-        Self { gpus, unreadable: snapshot.unreadable.clone(), host, holding: Holding::default() }
+        Self {
+            gpus,
+            unreadable: snapshot.unreadable.clone(),
+            confidential: snapshot.confidential,
+            confidential_ready: snapshot.confidential_ready,
+            host,
+            holding: Holding::default(),
+        }
     }
 
     pub fn gpu(&self, uuid: &str) -> Option<&Gpu> {

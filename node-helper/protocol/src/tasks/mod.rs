@@ -36,9 +36,10 @@ pub use control::{
 pub use facts::{AGES, AgeStamp, Find, FindType, Ping, SIZES, Setup, bound};
 pub use files::{File, FileMode, FileState, Stat};
 pub use gpu::{
-    Belief, ClockRange, ComputeModeName, EccMode, GpuClocks, GpuComputeMode, GpuEcc, GpuKind, GpuMig, GpuMps,
-    GpuPersistence, GpuPower, GpuSelector, GpuSelectorItem, Hardware, Lasts, MigConfigFile, MigFilter,
-    MigLayout, MigMode, MigPlacement, MigSpec, MigStrategy, MpsState, PciId, PersistenceMode,
+    AccountingMode, Belief, ClockRange, ComputeModeName, ConfidentialMode, EccMode, GpuAccounting, GpuClocks,
+    GpuComputeMode, GpuConfidentialCompute, GpuEcc, GpuKind, GpuMig, GpuMps, GpuPersistence, GpuPower,
+    GpuReset, GpuSelector, GpuSelectorItem, Hardware, Lasts, MigConfigFile, MigFilter, MigLayout, MigMode,
+    MigPlacement, MigSpec, MigStrategy, MpsState, PciId, PersistenceMode, ResetWhen,
 };
 pub use health_info::{Form, HealthInfo, OwnReading};
 pub use job::{AsyncStatus, JobMode};
@@ -75,6 +76,9 @@ registry! {
         gpu GpuClocks;
         gpu GpuComputeMode;
         gpu GpuMps;
+        gpu GpuAccounting;
+        gpu GpuReset;
+        gpu GpuConfidentialCompute;
         node Sysctl(Sysctl);
         node KernelCmdline(KernelCmdline);
         node Service(Service);

@@ -1,18 +1,23 @@
 //! Parameters of the GPU kinds, and which GPUs they are for.
 
+mod accounting;
 mod clocks;
 mod compute_mode;
+mod confidential;
 mod ecc;
 mod hardware;
 mod mig;
 mod mps;
 mod persistence;
 mod power;
+mod reset;
 
 use serde::{Deserialize, Serialize};
 
+pub use accounting::{AccountingMode, GpuAccounting};
 pub use clocks::{ClockRange, GpuClocks};
 pub use compute_mode::{ComputeModeName, GpuComputeMode};
+pub use confidential::{ConfidentialMode, GpuConfidentialCompute};
 pub use ecc::{EccMode, GpuEcc};
 pub use hardware::{Belief, GpuKind, Hardware, Lasts};
 pub use mig::{
@@ -21,6 +26,7 @@ pub use mig::{
 pub use mps::{GpuMps, MpsState};
 pub use persistence::{GpuPersistence, PersistenceMode};
 pub use power::GpuPower;
+pub use reset::{GpuReset, ResetWhen};
 
 /// The GPUs that a task applies to: all if empty, otherwise the union of the entries.
 pub type GpuSelector = Vec<GpuSelectorItem>;
