@@ -107,7 +107,7 @@ fn an_unknown_key_of_a_play() {
 #[test]
 fn what_cannot_be_a_profile() {
     insta::assert_snapshot!(Desk::new().playbook(&task("gpu_mig: {mode: enabled, layout: {3g40gb: 2}}")), @r"
-    error: `layout`: `3g40gb` is not a MIG profile; profiles look like `3g.40gb` or `1g.10gb+me`
+    error: `layout`: `3g40gb` is not a MIG profile; profiles look like `3g.40gb`, `1c.3g.40gb` or `1g.10gb+me`
       --> play.yaml:4:40
        |
      4 |     - gpu_mig: {mode: enabled, layout: {3g40gb: 2}}

@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
-use gpufleet_protocol::tasks::{Copy, Fetch, Kind as _, Params, Script, Template};
+use gpufleet_protocol::tasks::{Copy, Fetch, GpuMig, Kind as _, Params, Script, Template};
 
 use super::files::{FileKind, Files};
+use super::mig_config;
 use crate::diagnostic::{Diagnostic, Diagnostics, Severity, SourceFile, Span};
 use crate::playbook::{Flag, Parameter, Program, Task};
 use crate::template::{Shelves, Syntax, inspect_template, is_template, wanted_templates};
@@ -38,27 +39,10 @@ pub fn check_files(program: &Program, files: &dyn Files) -> Diagnostics {
         }
         let matters = |task: &&Arc<Task>| task.ignore_errors == Flag::Fixed(false);
         for task in play.tasks().into_iter().filter(matters) {
-            let Some((kind, name, parameter)) = named(task) else { continue };
             let before = errors.0.len();
-            match files.read(kind, &task.search, &name) {
-                Ok(file) => {
-                    if kind == FileKind::Template && !file.secret && has_usual_marks(task) {
-                        let shelves = Shelves::of_task(&task.search, &file.path);
-                        let mut check =
-                            Templates { files, shelves, seen: BTreeSet::new(), errors: &mut errors };
-                        check.template(&file.path, &file.bytes);
-                    }
-                }
-                // Why only these: a folder, or a vault without its password, is reported when it is used.
-                Err(message) if message.starts_with("there is no file") => {
-                    let (what, looked) = message.split_once("; ").unwrap_or((&message, ""));
-                    let mut error = Diagnostic::error(what).at(&parameter.span);
-                    if task.no_log {
-                        error = error.without_excerpt();
-                    }
-                    errors.push(if looked.is_empty() { error } else { error.note(looked) });
-                }
-                Err(_) => {}
+            match task.kind.is::<GpuMig>() {
+                true => errors.append(mig_config::check(task, files)),
+                false => check_named(task, files, &mut errors),
             }
             if !task.when.is_empty() {
                 for error in errors.0.iter_mut().skip(before) {
@@ -72,6 +56,34 @@ pub fn check_files(program: &Program, files: &dyn Files) -> Diagnostics {
         }
     }
     errors
+}
+
+fn check_named(task: &Task, files: &dyn Files, errors: &mut Diagnostics) {
+    let Some((kind, name, parameter)) = named(task) else { return };
+    match files.read(kind, &task.search, &name) {
+        Ok(file) => {
+            if kind == FileKind::Template && !file.secret && has_usual_marks(task) {
+                let shelves = Shelves::of_task(&task.search, &file.path);
+                let mut check = Templates { files, shelves, seen: BTreeSet::new(), errors };
+                check.template(&file.path, &file.bytes);
+            }
+        }
+        // Why only these: a folder, or a vault without its password, is reported when it is used.
+        Err(message) if message.starts_with(NO_FILE) => {
+            let error = not_there(&message, parameter);
+            errors.push(if task.no_log { error.without_excerpt() } else { error });
+        }
+        Err(_) => {}
+    }
+}
+
+/// How a message about a missing file begins.
+pub(super) const NO_FILE: &str = "there is no file";
+
+pub(super) fn not_there(message: &str, parameter: &Parameter) -> Diagnostic {
+    let (what, looked) = message.split_once("; ").unwrap_or((message, ""));
+    let error = Diagnostic::error(what).at(&parameter.span);
+    if looked.is_empty() { error } else { error.note(looked) }
 }
 
 /// The file that a task names, if its name is known before the run.

@@ -14,6 +14,7 @@ mod facts;
 mod files;
 mod intervening;
 mod ledger;
+mod mig_config;
 mod outside;
 mod placing;
 mod prepare;

@@ -176,7 +176,7 @@ impl Surroundings<'_> {
             None => Arc::new(render_params(task, scope)?),
         };
         Ok(match &*params {
-            Params::Gpu(task) => Deed::Gpu(task.clone()),
+            Params::Gpu(task) => Deed::Gpu(self.gpu(task)?),
             Params::GpuKeep(keep) => Deed::Keep(keep.clone()),
             Params::Node(op) => node(op.clone()),
             Params::AsyncStatus(ask) => {

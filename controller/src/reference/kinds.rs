@@ -54,6 +54,7 @@ pub fn kind_text(name: &str) -> Option<String> {
     for (name, instead) in kind.refused {
         let _ = writeln!(out, "  {name}\n      {instead}");
     }
+    out.push_str(&super::gpu::hardware_text(kind));
     let _ = write!(out, "\nexample\n  - {}\n", kind.example);
     Some(out)
 }
@@ -335,6 +336,23 @@ mod tests {
               Limit in percent of the default limit of the GPU.
           gpus  (list of (number or text))
               GPUs meant: indexes, UUIDs, PCI addresses or parts of product names; all when left out.
+
+        hardware
+          reads                 nvmlDeviceGetPowerManagementLimit, nvmlDeviceGetPowerManagementLimitConstraints, nvmlDeviceGetPowerManagementDefaultLimit, nvmlDeviceGetEnforcedPowerLimit
+          writes                nvmlDeviceSetPowerManagementLimit
+          takes effect          at once
+          survives a reset      not documented, set again
+          survives last client  no
+          survives a reload     no
+          survives a reboot     no
+          architectures         all with power management
+          source                nvml.h 13
+
+        widely believed, and not so
+          a power limit stays until it is set anew
+              without persistence the driver takes the default again when the last client ends
+          the limit that was asked for is the one that counts
+              the enforced limit is the smallest of all limiters, and may be below it
 
         example
           - gpu_power: {limit_watts: 600}

@@ -3,11 +3,13 @@
 
 mod checks;
 mod drainers;
+mod gpu;
 mod kinds;
 mod schema;
 
 pub use checks::{check_text, checks_markdown, checks_text};
 pub use drainers::{drainers_markdown, drainers_text};
+pub use gpu::gpu_markdown;
 pub use kinds::{kind_text, kinds_markdown};
 pub use schema::{check_schema, config_schema, inventory_schema, playbook_schema, tasks_schema};
 

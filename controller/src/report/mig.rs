@@ -3,6 +3,7 @@
 use gpufleet_protocol::{
     change::{MigInstances, Value},
     facts::MigInstance,
+    mig,
 };
 use serde::Serialize;
 
@@ -47,15 +48,36 @@ pub(crate) struct Layout {
 /// `None` where the value is no layout, or one that does not fit the GPU.
 pub(crate) fn layout_of(value: &Value, memory_mib: u64, there: &[Block]) -> Option<Layout> {
     let Value::MigLayout(layout) = value else { return None };
-    let mut placed = Vec::new();
+    let mut placed: Vec<Block> = Vec::new();
     let mut wanted: Vec<(String, u32)> = Vec::new();
+    // Sizes of compute instances that share GPU instances, by the profile of these.
+    let mut parts: Vec<(&str, Vec<u32>)> = Vec::new();
     for MigInstances { profile, count, start } in &layout.instances {
+        let (part, profile) = mig::split(profile);
         let size = slices(profile, memory_mib)?;
-        match start {
-            Some(start) => placed.push(Block { profile: profile.clone(), start: *start, size }),
-            None if *count > GRID as usize => return None,
-            None => wanted.extend((0..*count).map(|_| (profile.clone(), size))),
+        match (start, part) {
+            (Some(start), _) => {
+                let block = Block { profile: profile.to_owned(), start: *start, size };
+                // Several parts are in one GPU instance.
+                if part.is_none() || !placed.contains(&block) {
+                    placed.push(block);
+                }
+            }
+            (None, _) if *count > GRID as usize => return None,
+            (None, None) => wanted.extend((0..*count).map(|_| (profile.to_owned(), size))),
+            (None, Some(part)) => {
+                let all = (0..*count).map(|_| part);
+                match parts.iter_mut().find(|(known, _)| *known == profile) {
+                    Some((_, sizes)) => sizes.extend(all),
+                    None => parts.push((profile, all.collect())),
+                }
+            }
         }
+    }
+    for (profile, sizes) in parts {
+        let size = slices(profile, memory_mib)?;
+        let compute: u32 = profile.split_once('g')?.0.parse().ok()?;
+        wanted.extend((0..holders(compute, sizes)?).map(|_| (profile.to_owned(), size)));
     }
     let exact = wanted.is_empty();
     // Instances of the same profile keep their places, as in the run.
@@ -81,6 +103,19 @@ pub(crate) fn layout_of(value: &Value, memory_mib: u64, there: &[Block]) -> Opti
     let full = placed.iter().map(|block| block.size).sum::<u32>() == GRID
         && placed.windows(2).all(|pair| pair[0].profile == pair[1].profile);
     fits(&placed).then_some(Layout { blocks: placed, exact: exact || full })
+}
+
+/// Returns in how many GPU instances of so many slices these compute instances fit, the largest first.
+fn holders(slices: u32, mut sizes: Vec<u32>) -> Option<usize> {
+    sizes.sort_unstable_by_key(|size| std::cmp::Reverse(*size));
+    let mut free: Vec<u32> = Vec::new();
+    for size in sizes {
+        match free.iter_mut().find(|free| **free >= size) {
+            Some(free) => *free -= size,
+            None => free.push(slices.checked_sub(size)?),
+        }
+    }
+    Some(free.len())
 }
 
 fn fits(blocks: &[Block]) -> bool {
@@ -158,6 +193,16 @@ mod tests {
         let media = layout_of(&counted(&[(1, "1g.10gb+me")]), 81_559, &[]).unwrap();
         assert_eq!((media.blocks[0].size, media.exact), (1, false));
         assert_eq!(drawing(&[]).unwrap(), "| ..  | ..  | ..  | ..  | ..  | ..  | ..  | ..  |");
+    }
+
+    #[test]
+    fn compute_instances_are_drawn_as_the_gpu_instances_that_they_share() {
+        let three = layout_of(&counted(&[(2, "1c.3g.40gb"), (1, "2c.3g.40gb")]), 81_559, &[]).unwrap();
+        assert_eq!(drawing(&three.blocks).unwrap(), "|        3g.40gb        |        3g.40gb        |");
+        let placed = at(&[("3g.40gb", 0), ("1c.3g.40gb", 4), ("2c.3g.40gb", 4)]);
+        let placed = layout_of(&placed, 81_559, &[]).unwrap();
+        assert_eq!(drawing(&placed.blocks).unwrap(), "|        3g.40gb        |        3g.40gb        |");
+        assert_eq!(layout_of(&counted(&[(1, "4c.3g.40gb")]), 81_559, &[]), None);
     }
 
     #[test]

@@ -622,5 +622,12 @@ fn gpus(random: &mut Random) -> Sim {
         let at = random.below(count);
         sim.gpus[at].client = sim.gpus[at].persistence.then_some(4711);
     }
+    let mut more = random.clone();
+    for gpu in &mut sim.gpus {
+        if more.chance(10) {
+            gpu.recovery_action = Ok(1);
+        }
+        gpu.accounting = gpu.persistence && !gpu.mig.current && more.chance(30);
+    }
     sim
 }

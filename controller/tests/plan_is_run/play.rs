@@ -87,6 +87,22 @@ fn gpu_tasks(random: &mut Random) -> Vec<Value> {
     if random.chance(80) {
         all.push(json!({"gpu_persistence": {"mode": random.one(&["daemon", "daemon", "legacy"])}}));
     }
+    // Why a copy: the numbers of everything else stay what they were.
+    let mut more = random.clone();
+    if more.chance(20)
+        && let Some(task) = all.iter_mut().find(|task| task.get("gpu_mig").is_some())
+    {
+        *task = more.one(&[
+            json!({"gpu_mig": {"mode": "enabled", "layout": {"1c.3g.40gb": 3, "3g.40gb": 1}}}),
+            json!({"gpu_mig": {"mode": "enabled", "layout": {"2c.3g.40gb": 1, "1c.3g.40gb": 1}}}),
+        ]);
+    }
+    if more.chance(25) && !mig {
+        all.push(json!({"gpu_accounting": {"mode": more.one(&["enabled", "enabled", "disabled"])}}));
+    }
+    if more.chance(25) {
+        all.push(json!({"gpu_reset": {"when": "required"}}));
+    }
     all
 }
 

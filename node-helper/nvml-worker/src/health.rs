@@ -116,10 +116,12 @@ fn reading(nvml: &Nvml, deep: bool, window_s: Option<u32>) -> Health {
         driver_version,
         nvml_version: nvml.nvml_version(),
         cuda_version: nvml.cuda_version(),
+        confidential,
+        confidential_ready,
         gpus,
         unreadable,
     };
-    Health { snapshot, count, excluded, confidential, confidential_ready, gpus: readings }
+    Health { snapshot, count, excluded, gpus: readings }
 }
 
 /// Returns the first field of nanoseconds with slowed clocks, whose numbers changed in driver 580.82.
@@ -155,7 +157,6 @@ fn gpu(nvml: &Nvml, index: u32, tiers: Tiers) -> Reading<Pair> {
 fn memory(nvml: &Nvml, device: Device) -> MemoryHealth {
     MemoryHealth {
         ecc_default: nvml.ecc_default(device),
-        corrected: nvml.ecc_errors(device, Errors::Corrected, Since::Load),
         corrected_sram: nvml.sram_errors(device, Errors::Corrected),
         corrected_total: nvml.ecc_errors(device, Errors::Corrected, Since::Made),
         uncorrected_total: nvml.ecc_errors(device, Errors::Uncorrected, Since::Made),
@@ -176,7 +177,6 @@ fn modes(nvml: &Nvml, device: Device) -> Modes {
         gsp: nvml.gsp(device),
         gsp_version: nvml.gsp_version(device),
         inforom: nvml.inforom(device),
-        accounting: nvml.accounting(device),
         drain: nvml.drain(device),
         performance_state: nvml.performance_state(device),
         clock_reasons: nvml.clock_reasons(device),

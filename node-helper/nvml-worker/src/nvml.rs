@@ -19,10 +19,10 @@ use std::{
 use fields::Field;
 use gpufleet_protocol::nvml::{Code, Placement, Reading, RemappedRows, Staged};
 use nvml_wrapper_sys::bindings::{
-    NvmlLib, nvmlComputeInstance_t, nvmlComputeInstanceInfo_st, nvmlComputeInstanceProfileInfo_st,
-    nvmlDevice_t, nvmlGpuInstance_t, nvmlGpuInstanceInfo_st, nvmlGpuInstancePlacement_st,
-    nvmlGpuInstanceProfileInfo_st, nvmlGpuInstanceProfileInfo_v2_st, nvmlMemory_st, nvmlPciInfo_st,
-    nvmlProcessInfo_v1_st, nvmlProcessInfo_v2_st,
+    NvmlLib, nvmlComputeInstance_t, nvmlComputeInstanceInfo_st, nvmlComputeInstancePlacement_st,
+    nvmlComputeInstanceProfileInfo_st, nvmlDevice_t, nvmlGpuInstance_t, nvmlGpuInstanceInfo_st,
+    nvmlGpuInstancePlacement_st, nvmlGpuInstanceProfileInfo_st, nvmlGpuInstanceProfileInfo_v2_st,
+    nvmlMemory_st, nvmlPciInfo_st, nvmlProcessInfo_v1_st, nvmlProcessInfo_v2_st,
 };
 
 /// Room for every string that NVML returns (its largest constant is 96), in bytes.
@@ -147,6 +147,7 @@ pub struct ComputeProfile {
 pub struct ComputeInfo {
     pub id: u32,
     pub profile_id: u32,
+    pub start: u32,
     pub size: u32,
 }
 
@@ -543,12 +544,35 @@ impl Nvml {
     pub fn compute_info(&self, compute: Compute) -> Reading<ComputeInfo> {
         let mut info = nvmlComputeInstanceInfo_st::zeroed();
         call!(self, nvmlComputeInstanceGetInfo_v2(compute.0, &raw mut info))?;
-        Ok(ComputeInfo { id: info.id, profile_id: info.profileId, size: info.placement.size })
+        let nvmlComputeInstancePlacement_st { start, size } = info.placement;
+        Ok(ComputeInfo { id: info.id, profile_id: info.profileId, start, size })
     }
 
     pub fn create_compute(&self, instance: Instance, profile_id: u32) -> Reading<Compute> {
         let mut compute: nvmlComputeInstance_t = std::ptr::null_mut();
         call!(self, nvmlGpuInstanceCreateComputeInstance(instance.0, profile_id, &raw mut compute))?;
+        Ok(Compute(compute))
+    }
+
+    /// The same at a place, for which older drivers have no call.
+    pub fn create_compute_at(
+        &self,
+        instance: Instance,
+        profile_id: u32,
+        start: u32,
+        size: u32,
+    ) -> Reading<Compute> {
+        let place = nvmlComputeInstancePlacement_st { start, size };
+        let mut compute: nvmlComputeInstance_t = std::ptr::null_mut();
+        call!(
+            self,
+            nvmlGpuInstanceCreateComputeInstanceWithPlacement(
+                instance.0,
+                profile_id,
+                &raw const place,
+                &raw mut compute
+            )
+        )?;
         Ok(Compute(compute))
     }
 

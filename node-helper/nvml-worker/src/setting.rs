@@ -1,8 +1,11 @@
 //! Setter calls; a failure names its call.
 
-use gpufleet_protocol::nvml::{Answer, Code, Reading, Setting};
+use gpufleet_protocol::{
+    mig::Inner,
+    nvml::{Answer, Code, Reading, Setting},
+};
 
-use crate::nvml::{Device, Instance, Nvml};
+use crate::nvml::{Compute, Device, Instance, Nvml};
 
 const MOST_COMPUTE_PROFILES: u32 = 16;
 
@@ -65,9 +68,12 @@ fn set(nvml: &Nvml, device: Device, setting: &Setting) -> Result<Answer, Failure
             let id = nvml.instance_info(instance).of("nvmlGpuInstanceGetInfo")?.id;
             return Ok(Answer::Created { id });
         }
-        Setting::CreateComputeInstance { gpu_instance } => {
+        Setting::CreateComputeInstance { gpu_instance, part } => {
             let instance = nvml.instance(device, gpu_instance).of("nvmlDeviceGetGpuInstanceById")?;
-            let id = create_compute(nvml, device, instance)?;
+            let id = match part {
+                None => create_whole(nvml, device, instance)?,
+                Some(part) => create_part(nvml, instance, part)?,
+            };
             return Ok(Answer::Created { id });
         }
         Setting::DestroyComputeInstance { gpu_instance, compute_instance } => {
@@ -80,6 +86,10 @@ fn set(nvml: &Nvml, device: Device, setting: &Setting) -> Result<Answer, Failure
             let instance = nvml.instance(device, gpu_instance).of("nvmlDeviceGetGpuInstanceById")?;
             nvml.destroy_instance(instance).of("nvmlGpuInstanceDestroy")?;
         }
+        Setting::Accounting(on) => nvml.set_accounting(device, on).of("nvmlDeviceSetAccountingMode")?,
+        Setting::ConfidentialReady(on) => {
+            nvml.set_confidential_ready(on).of("nvmlSystemSetConfComputeGpusReadyState")?;
+        }
         Setting::Drain(on) => nvml.set_drain(device, on).of("nvmlDeviceModifyDrainState")?,
     }
     Ok(Answer::Done)
@@ -87,7 +97,7 @@ fn set(nvml: &Nvml, device: Device, setting: &Setting) -> Result<Answer, Failure
 
 /// Creates a compute instance of the profile with all slices of the GPU instance; of two such profiles the first, which
 /// shares no fewer engines.
-fn create_compute(nvml: &Nvml, device: Device, instance: Instance) -> Result<u32, Failure> {
+fn create_whole(nvml: &Nvml, device: Device, instance: Instance) -> Result<u32, Failure> {
     let info = nvml.instance_info(instance).of("nvmlGpuInstanceGetInfo")?;
     let mut slices = None;
     for number in 0..64 {
@@ -115,6 +125,36 @@ fn create_compute(nvml: &Nvml, device: Device, instance: Instance) -> Result<u32
         }
     }
     let (profile, _) = best.ok_or(Failure(call, Code::NOT_SUPPORTED))?;
-    let compute = nvml.create_compute(instance, profile).of("nvmlGpuInstanceCreateComputeInstance")?;
+    new_id(nvml, nvml.create_compute(instance, profile))
+}
+
+/// Creates a compute instance that is a part of its GPU instance; of two profiles of a size the first, as above.
+fn create_part(nvml: &Nvml, instance: Instance, part: Inner) -> Result<u32, Failure> {
+    let call = "nvmlGpuInstanceGetComputeInstanceProfileInfo";
+    let mut found = None;
+    for number in 0..MOST_COMPUTE_PROFILES {
+        match nvml.compute_profile(instance, number) {
+            Ok(profile) if profile.slices == part.size => {
+                found = Some(profile.id);
+                break;
+            }
+            Ok(_) | Err(Code::NOT_SUPPORTED) => {}
+            Err(Code::INVALID_ARGUMENT) => break,
+            Err(code) => return Err(Failure(call, code)),
+        }
+    }
+    let profile = found.ok_or(Failure(call, Code::NOT_SUPPORTED))?;
+    let made = match nvml.create_compute_at(instance, profile, part.start, part.size) {
+        // Only the size is declared, and the driver tells the possible places only now.
+        Err(Code::INVALID_ARGUMENT | Code::FUNCTION_NOT_FOUND | Code::NOT_SUPPORTED) => {
+            nvml.create_compute(instance, profile)
+        }
+        made => made,
+    };
+    new_id(nvml, made)
+}
+
+fn new_id(nvml: &Nvml, made: Reading<Compute>) -> Result<u32, Failure> {
+    let compute = made.of("nvmlGpuInstanceCreateComputeInstance")?;
     Ok(nvml.compute_info(compute).of("nvmlComputeInstanceGetInfo")?.id)
 }

@@ -31,6 +31,8 @@ pub fn read(nvml: &Nvml) -> Snapshot {
         driver_version: nvml.driver_version(),
         nvml_version: nvml.nvml_version(),
         cuda_version: nvml.cuda_version(),
+        confidential: nvml.confidential(),
+        confidential_ready: nvml.confidential_ready(),
         gpus,
         unreadable,
     }
@@ -81,6 +83,7 @@ pub fn gpu(nvml: &Nvml, index: u32, device: Device, uuid: String, wanted: Profil
         persistence: nvml.persistence(device),
         ecc: nvml.ecc(device),
         ecc_uncorrected: nvml.ecc_errors(device, Errors::Uncorrected, Since::Load),
+        ecc_corrected: nvml.ecc_errors(device, Errors::Corrected, Since::Load),
         ecc_uncorrected_sram: nvml.sram_errors(device, Errors::Uncorrected),
         recovery_action: nvml.recovery_action(device),
         remapped_rows: nvml.remapped_rows(device),
@@ -90,6 +93,8 @@ pub fn gpu(nvml: &Nvml, index: u32, device: Device, uuid: String, wanted: Profil
         power_range_mw: nvml.power_range(device),
         power_enforced_mw: nvml.power_enforced(device),
         compute_mode: nvml.compute_mode(device),
+        accounting: nvml.accounting(device),
+        accounting_buffer: nvml.accounting_buffer(device),
         graphics_clock_mhz: nvml.clock(device, CLOCK_GRAPHICS),
         memory_clock_mhz: nvml.clock(device, CLOCK_MEMORY),
         max_graphics_clock_mhz: nvml.max_clock(device, CLOCK_GRAPHICS),
@@ -214,7 +219,12 @@ fn computes(nvml: &Nvml, instance: Instance) -> Reading<Vec<ComputeInstance>> {
             let info = nvml.compute_info(compute)?;
             if all.iter().all(|known| known.id != info.id) {
                 let slices = if info.profile_id == profile.id { profile.slices } else { info.size };
-                all.push(ComputeInstance { id: info.id, profile_id: info.profile_id, slices });
+                all.push(ComputeInstance {
+                    id: info.id,
+                    profile_id: info.profile_id,
+                    start: info.start,
+                    slices,
+                });
             }
         }
     }

@@ -168,14 +168,10 @@ fn each_failed_call_fails_its_own_readings() {
     const SNAPSHOT: &str = "/snapshot/gpus/0";
     let table: &[(&str, &str, &[&str])] = &[
         ("nvmlGetExcludedDeviceCount", "", &["/excluded"]),
-        ("nvmlSystemGetConfComputeState", "", &["/confidential"]),
-        ("nvmlSystemGetConfComputeGpusReadyState", "", &["/confidential_ready"]),
+        ("nvmlSystemGetConfComputeState", "", &["/snapshot/confidential"]),
+        ("nvmlSystemGetConfComputeGpusReadyState", "", &["/snapshot/confidential_ready"]),
         ("nvmlDeviceGetDefaultEccMode", GPU, &["/memory/ecc_default"]),
-        (
-            "nvmlDeviceGetTotalEccErrors",
-            GPU,
-            &["/memory/corrected", "/memory/corrected_total", "/memory/uncorrected_total"],
-        ),
+        ("nvmlDeviceGetTotalEccErrors", GPU, &["/memory/corrected_total", "/memory/uncorrected_total"]),
         ("nvmlDeviceGetMemoryErrorCounter", GPU, &["/memory/corrected_sram"]),
         ("nvmlDeviceGetSramEccErrorStatus", GPU, &["/memory/sram"]),
         ("nvmlDeviceGetRowRemapperHistogram", GPU, &["/memory/row_banks"]),
@@ -186,7 +182,6 @@ fn each_failed_call_fails_its_own_readings() {
         ("nvmlDeviceGetGspFirmwareMode", GPU, &["/modes/gsp"]),
         ("nvmlDeviceGetGspFirmwareVersion", GPU, &["/modes/gsp_version"]),
         ("nvmlDeviceGetInforomImageVersion", GPU, &["/modes/inforom"]),
-        ("nvmlDeviceGetAccountingMode", GPU, &["/modes/accounting"]),
         ("nvmlDeviceQueryDrainState", GPU, &["/modes/drain"]),
         ("nvmlDeviceGetPerformanceState", GPU, &["/modes/performance_state"]),
         ("nvmlDeviceGetCurrentClocksEventReasons", GPU, &["/modes/clock_reasons"]),

@@ -136,9 +136,11 @@ pub enum Setting {
         profile_id: u32,
         placement: Placement,
     },
-    /// One compute instance of the full size of the GPU instance. Answered by [`Answer::Created`].
+    /// One compute instance. Answered by [`Answer::Created`].
     CreateComputeInstance {
         gpu_instance: u32,
+        /// Its compute slices, and the first of them; `None` for the full size of the GPU instance.
+        part: Option<crate::mig::Inner>,
     },
     DestroyComputeInstance {
         gpu_instance: u32,
@@ -149,6 +151,9 @@ pub enum Setting {
     },
     /// Refuses new clients on the GPU while true.
     Drain(bool),
+    Accounting(bool),
+    /// Lets confidential GPUs accept work, on the whole node.
+    ConfidentialReady(bool),
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -199,6 +204,9 @@ pub struct Snapshot {
     pub nvml_version: Reading<String>,
     /// Major version times 1000 plus minor version times 10.
     pub cuda_version: Reading<u32>,
+    pub confidential: Reading<Confidential>,
+    /// Whether confidential GPUs accept work; also false where the feature is off.
+    pub confidential_ready: Reading<bool>,
     pub gpus: Vec<GpuReading>,
     /// Indexes for which the driver gives no handle, or no UUID.
     pub unreadable: Vec<(u32, Code)>,
@@ -268,6 +276,8 @@ pub struct GpuReading {
     pub ecc: Reading<Staged>,
     /// Uncorrected memory errors since the driver was loaded or the GPU was reset.
     pub ecc_uncorrected: Reading<u64>,
+    /// Those that were corrected.
+    pub ecc_corrected: Reading<u64>,
     /// Those of them in SRAM, which may affect other programs than the one that met them.
     pub ecc_uncorrected_sram: Reading<u64>,
     /// The action that the driver requires: 0 is none, see [`recovery`]. Not available in drivers before 550.
@@ -282,6 +292,9 @@ pub struct GpuReading {
     pub power_enforced_mw: Reading<u32>,
     /// `nvmlComputeMode_t`.
     pub compute_mode: Reading<u32>,
+    pub accounting: Reading<bool>,
+    /// Number of ended processes that accounting remembers.
+    pub accounting_buffer: Reading<u32>,
     pub graphics_clock_mhz: Reading<u32>,
     pub memory_clock_mhz: Reading<u32>,
     pub max_graphics_clock_mhz: Reading<u32>,
@@ -333,6 +346,8 @@ pub struct GpuInstance {
 pub struct ComputeInstance {
     pub id: u32,
     pub profile_id: u32,
+    /// The first compute slice in its GPU instance.
+    pub start: u32,
     /// Compute slices of its profile.
     pub slices: u32,
 }
@@ -352,9 +367,6 @@ pub struct Health {
     pub count: Reading<u32>,
     /// GPUs that a registry key of the driver keeps out.
     pub excluded: Reading<u32>,
-    pub confidential: Reading<Confidential>,
-    /// Whether confidential GPUs accept work; also false where the feature is off.
-    pub confidential_ready: Reading<bool>,
     /// One for each of the snapshot's GPUs, in the same order.
     pub gpus: Vec<HealthReading>,
 }
@@ -396,7 +408,6 @@ impl HealthReading {
     pub fn none(code: Code) -> Self {
         let memory = MemoryHealth {
             ecc_default: Err(code),
-            corrected: Err(code),
             corrected_sram: Err(code),
             corrected_total: Err(code),
             uncorrected_total: Err(code),
@@ -412,7 +423,6 @@ impl HealthReading {
             gsp: Err(code),
             gsp_version: Err(code),
             inforom: Err(code),
-            accounting: Err(code),
             drain: Err(code),
             performance_state: Err(code),
             clock_reasons: Err(code),
@@ -442,9 +452,7 @@ impl HealthReading {
 pub struct MemoryHealth {
     /// ECC mode as delivered.
     pub ecc_default: Reading<bool>,
-    /// Corrected errors since the driver was loaded.
-    pub corrected: Reading<u64>,
-    /// Those of them in SRAM.
+    /// Corrected errors in SRAM since the driver was loaded.
     pub corrected_sram: Reading<u64>,
     /// Corrected errors over the life of the board.
     pub corrected_total: Reading<u64>,
@@ -499,7 +507,6 @@ pub struct Modes {
     pub gsp_version: Reading<String>,
     /// InfoROM image version.
     pub inforom: Reading<String>,
-    pub accounting: Reading<bool>,
     /// Whether the GPU refuses new clients.
     pub drain: Reading<bool>,
     /// 0 is the fastest state, 15 the slowest.
@@ -655,6 +662,8 @@ mod tests {
                 driver_version: Ok("580.159.04".to_owned()),
                 nvml_version: Err(Code::FUNCTION_NOT_FOUND),
                 cuda_version: Ok(13000),
+                confidential: Ok(Confidential { enabled: true, devtools: false }),
+                confidential_ready: Err(Code::FUNCTION_NOT_FOUND),
                 gpus: Vec::new(),
                 unreadable: vec![(1, Code::GPU_IS_LOST)],
             })),

@@ -7,7 +7,7 @@ use crate::{
     health::HealthRequest,
     keep::Sealed,
     operation::{Claim, Effect, Needs, Newer, Operation, Part, Reach, is_below, paths, undeclared},
-    tasks::{FileState, GpuKeep, Unarchive},
+    tasks::{FileState, GpuKeep, ResetWhen, Unarchive},
 };
 
 /// Pods that a scheduler leaves on a node that it drained; they do not count as work.
@@ -76,6 +76,13 @@ impl Operation for GpuGroup {
         let mut keep = kept.iter();
         self.members.retain(|_| keep.next().copied().unwrap_or(true));
         !self.members.is_empty()
+    }
+}
+
+impl GpuTask {
+    /// Whether it asks for an act of its own and not for a state: a play does it once, and never asserts it again.
+    pub fn is_once(&self) -> bool {
+        matches!(self, Self::GpuReset(reset) if reset.when == ResetWhen::Always)
     }
 }
 

@@ -82,6 +82,11 @@ macro_rules! registry {
             })?
         )*
 
+        /// The hardware facts of the kinds that declare the state of GPUs, by their names.
+        pub static HARDWARE: &[(&str, $crate::tasks::Hardware)] = &[
+            $($((<$gpu as Kind>::INFO.name, <$gpu as $crate::tasks::GpuKind>::HARDWARE),)?)*
+        ];
+
         /// All kinds, in the order of the reference.
         pub static KINDS: &[KindInfo] =
             &[$($(<$gpu as Kind>::INFO)? $(<$node as Kind>::INFO)? $(<$here as Kind>::INFO)?),*];

@@ -8,7 +8,7 @@ use gpufleet_protocol::{Disruption, message::GpuClient, nvml::Staged};
 use super::{
     clients::{CLIENT_UNITS, HOLDS_ALL, PERSISTENCED},
     mps::{self, MpsWant},
-    plan::Act,
+    plan::{Act, DRAIN_AND_RESET, RESET},
     state::{Compute, Gpu, Holding, Instance, Lock, State, Unit},
 };
 use crate::{
@@ -61,7 +61,9 @@ pub fn after(mut state: State, event: &Event) -> State {
             for gpu in &mut state.gpus {
                 reset(gpu);
                 unloaded(gpu);
+                gpu.recovery_action = gpu.recovery_action.map(|_| 0);
             }
+            state.confidential_ready = state.confidential_ready.map(|_| false);
             let persistenced = &mut state.host.persistenced;
             persistenced.active = persistenced.enabled;
             let on = persistenced.active;
@@ -141,6 +143,10 @@ fn reset(gpu: &mut Gpu) {
     gpu.ecc = gpu.ecc.map(|mode| Staged::settled(mode.pending));
     gpu.mig = gpu.mig.map(|mode| Staged::settled(mode.pending));
     gpu.instances = gpu.instances.as_ref().map(|_| Vec::new()).map_err(|code| *code);
+    if let Ok(RESET | DRAIN_AND_RESET) = gpu.recovery_action {
+        gpu.recovery_action = Ok(0);
+    }
+    gpu.rows_pending = gpu.rows_pending.map(|_| false);
     forget(gpu);
 }
 
@@ -152,6 +158,7 @@ fn forget(gpu: &mut Gpu) {
     if let Ok(mode) = &mut gpu.compute_mode {
         *mode = 0;
     }
+    gpu.accounting = gpu.accounting.map(|_| false);
 }
 
 /// Hopper and later keep the MIG mode only while the module is loaded; Ampere keeps it in the InfoROM.
@@ -199,6 +206,9 @@ fn acted(state: &mut State, act: &Act) {
             (mps.answers, mps.stale, mps.percentage) = (false, false, None);
         }
         Act::RefreshCdi => {}
+        Act::ConfidentialReady { on, .. } => {
+            state.confidential_ready = state.confidential_ready.map(|_| *on);
+        }
         _ => {
             if let Some(gpu) = act.uuid().map(str::to_owned).and_then(|uuid| state.gpu_mut(&uuid)) {
                 acted_on_gpu(gpu, act);
@@ -208,17 +218,16 @@ fn acted(state: &mut State, act: &Act) {
 }
 
 fn acted_on_gpu(gpu: &mut Gpu, act: &Act) {
-    let slices = |gpu: &Gpu, id: u32| gpu.slices(id).unwrap_or(1);
     match act {
         Act::DestroyInstance { placement, .. } => {
             if let Ok(instances) = &mut gpu.instances {
                 instances.retain(|instance| instance.placement != *placement);
             }
         }
-        Act::ClearInstance { placement, .. } => {
+        Act::DestroyCompute { placement, inner, .. } => {
             if let Ok(instances) = &mut gpu.instances {
                 for instance in instances.iter_mut().filter(|instance| instance.placement == *placement) {
-                    instance.computes.clear();
+                    instance.computes.retain(|compute| compute.inner != *inner);
                 }
             }
         }
@@ -229,6 +238,9 @@ fn acted_on_gpu(gpu: &mut Gpu, act: &Act) {
                 true => Staged::settled(*on),
                 false => Staged { pending: *on, ..mode },
             });
+            if gpu.mig_on() {
+                gpu.accounting = gpu.accounting.map(|_| false);
+            }
         }
         Act::Persistence { on, .. } => {
             gpu.persistence = gpu.persistence.map(|_| *on);
@@ -244,13 +256,10 @@ fn acted_on_gpu(gpu: &mut Gpu, act: &Act) {
                 instances.sort_by_key(|instance| instance.placement);
             }
         }
-        Act::CreateCompute { placement, .. } => {
-            let profile =
-                gpu.present().iter().find(|instance| instance.placement == *placement).map(|i| i.profile_id);
-            let slices = profile.map_or(1, |id| slices(gpu, id));
+        Act::CreateCompute { placement, inner, .. } => {
             if let Ok(instances) = &mut gpu.instances {
                 for instance in instances.iter_mut().filter(|instance| instance.placement == *placement) {
-                    instance.computes.push(Compute { id: 0, slices });
+                    instance.computes.push(Compute { id: None, inner: *inner });
                 }
             }
         }
@@ -258,12 +267,14 @@ fn acted_on_gpu(gpu: &mut Gpu, act: &Act) {
         // Without persistence the lock ends with the driver's last client, so it cannot be relied on.
         Act::Graphics { want, .. } if gpu.persistence == Ok(true) => gpu.graphics = (*want).into(),
         Act::Memory { want, .. } if gpu.persistence == Ok(true) => gpu.memory = (*want).into(),
+        Act::Accounting { on, .. } => gpu.accounting = gpu.accounting.map(|_| *on),
         Act::Compute { mode, .. } => gpu.compute_mode = gpu.compute_mode.map(|_| *mode),
         Act::Graphics { .. }
         | Act::Memory { .. }
         | Act::Persistenced { .. }
         | Act::StartMps { .. }
         | Act::StopMps
+        | Act::ConfidentialReady { .. }
         | Act::RefreshCdi => {}
     }
 }

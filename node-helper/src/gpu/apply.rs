@@ -18,18 +18,23 @@ use gpufleet_protocol::{
     Disruption, FailureKind,
     change::Value,
     message::IdleReport,
+    mig::Inner,
     nvml::{Code, Placement, Setting},
     op::GpuGroup,
+    tasks::ResetWhen,
 };
 
 use super::{
     after::{Event, after},
     clients::MPS_UNITS,
-    desired::{LockWant, merge},
+    desired::{Desired, GpuWants, LockWant, merge},
     machine::{Machine, UnitAction},
     observe::{locks, observe, put_locks, released, stopped_units},
-    plan::{Act, Activation, Before, Planned, Stage, Step, as_seen_before, before, left_to_reboot, stage},
-    state::{Instance, Locks, Mps, State},
+    plan::{
+        Act, Activation, Before, GPU_RESET, Planned, Stage, Step, as_seen_before, before, left_to_reboot,
+        stage,
+    },
+    state::{Gpu, Instance, Locks, Mps, State},
     worker::{NvmlError, SetAnswer, SetError},
 };
 use crate::{
@@ -91,6 +96,8 @@ struct Running<'a> {
     /// Instances that the current stage destroyed and created, by GPU.
     destroyed: Vec<(String, Instance)>,
     created: Vec<(String, u32)>,
+    /// GPU, GPU instance and compute instance.
+    created_computes: Vec<(String, u32, u32)>,
     /// The MPS daemon before it was stopped for the duration of the run.
     paused_mps: Option<Mps>,
     reboot: bool,
@@ -111,6 +118,7 @@ impl<'a> Job<'a> {
             released,
             destroyed: Vec::new(),
             created: Vec::new(),
+            created_computes: Vec::new(),
             paused_mps: None,
             reboot,
         };
@@ -147,13 +155,15 @@ impl Running<'_> {
                 if !self.reset(activation)? {
                     self.reboot = true;
                     self.made_by_activation(&first);
+                    self.applied.made.retain(|planned| planned.change.property != GPU_RESET);
+                    self.not_reset(&desired);
                     self.await_reboot(activation, left);
                     return self.verify(Some(activation));
                 }
                 self.made_by_activation(&first);
                 self.applied.activated = Some(Disruption::GpuReset);
                 self.refresh(activation.reasons.first().map_or(0, |(member, _)| *member))?;
-                let desired = merge(self.job.group, &self.state);
+                let desired = self.desired();
                 let second = stage(&self.state, &desired, self.reboot);
                 if let Some(still) = &second.activation {
                     return Err(still_pending(still));
@@ -180,6 +190,32 @@ impl Running<'_> {
         }
     }
 
+    /// Fails members that asked for a reset that this machine cannot make; one that is needed waits for the reboot.
+    fn not_reset(&mut self, desired: &Desired) {
+        let asked = |wants: &GpuWants| {
+            Some(wants.reset.as_ref().filter(|want| want.value == ResetWhen::Always)?.member)
+        };
+        let members: BTreeSet<usize> = desired.gpus.values().filter_map(asked).collect();
+        for member in members {
+            let message = "the GPUs were not reset, because this machine cannot".to_owned();
+            self.applied.failures.push(Failure {
+                member,
+                kind: FailureKind::Unconverged,
+                message,
+                idle: None,
+            });
+        }
+    }
+
+    /// What is desired of the present state; a reset that was asked for is not asked for again once it was made.
+    fn desired(&self) -> Desired {
+        let desired = merge(self.job.group, &self.state);
+        match self.applied.activated {
+            Some(_) => desired.once_reset(),
+            None => desired,
+        }
+    }
+
     fn await_reboot(&mut self, activation: &Activation, left: Vec<(usize, String)>) {
         self.applied.awaiting.extend(activation.reasons.iter().cloned());
         self.applied.awaiting.extend(left);
@@ -196,6 +232,7 @@ impl Running<'_> {
         let member = stage.steps.first().map_or(0, |step| step.member);
         self.destroyed.clear();
         self.created.clear();
+        self.created_computes.clear();
         let disturbs = stage.class() >= Disruption::Clients;
         if stage.stops_units() {
             let units = self.units_to_stop(disturbs);
@@ -277,7 +314,7 @@ impl Running<'_> {
     }
 
     fn refused(&mut self, uuid: &str, member: usize, error: SetError) -> Failure {
-        let label = self.state.gpu(uuid).map_or_else(|| uuid.to_owned(), super::state::Gpu::label);
+        let label = self.state.gpu(uuid).map_or_else(|| uuid.to_owned(), Gpu::label);
         match error {
             SetError::Refused { code: Code::IN_USE, call } => {
                 let only = BTreeSet::from([uuid.to_owned()]);
@@ -303,8 +340,9 @@ impl Running<'_> {
                 self.destroyed.push((uuid.clone(), instance.clone()));
                 self.destroy(uuid, &instance, true, member)?;
             }
-            Act::ClearInstance { uuid, placement } => {
-                let Some(instance) = self.instance(uuid, *placement) else { return Ok(()) };
+            Act::DestroyCompute { uuid, placement, inner } => {
+                let Some(mut instance) = self.instance(uuid, *placement) else { return Ok(()) };
+                instance.computes.retain(|compute| compute.inner == *inner);
                 self.destroyed.push((uuid.clone(), instance.clone()));
                 self.destroy(uuid, &instance, false, member)?;
             }
@@ -322,12 +360,17 @@ impl Running<'_> {
                 }
                 return Ok(());
             }
-            Act::CreateCompute { uuid, placement } => {
-                let Some(gpu_instance) = self.instance(uuid, *placement).and_then(|instance| instance.id)
+            Act::CreateCompute { uuid, placement, inner } => {
+                let instance = self.instance(uuid, *placement);
+                let Some((gpu_instance, profile)) = instance.and_then(|one| Some((one.id?, one.profile_id)))
                 else {
                     return Err(odd(member, "a GPU instance that was just made is gone"));
                 };
-                self.set(uuid, Setting::CreateComputeInstance { gpu_instance }, member)?;
+                let setting = create_compute(gpu_instance, self.state.gpu(uuid), profile, *inner);
+                let SetAnswer::Created { id } = self.set(uuid, setting, member)? else {
+                    return Err(odd(member, "no id came back for a compute instance"));
+                };
+                self.created_computes.push((uuid.clone(), gpu_instance, id));
             }
             Act::Ecc { uuid, on } => {
                 self.set(uuid, Setting::Ecc(*on), member)?;
@@ -375,6 +418,12 @@ impl Running<'_> {
             Act::Compute { uuid, mode } => {
                 self.set(uuid, Setting::ComputeMode(*mode), member)?;
             }
+            Act::Accounting { uuid, on } => {
+                self.set(uuid, Setting::Accounting(*on), member)?;
+            }
+            Act::ConfidentialReady { uuid, on } => {
+                self.set(uuid, Setting::ConfidentialReady(*on), member)?;
+            }
             Act::StartMps { text, .. } => self.start_mps(text, member)?,
             Act::StopMps => self.stop_mps(member)?,
             Act::RefreshCdi => {
@@ -394,8 +443,8 @@ impl Running<'_> {
 
     fn destroy(&mut self, uuid: &str, instance: &Instance, whole: bool, member: usize) -> Done {
         let Some(gpu_instance) = instance.id else { return Ok(()) };
-        for compute in &instance.computes {
-            let setting = Setting::DestroyComputeInstance { gpu_instance, compute_instance: compute.id };
+        for compute_instance in instance.computes.iter().filter_map(|compute| compute.id) {
+            let setting = Setting::DestroyComputeInstance { gpu_instance, compute_instance };
             self.set(uuid, setting, member)?;
         }
         if whole {
@@ -450,7 +499,7 @@ impl Running<'_> {
     /// Reads everything once more; what still differs was not made.
     fn verify(&mut self, awaited: Option<&Activation>) -> Done {
         self.refresh(0)?;
-        let desired = merge(self.job.group, &self.state);
+        let desired = self.desired();
         let rest = stage(&self.state, &desired, self.reboot);
         if let (Some(still), None) = (&rest.activation, awaited) {
             return Err(still_pending(still));
@@ -475,6 +524,12 @@ impl Running<'_> {
         }
         Ok(())
     }
+}
+
+/// The setting that creates a compute instance in a GPU instance of a profile.
+fn create_compute(gpu_instance: u32, gpu: Option<&Gpu>, profile: u32, inner: Inner) -> Setting {
+    let whole = gpu.and_then(|gpu| gpu.slices(profile)).is_none_or(|slices| slices == inner.size);
+    Setting::CreateComputeInstance { gpu_instance, part: (!whole).then_some(inner) }
 }
 
 fn busy(member: usize, message: String, report: IdleReport) -> Failure {

@@ -3,24 +3,26 @@
 //! Pure. Owns selectors, units, snapping, conflicts and which values a GPU cannot have. The way to the merged state is
 //! [`super::plan`]. Invariant: a member with an impossible value adds nothing to the merged state.
 
+mod knobs;
+
 use super::wording::joined;
 use std::collections::BTreeMap;
 
 use gpufleet_protocol::{
     Change, Disruption, FailureKind, Property,
     change::Value,
-    mig::{self, Item, MigError, Slot},
-    nvml::{Code, Reading},
+    mig::{self, Device, Filled, MigError},
+    nvml::{Code, MigProfile, Reading},
     op::{GpuGroup, GpuTask},
     tasks::{
-        ClockRange, ComputeModeName, EccMode, GpuClocks, GpuMig, GpuPower, GpuSelectorItem, MigLayout,
-        MigMode, MigStrategy, PersistenceMode,
+        AccountingMode, ClockRange, ComputeModeName, EccMode, GpuClocks, GpuMig, GpuPower, GpuSelectorItem,
+        MigConfigFile, MigFilter, MigLayout, MigMode, MigSpec, MigStrategy, PersistenceMode, ResetWhen,
     },
 };
 
 use super::{
     mps::MpsWant,
-    state::{Gpu, Lock, State},
+    state::{Board, Gpu, Lock, State},
     values::{clock, power},
 };
 
@@ -60,9 +62,9 @@ impl From<LockWant> for Value {
 /// The declared instances of a GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LayoutWant {
-    pub items: Vec<Item>,
-    /// The slots, solved for the present instances.
-    pub slots: Vec<Slot>,
+    pub devices: Vec<Device>,
+    /// The instances, solved for the present ones.
+    pub filled: Vec<Filled>,
     pub strategy: MigStrategy,
     /// Whether it was declared by places, which messages then show.
     pub by_place: bool,
@@ -80,6 +82,8 @@ pub struct GpuWants {
     pub memory: Option<Want<LockWant>>,
     /// `nvmlComputeMode_t`.
     pub compute: Option<Want<u32>>,
+    pub accounting: Option<Want<bool>>,
+    pub reset: Option<Want<ResetWhen>>,
 }
 
 /// Whether a member's declaration is possible.
@@ -99,10 +103,21 @@ pub struct Desired {
     /// By UUID.
     pub gpus: BTreeMap<String, GpuWants>,
     pub mps: Option<Want<MpsWant>>,
+    /// Whether confidential GPUs accept work.
+    pub ready: Option<Want<bool>>,
     pub members: Vec<Verdict>,
 }
 
 impl Desired {
+    /// Returns it without resets that were asked for without a need, because they are done.
+    #[must_use]
+    pub fn once_reset(mut self) -> Self {
+        for wants in self.gpus.values_mut() {
+            wants.reset.take_if(|want| want.value == ResetWhen::Always);
+        }
+        self
+    }
+
     /// Returns the first member with an impossible declaration, and why.
     pub fn failure(&self) -> Option<(usize, String)> {
         self.members
@@ -131,6 +146,9 @@ pub const fn kind(task: &GpuTask) -> &'static str {
         GpuTask::GpuClocks(_) => "gpu_clocks",
         GpuTask::GpuComputeMode(_) => "gpu_compute_mode",
         GpuTask::GpuMps(_) => "gpu_mps",
+        GpuTask::GpuAccounting(_) => "gpu_accounting",
+        GpuTask::GpuReset(_) => "gpu_reset",
+        GpuTask::GpuConfidentialCompute(_) => "gpu_confidential_compute",
     }
 }
 
@@ -143,6 +161,9 @@ fn selector(task: &GpuTask) -> &[GpuSelectorItem] {
         GpuTask::GpuClocks(task) => &task.gpus,
         GpuTask::GpuComputeMode(task) => &task.gpus,
         GpuTask::GpuMps(task) => &task.gpus,
+        GpuTask::GpuAccounting(task) => &task.gpus,
+        GpuTask::GpuReset(task) => &task.gpus,
+        GpuTask::GpuConfidentialCompute(_) => &[],
     }
 }
 
@@ -260,6 +281,9 @@ impl<'a> Merge<'a> {
             }
             return;
         }
+        if let GpuTask::GpuConfidentialCompute(task) = task {
+            return self.confidential(task);
+        }
         let state = self.state;
         for gpu in chosen.iter().filter_map(|at| state.gpus.get(*at)) {
             match task {
@@ -269,7 +293,9 @@ impl<'a> Merge<'a> {
                 GpuTask::GpuPower(task) => self.power(gpu, task),
                 GpuTask::GpuClocks(task) => self.clocks(gpu, task),
                 GpuTask::GpuComputeMode(task) => self.compute(gpu, task.mode),
-                GpuTask::GpuMps(_) => {}
+                GpuTask::GpuAccounting(task) => self.accounting(gpu, task.mode == AccountingMode::Enabled),
+                GpuTask::GpuReset(task) => self.reset(gpu, task.when),
+                GpuTask::GpuMps(_) | GpuTask::GpuConfidentialCompute(_) => {}
             }
         }
     }
@@ -355,6 +381,16 @@ impl<'a> Merge<'a> {
             }
             return;
         }
+        let host = &self.state.host;
+        if mode == PersistenceMode::Daemon
+            && !host.persistenced.active
+            && let Some(fault) = host.persistenced_fault.clone()
+        {
+            if !self.verdict().failures.contains(&fault) {
+                self.fail(fault);
+            }
+            return;
+        }
         self.put(
             gpu,
             &Property::PERSISTENCE,
@@ -370,14 +406,77 @@ impl<'a> Merge<'a> {
         }
     }
 
+    /// Returns the spec of a configuration that counts for a GPU: the last one that is for it.
+    fn spec<'s>(&mut self, gpu: &Gpu, task: &GpuMig, specs: &'s [MigSpec]) -> Option<&'s MigSpec> {
+        let named = |spec: &&MigSpec| spec.devices.as_ref().is_none_or(|all| all.contains(&gpu.index));
+        let mut unknown = false;
+        for spec in specs.iter().rev().filter(named) {
+            match (spec.filters.is_empty(), gpu.board) {
+                (true, _) => return Some(spec),
+                (false, Some(board)) if spec.filters.iter().any(|filter| is_board(filter, board)) => {
+                    return Some(spec);
+                }
+                (false, Some(_)) => {}
+                (false, None) => {
+                    unknown = true;
+                    break;
+                }
+            }
+        }
+        if unknown {
+            let text = format!(
+                "the PCI ids of {} ({}) cannot be read, and the configuration asks for them",
+                gpu.label(),
+                gpu.pci
+            );
+            self.verdict().unknown.push(text);
+            return None;
+        }
+        let board = gpu.board.map_or_else(String::new, |board| format!(", {}", board.device));
+        let config = task
+            .config
+            .as_ref()
+            .map_or_else(|| "the configuration".to_owned(), |name| format!("the configuration `{name}`"));
+        let text = format!("{config} has no spec for {} ({}{board})", gpu.label(), gpu.name);
+        self.verdict().not_applicable.push(text);
+        None
+    }
+
     fn mig(&mut self, gpu: &Gpu, task: &GpuMig) {
-        let on = task.mode == MigMode::Enabled;
-        if self.readable(gpu, "MIG mode", gpu.mig, on).is_none() {
+        let specs = match (&task.config_file, task.mode) {
+            (Some(MigConfigFile::Read { specs, .. }), _) => specs,
+            (None, Some(mode)) => {
+                let on = mode == MigMode::Enabled;
+                return self.mig_state(gpu, on, on, task.layout.as_ref(), task.strategy);
+            }
+            _ => return self.fail("the declaration has no MIG mode".to_owned()),
+        };
+        let Some(spec) = self.spec(gpu, task, specs) else { return };
+        // As mig-parted does it: a spec for all GPUs passes over those without MIG.
+        let asked = spec.enabled && spec.devices.is_some();
+        let layout = spec.enabled.then(|| MigLayout::Counts(spec.instances.clone()));
+        self.mig_state(gpu, spec.enabled, asked, layout.as_ref(), task.strategy);
+    }
+
+    /// Declares mode and layout; `asked` is whether a GPU without MIG is an error.
+    fn mig_state(
+        &mut self,
+        gpu: &Gpu,
+        on: bool,
+        asked: bool,
+        layout: Option<&MigLayout>,
+        strategy: MigStrategy,
+    ) {
+        if self.readable(gpu, "MIG mode", gpu.mig, asked).is_none() {
             return;
         }
         let profiles = match &gpu.profiles {
             Ok(profiles) if profiles.is_empty() && on => {
-                self.fail(format!("{} ({}) has no MIG profiles", gpu.label(), gpu.name));
+                let text = format!("{} ({}) has no MIG profiles", gpu.label(), gpu.name);
+                match asked {
+                    true => self.fail(text),
+                    false => self.verdict().not_applicable.push(text),
+                }
                 return;
             }
             Ok(profiles) => profiles.as_slice(),
@@ -393,28 +492,20 @@ impl<'a> Merge<'a> {
             self.verdict().unknown.push(text);
             return;
         }
-        let layout = match task.layout.as_ref().filter(|_| on).map(|layout| items(profiles, layout)) {
+        let layout = match layout.filter(|_| on).map(|layout| devices(profiles, layout)) {
             None => None,
             Some(Ok(found)) => Some(found),
             Some(Err(error)) => return self.fail(format!("{}: {error}", gpu.label())),
         };
-        if let Some((items, by_place)) = layout {
-            let whole: Vec<Slot> = gpu
-                .present()
-                .iter()
-                .filter(|instance| gpu.is_whole(instance) || instance.computes.is_empty())
-                .map(|instance| Slot { placement: instance.placement, profile_id: instance.profile_id })
-                .collect();
-            match mig::solve(profiles, &items, &whole) {
-                Ok(slots) => {
-                    let want = LayoutWant { items, slots, strategy: task.strategy, by_place };
-                    self.put(
-                        gpu,
-                        &Property::MIG_LAYOUT,
-                        want,
-                        |wants| &mut wants.layout,
-                        |want| mig::by_count(profiles, want.items.iter().map(|item| item.profile_id)).into(),
-                    );
+        if let Some((devices, by_place)) = layout {
+            match mig::arrange(profiles, &devices, &gpu.filled()) {
+                Ok(filled) => {
+                    let want = LayoutWant { devices, filled, strategy, by_place };
+                    let counted = |want: &LayoutWant| {
+                        let all = want.devices.iter().map(|one| (one.profile_id, Some(one.slices)));
+                        mig::by_count(profiles, all).into()
+                    };
+                    self.put(gpu, &Property::MIG_LAYOUT, want, |wants| &mut wants.layout, counted);
                     // Mode and layout count as one declaration of the member.
                     let verdict = self.verdict();
                     verdict.applies = verdict.applies.saturating_sub(1);
@@ -578,11 +669,19 @@ impl<'a> Merge<'a> {
                 );
                 failures.push((want.member, text));
             }
+            if let Some(want) = wants.accounting.as_ref().filter(|want| mig_on && want.value) {
+                let text = format!("{} is in MIG mode, where the driver forces accounting off", gpu.label());
+                failures.push((want.member, text));
+            }
             let off = wants
                 .persistence
                 .as_ref()
                 .map_or(gpu.persistence == Ok(false), |want| want.value == PersistenceMode::Off);
-            let kept: [(&str, Option<usize>); 4] = [
+            let kept: [(&str, Option<usize>); 5] = [
+                (
+                    "accounting mode",
+                    wants.accounting.as_ref().filter(|want| want.value).map(|want| want.member),
+                ),
                 ("power limit", wants.power_mw.as_ref().map(|want| want.member)),
                 ("graphics clock", wants.graphics.as_ref().map(|want| want.member)),
                 ("memory clock", wants.memory.as_ref().map(|want| want.member)),
@@ -618,31 +717,34 @@ impl<'a> Merge<'a> {
     }
 }
 
-fn items(
-    profiles: &[gpufleet_protocol::nvml::MigProfile],
-    layout: &MigLayout,
-) -> Result<(Vec<Item>, bool), MigError> {
-    let mut items = Vec::new();
+fn is_board(filter: &MigFilter, board: Board) -> bool {
+    filter.device == board.device && filter.subsystem.is_none_or(|wanted| board.subsystem == Some(wanted))
+}
+
+/// Returns the declared compute instances, and whether any has a place.
+fn devices(profiles: &[MigProfile], layout: &MigLayout) -> Result<(Vec<Device>, bool), MigError> {
+    let mut devices = Vec::new();
+    let mut add = |name: &str, count: usize, start| {
+        let (profile, slices) = mig::device(profiles, name)?;
+        devices.extend(std::iter::repeat_n(Device { profile_id: profile.id, slices, start }, count));
+        Ok(())
+    };
     match layout {
         MigLayout::Counts(counts) => {
             for (name, count) in counts {
-                let profile_id = mig::find(profiles, name)?.id;
                 // A bound, because more instances never fit, and the message needs no exact number.
-                items.extend(std::iter::repeat_n(
-                    Item { profile_id, start: None },
-                    (*count).min(1000) as usize,
-                ));
+                add(name, (*count).min(1000) as usize, None)?;
             }
         }
         MigLayout::Placements(places) => {
             for place in places {
-                items.push(Item { profile_id: mig::find(profiles, &place.profile)?.id, start: place.start });
+                add(&place.profile, 1, place.start)?;
             }
         }
     }
-    items.sort_unstable();
-    let by_place = items.iter().any(|item| item.start.is_some());
-    Ok((items, by_place))
+    devices.sort_unstable();
+    let by_place = devices.iter().any(|device| device.start.is_some());
+    Ok((devices, by_place))
 }
 
 /// The failure kind of an impossible declaration.

@@ -4,14 +4,17 @@
 
 use std::{collections::BTreeMap, env, fs, io, os::unix::fs::MetadataExt, path::PathBuf, time::Duration};
 
-use gpufleet_protocol::nvml::{Ask, Health, Setting, Snapshot};
+use gpufleet_protocol::{
+    nvml::{Ask, Health, Setting, Snapshot},
+    tasks::PciId,
+};
 
 use super::{
     bus,
     clients::{self, CLIENT_UNITS, PERSISTENCED, Places, Scan},
     machine::{BootMark, Machine, ResetError, UnitAction},
-    mps,
-    state::{Host, Mps, Unit},
+    mps, persistenced,
+    state::{Board, Device, Host, Mps, Unit},
     worker::{NoHealth, NvmlError, SetAnswer, SetError, Worker},
 };
 use crate::{
@@ -64,6 +67,20 @@ impl RealMachine {
         Roots::below(&self.root)
     }
 
+    /// Only asked for a unit that does not run, because it takes another process.
+    fn persistenced_fault(&self, unit: Unit, deadline: &Deadline) -> Option<String> {
+        if !unit.exists || unit.active {
+            return None;
+        }
+        let said = |run: Run| {
+            let finished = run.finish(&deadline.within(UNIT_TIME)).ok()?;
+            finished.exit.success().then(|| finished.stdout())
+        };
+        let shown = said(Run::new("systemctl").args(["show", persistenced::ASKED, PERSISTENCED]))?;
+        let uid = |user: &str| said(Run::new("id").args(["-u", "--", user]))?.trim().parse().ok();
+        persistenced::fault(&shown, &self.root, uid)
+    }
+
     fn systemctl(&self, arguments: &[&str], deadline: &Deadline) -> Result<(), String> {
         let run = Run::new("systemctl").args(arguments).finish(&deadline.within(UNIT_TIME));
         match run {
@@ -113,8 +130,10 @@ impl Machine for RealMachine {
             mps.program = Some(program.display().to_string());
             mps::observe(&mut mps, &program, &self.root, deadline);
         }
+        let persistenced = unit(PERSISTENCED);
         Host {
-            persistenced: unit(PERSISTENCED),
+            persistenced,
+            persistenced_fault: self.persistenced_fault(persistenced, deadline),
             fabric_manager: unit(FABRIC_MANAGER).active,
             mps,
             client_units: CLIENT_UNITS
@@ -126,8 +145,18 @@ impl Machine for RealMachine {
         }
     }
 
-    fn resettable(&mut self, pci: &str) -> bool {
-        !pci.is_empty() && self.path(&format!("/sys/bus/pci/devices/{pci}/reset")).exists()
+    fn device(&mut self, pci: &str) -> Device {
+        let folder = format!("/sys/bus/pci/devices/{pci}");
+        let id = |name: &str| {
+            let text = self.text(&format!("{folder}/{name}"))?;
+            u16::from_str_radix(text.strip_prefix("0x")?, 16).ok()
+        };
+        let pair = |device: &str, vendor: &str| Some(PciId { device: id(device)?, vendor: id(vendor)? });
+        let subsystem = pair("subsystem_device", "subsystem_vendor");
+        Device {
+            resettable: !pci.is_empty() && self.path(&format!("{folder}/reset")).exists(),
+            board: pair("device", "vendor").map(|device| Board { device, subsystem }),
+        }
     }
 
     fn boot_mark(&mut self) -> BootMark {
@@ -274,8 +303,19 @@ mod tests {
         let mut machine = RealMachine::new(Worker::new(file, root.path().into()), false);
         machine.root = root.path().to_owned();
         assert_eq!(machine.pci_count(), 2);
-        assert!(machine.resettable("0000:1b:00.0"));
-        assert!(!machine.resettable("0000:02:00.0"));
+        for (name, text) in [
+            ("device", "0x2330\n"),
+            ("vendor", "0x10de\n"),
+            ("subsystem_device", "0x16c1\n"),
+            ("subsystem_vendor", "0x10de\n"),
+        ] {
+            fs::write(root.path().join(format!("sys/bus/pci/devices/0000:1b:00.0/{name}")), text).unwrap();
+        }
+        let device = machine.device("0000:1b:00.0");
+        let pci = |device| PciId { device, vendor: 0x10de };
+        let board = Board { device: pci(0x2330), subsystem: Some(pci(0x16c1)) };
+        assert_eq!(device, Device { resettable: true, board: Some(board) });
+        assert_eq!(machine.device("0000:02:00.0"), Device::default());
     }
 
     #[test]

@@ -8,7 +8,7 @@ use gpufleet_protocol::nvml::{Health, Setting, Snapshot};
 
 use super::{
     clients::Scan,
-    state::Host,
+    state::{Device, Host},
     worker::{NoHealth, NvmlError, SetAnswer, SetError},
 };
 use crate::deadline::Deadline;
@@ -82,8 +82,8 @@ pub trait Machine: Send {
     /// Reads the units and the MPS daemon.
     fn host(&mut self, deadline: &Deadline) -> Host;
 
-    /// Whether the kernel can reset the device at this PCI address.
-    fn resettable(&mut self, pci: &str) -> bool;
+    /// Returns what sysfs says of the GPU at this PCI address.
+    fn device(&mut self, pci: &str) -> Device;
 
     fn boot_mark(&mut self) -> BootMark;
 

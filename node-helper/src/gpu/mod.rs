@@ -17,6 +17,7 @@ mod idle;
 mod machine;
 pub(crate) mod mps;
 mod observe;
+mod persistenced;
 mod plan;
 mod state;
 mod values;

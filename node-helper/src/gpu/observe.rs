@@ -149,8 +149,7 @@ pub fn observe(
     let snapshot = machine.snapshot(deadline)?;
     let host = machine.host(deadline);
     let mark = machine.boot_mark();
-    let state =
-        State::read(&snapshot, host, |uuid| locks(record, uuid, &mark), |pci| machine.resettable(pci));
+    let state = State::read(&snapshot, host, |uuid| locks(record, uuid, &mark), |pci| machine.device(pci));
     Ok((state, snapshot))
 }
 

@@ -13,8 +13,12 @@ mod layout;
 use std::collections::{BTreeMap, BTreeSet};
 
 use gpufleet_protocol::{
-    Blocker, Change, Disruption, Layer, Property, Subject, Unit as Measure, change::Value, nvml::Placement,
-    op::GpuGroup, tasks::PersistenceMode,
+    Blocker, Change, Disruption, Layer, Property, Subject, Unit as Measure,
+    change::Value,
+    mig::Inner,
+    nvml::Placement,
+    op::GpuGroup,
+    tasks::{PersistenceMode, ResetWhen},
 };
 
 use super::{
@@ -39,10 +43,11 @@ pub enum Act {
         uuid: String,
         placement: Placement,
     },
-    /// Only the compute instances.
-    ClearInstance {
+    /// Only one of its compute instances.
+    DestroyCompute {
         uuid: String,
         placement: Placement,
+        inner: Inner,
     },
     Ecc {
         uuid: String,
@@ -67,6 +72,7 @@ pub enum Act {
     CreateCompute {
         uuid: String,
         placement: Placement,
+        inner: Inner,
     },
     Power {
         uuid: String,
@@ -84,6 +90,15 @@ pub enum Act {
         uuid: String,
         mode: u32,
     },
+    Accounting {
+        uuid: String,
+        on: bool,
+    },
+    /// Of the whole node; `uuid` is any of its GPUs.
+    ConfidentialReady {
+        uuid: String,
+        on: bool,
+    },
     StartMps {
         text: String,
         want: MpsWant,
@@ -97,7 +112,7 @@ impl Act {
     pub fn uuid(&self) -> Option<&str> {
         match self {
             Self::DestroyInstance { uuid, .. }
-            | Self::ClearInstance { uuid, .. }
+            | Self::DestroyCompute { uuid, .. }
             | Self::Ecc { uuid, .. }
             | Self::Mig { uuid, .. }
             | Self::Persistence { uuid, .. }
@@ -106,8 +121,13 @@ impl Act {
             | Self::Power { uuid, .. }
             | Self::Graphics { uuid, .. }
             | Self::Memory { uuid, .. }
-            | Self::Compute { uuid, .. } => Some(uuid),
-            Self::Persistenced { .. } | Self::StartMps { .. } | Self::StopMps | Self::RefreshCdi => None,
+            | Self::Compute { uuid, .. }
+            | Self::Accounting { uuid, .. } => Some(uuid),
+            Self::ConfidentialReady { .. }
+            | Self::Persistenced { .. }
+            | Self::StartMps { .. }
+            | Self::StopMps
+            | Self::RefreshCdi => None,
         }
     }
 
@@ -116,7 +136,7 @@ impl Act {
         let gpu = self.uuid().and_then(|uuid| state.gpu(uuid)).map_or_else(|| "GPU".to_owned(), Gpu::label);
         match self {
             Self::DestroyInstance { .. } => format!("{gpu}: destroying a MIG instance"),
-            Self::ClearInstance { .. } => format!("{gpu}: destroying compute instances"),
+            Self::DestroyCompute { .. } => format!("{gpu}: destroying a compute instance"),
             Self::Ecc { on, .. } => format!("{gpu}: ECC {}", Value::from(*on)),
             Self::Mig { on, .. } => format!("{gpu}: MIG mode {}", Value::from(*on)),
             Self::Persistenced { on: true } => "starting nvidia-persistenced".to_owned(),
@@ -128,6 +148,9 @@ impl Act {
             Self::Graphics { .. } => format!("{gpu}: graphics clock"),
             Self::Memory { .. } => format!("{gpu}: memory clock"),
             Self::Compute { mode, .. } => format!("{gpu}: compute mode {}", compute_mode_name(*mode)),
+            Self::Accounting { on, .. } => format!("{gpu}: accounting {}", Value::from(*on)),
+            Self::ConfidentialReady { on: true, .. } => "confidential GPUs accept work".to_owned(),
+            Self::ConfidentialReady { on: false, .. } => "confidential GPUs refuse work".to_owned(),
             Self::StartMps { .. } => "starting the MPS control daemon".to_owned(),
             Self::StopMps => "stopping the MPS control daemon".to_owned(),
             Self::RefreshCdi => "refreshing the CDI specification".to_owned(),
@@ -183,13 +206,17 @@ impl Stage {
         let mut uuids = BTreeSet::new();
         for step in &self.steps {
             match &step.act {
-                Act::DestroyInstance { uuid, .. } | Act::ClearInstance { uuid, .. } => {
+                Act::DestroyInstance { uuid, .. } | Act::DestroyCompute { uuid, .. } => {
                     uuids.insert(uuid.clone());
                 }
                 Act::Mig { uuid, .. } if self.disturbs_clients(step) => {
                     uuids.insert(uuid.clone());
                 }
-                Act::StopMps | Act::StartMps { .. } if self.disturbs_clients(step) => return None,
+                Act::StopMps | Act::StartMps { .. } | Act::ConfidentialReady { .. }
+                    if self.disturbs_clients(step) =>
+                {
+                    return None;
+                }
                 _ => {}
             }
         }
@@ -211,7 +238,7 @@ impl Stage {
         reset
             || self.steps.iter().any(|step| match step.act {
                 Act::DestroyInstance { .. }
-                | Act::ClearInstance { .. }
+                | Act::DestroyCompute { .. }
                 | Act::CreateInstance { .. }
                 | Act::CreateCompute { .. } => true,
                 Act::Mig { .. } => self.disturbs_clients(step),
@@ -226,6 +253,23 @@ impl Stage {
 
     fn step(&mut self, member: usize, act: Act, changes: &[usize]) {
         self.steps.push(Step { act, member, changes: changes.to_vec() });
+    }
+}
+
+/// What a change is about that is the reset itself.
+pub const GPU_RESET: Property = Property::new("reset");
+
+/// Values of [`recovery`](gpufleet_protocol::nvml::recovery) that a reset answers.
+pub const RESET: u32 = 1;
+pub const DRAIN_AND_RESET: u32 = 4;
+
+/// Why a GPU is to be reset for its own sake, if so.
+fn reset_due(gpu: &Gpu, when: ResetWhen) -> Option<&'static str> {
+    match (gpu.recovery_action, gpu.rows_pending, when) {
+        (Ok(RESET | DRAIN_AND_RESET), _, _) => Some("needs a reset, as the driver says"),
+        (_, Ok(true), _) => Some("needs a reset to replace memory rows"),
+        (_, _, ResetWhen::Always) => Some("is to be reset"),
+        (_, _, ResetWhen::Required) => None,
     }
 }
 
@@ -249,6 +293,11 @@ fn waiting(state: &State, desired: &Desired) -> (Vec<String>, Vec<(usize, String
                 want.member,
                 format!("{} MIG mode {} is pending", gpu.label(), Value::from(want.value)),
             ));
+        }
+        if let Some(want) = &wants.reset
+            && let Some(why) = reset_due(gpu, want.value)
+        {
+            reasons.push((want.member, format!("{} {why}", gpu.label())));
         }
         if reasons.len() > before {
             uuids.push(gpu.uuid.clone());
@@ -313,6 +362,12 @@ pub fn stage(state: &State, desired: &Desired, reboot: bool) -> Stage {
 
 /// Writes values that an activation will make current.
 fn pending(stage: &mut Stage, gpu: &Gpu, wants: &GpuWants, class: Disruption) {
+    if let Some(want) = &wants.reset
+        && let Some(why) = reset_due(gpu, want.value)
+        && class == Disruption::GpuReset
+    {
+        stage.change(want.member, Change::new(gpu.subject(), GPU_RESET, why, "done", class));
+    }
     let staged = [
         (Property::ECC, wants.ecc.as_ref(), gpu.ecc.ok(), true),
         (Property::MIG_MODE, wants.mig.as_ref(), gpu.mig.ok(), !gpu.architecture.has_volatile_mig()),
@@ -372,6 +427,7 @@ fn settled(state: &State, desired: &Desired) -> Stage {
             limits(&mut stage, gpu, wants);
         }
     }
+    confidential_ready(&mut stage, state, desired);
     start_mps(&mut stage, state, desired);
     let mig = |step: &Step| {
         matches!(
@@ -380,7 +436,7 @@ fn settled(state: &State, desired: &Desired) -> Stage {
                 | Act::DestroyInstance { .. }
                 | Act::CreateInstance { .. }
                 | Act::CreateCompute { .. }
-                | Act::ClearInstance { .. }
+                | Act::DestroyCompute { .. }
         )
     };
     if stage.steps.iter().any(mig) {
@@ -509,7 +565,24 @@ fn forgotten(gpu: &Gpu, wants: &GpuWants, change: Change) -> Change {
     if off { change.with_note(FORGETS) } else { change }
 }
 
+fn accounting(stage: &mut Stage, gpu: &Gpu, wants: &GpuWants) {
+    if let (Some(want), Ok(now)) = (&wants.accounting, gpu.accounting)
+        && now != want.value
+    {
+        let change =
+            Change::new(gpu.subject(), Property::new("accounting"), now, want.value, Disruption::Live);
+        let change = match (want.value, gpu.accounting_buffer) {
+            (true, Ok(most)) => change.with_note(format!("the driver remembers the last {most} processes")),
+            _ => change,
+        };
+        let change = if want.value { forgotten(gpu, wants, change) } else { change };
+        let at = stage.change(want.member, change);
+        stage.step(want.member, Act::Accounting { uuid: gpu.uuid.clone(), on: want.value }, &[at]);
+    }
+}
+
 fn limits(stage: &mut Stage, gpu: &Gpu, wants: &GpuWants) {
+    accounting(stage, gpu, wants);
     if let (Some(want), Ok(now)) = (&wants.power_mw, gpu.power_mw)
         // Within one watt, because boards round.
         && now.abs_diff(want.value) >= 1000
@@ -542,6 +615,18 @@ fn limits(stage: &mut Stage, gpu: &Gpu, wants: &GpuWants) {
         let at = stage.change(want.member, forgotten(gpu, wants, change));
         stage.step(want.member, Act::Compute { uuid: gpu.uuid.clone(), mode: want.value }, &[at]);
     }
+}
+
+/// Lets confidential GPUs accept work, or refuse it.
+fn confidential_ready(stage: &mut Stage, state: &State, desired: &Desired) {
+    let (Some(want), Ok(now)) = (&desired.ready, state.confidential_ready) else { return };
+    let Some(gpu) = state.gpus.first().filter(|_| now != want.value) else { return };
+    let words = |ready: bool| if ready { "accept work" } else { "refuse work" };
+    let class = if want.value { Disruption::Live } else { Disruption::Clients };
+    let property = Property::new("confidential GPUs");
+    let change = Change::new(Subject::Node, property, words(now), words(want.value), class);
+    let at = stage.change(want.member, change);
+    stage.step(want.member, Act::ConfidentialReady { uuid: gpu.uuid.clone(), on: want.value }, &[at]);
 }
 
 const MPS_DAEMON: Property = Property::new("control daemon");
@@ -666,7 +751,7 @@ pub fn forecast(state: &State, group: &GpuGroup, reboot: bool) -> Forecast {
             // forget.
             end = after(end, &Event::LetGo { stopped: true });
             let seen = before(state, &desired);
-            second = stage(&end, &merge(group, &end), reboot);
+            second = stage(&end, &merge(group, &end).once_reset(), reboot);
             class = class.max(second.class());
             changes.extend(second.changes.iter().cloned().map(|planned| as_seen_before(planned, &seen)));
             end = run_through(end, &second);

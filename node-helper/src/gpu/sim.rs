@@ -11,16 +11,17 @@ use std::{
 use gpufleet_protocol::{
     message::GpuClient,
     nvml::{
-        Code, ComputeInstance, GpuInstance, GpuProcess, GpuReading, Health, HealthReading, MigProfile,
-        Placement, Reading, RemappedRows, Setting, Snapshot, Staged,
+        Code, ComputeInstance, Confidential, GpuInstance, GpuProcess, GpuReading, Health, HealthReading,
+        MigProfile, Placement, Reading, RemappedRows, Setting, Snapshot, Staged,
     },
+    tasks::PciId,
 };
 
 use super::{
     clients::{Holder, Scan},
     machine::{BootMark, Machine, ResetError, UnitAction},
     mps,
-    state::{Host, Mps, Unit},
+    state::{Board, Device, Host, Mps, Unit},
     worker::{NoHealth, NvmlError, SetAnswer, SetError},
 };
 use crate::deadline::Deadline;
@@ -60,6 +61,7 @@ pub struct SimGpu {
     pub graphics: Option<(u32, u32)>,
     pub memory: Option<(u32, u32)>,
     pub compute_mode: u32,
+    pub accounting: bool,
     pub resettable: bool,
     pub nvlinks: u32,
     pub client: Option<u32>,
@@ -67,12 +69,14 @@ pub struct SimGpu {
     pub client_unit: Option<String>,
     pub lost: bool,
     pub uncorrected: u64,
+    pub corrected: u64,
     pub uncorrected_sram: u64,
     pub recovery_action: Reading<u32>,
     pub architecture: Option<u32>,
     /// Device handles refuse to read counters while there are MIG instances.
     pub refuses_counters: bool,
     pub rows: Reading<RemappedRows>,
+    pub board: Option<Board>,
 }
 
 impl SimGpu {
@@ -90,17 +94,23 @@ impl SimGpu {
             graphics: None,
             memory: None,
             compute_mode: 0,
+            accounting: false,
             resettable: true,
             nvlinks: 0,
             client: None,
             client_unit: None,
             lost: false,
             uncorrected: 0,
+            corrected: 0,
             uncorrected_sram: 0,
             recovery_action: Ok(0),
             architecture: None,
             refuses_counters: false,
             rows: Ok(RemappedRows::default()),
+            board: Some(Board {
+                device: PciId { device: if hopper { 0x2330 } else { 0x20b2 }, vendor: 0x10de },
+                subsystem: Some(PciId { device: 0x16c1, vendor: 0x10de }),
+            }),
         }
     }
 
@@ -114,7 +124,7 @@ impl SimGpu {
             self.add(*profile_id, Placement { start: *start, size: *size });
             let slices = self.slices(*profile_id);
             let last = self.instances.last_mut().unwrap();
-            last.compute_instances.push(ComputeInstance { id: 0, profile_id: 0, slices });
+            last.compute_instances.push(ComputeInstance { id: 0, profile_id: 0, start: 0, slices });
         }
         self
     }
@@ -129,14 +139,20 @@ impl SimGpu {
         id
     }
 
-    /// Returns profile names by place, with `!` for one without compute instance.
+    /// Returns profile names by place, with `!` for one without compute instance, and the places and sizes of parts.
     pub fn layout(&self) -> Vec<String> {
         let mut all: Vec<(u32, String)> = self
             .instances
             .iter()
             .map(|instance| {
                 let profile = self.profiles.iter().find(|profile| profile.id == instance.profile_id).unwrap();
-                let mark = if instance.compute_instances.is_empty() { "!" } else { "" };
+                let parts = instance.compute_instances.iter().filter(|part| part.slices != profile.slices);
+                let parts: Vec<String> = parts.map(|one| format!("{}c@{}", one.slices, one.start)).collect();
+                let mark = match (instance.compute_instances.is_empty(), parts.as_slice()) {
+                    (true, _) => "!".to_owned(),
+                    (false, []) => String::new(),
+                    (false, parts) => format!("({})", parts.join(",")),
+                };
                 (instance.placement.start, format!("{}@{}{mark}", profile.name, instance.placement.start))
             })
             .collect();
@@ -147,6 +163,7 @@ impl SimGpu {
     fn forget(&mut self) {
         self.power_mw = 700_000;
         (self.graphics, self.memory, self.compute_mode) = (None, None, 0);
+        self.accounting = false;
     }
 
     fn reset(&mut self) {
@@ -154,6 +171,13 @@ impl SimGpu {
         self.mig.current = self.mig.pending;
         self.instances.clear();
         (self.graphics, self.memory) = (None, None);
+        (self.uncorrected, self.corrected) = (0, 0);
+        if self.recovery_action == Ok(1) {
+            self.recovery_action = Ok(0);
+        }
+        if let Ok(rows) = &mut self.rows {
+            rows.pending = false;
+        }
     }
 
     fn set(&mut self, setting: &Setting, held: bool) -> Result<SetAnswer, Code> {
@@ -174,6 +198,7 @@ impl SimGpu {
                         self.reset();
                     }
                     self.mig.current = on;
+                    self.accounting &= !on;
                 }
                 return Ok(SetAnswer::MigMode { activation: Code::SUCCESS });
             }
@@ -207,15 +232,24 @@ impl SimGpu {
                 }
                 return Ok(SetAnswer::Created { id: self.add(profile_id, placement) });
             }
-            Setting::CreateComputeInstance { gpu_instance } => {
+            Setting::CreateComputeInstance { gpu_instance, part } => {
                 let at = self.instances.iter().position(|i| i.id == gpu_instance).ok_or(Code::NOT_FOUND)?;
                 let slices = self.slices(self.instances[at].profile_id);
                 let computes = &mut self.instances[at].compute_instances;
-                if !computes.is_empty() {
+                let (start, size) = part.map_or((0, slices), |part| (part.start, part.size));
+                if size > slices || start % size.next_power_of_two() != 0 || start + size > slices {
+                    return Err(Code::INVALID_ARGUMENT);
+                }
+                let overlaps = |other: &ComputeInstance| {
+                    other.start < start + size && start < other.start + other.slices
+                };
+                if computes.iter().any(overlaps) {
                     return Err(Code::INSUFFICIENT_RESOURCES);
                 }
-                computes.push(ComputeInstance { id: 0, profile_id: 0, slices });
-                return Ok(SetAnswer::Created { id: 0 });
+                let id = (0..).find(|id| computes.iter().all(|compute| compute.id != *id)).unwrap();
+                computes.push(ComputeInstance { id, profile_id: size, start, slices: size });
+                computes.sort_by_key(|compute| compute.id);
+                return Ok(SetAnswer::Created { id });
             }
             Setting::DestroyComputeInstance { gpu_instance, compute_instance } => {
                 if self.client.is_some() {
@@ -231,7 +265,9 @@ impl SimGpu {
                 }
                 self.instances.remove(at);
             }
-            Setting::Drain(_) => {}
+            Setting::Accounting(_) if self.mig.current => return Err(Code::NOT_SUPPORTED),
+            Setting::Accounting(on) => self.accounting = on,
+            Setting::Drain(_) | Setting::ConfidentialReady(_) => {}
         }
         Ok(SetAnswer::Done)
     }
@@ -256,6 +292,10 @@ impl SimGpu {
                 true => Ok(self.uncorrected),
                 false => Err(Code::NOT_SUPPORTED),
             },
+            ecc_corrected: match self.has_ecc && !self.refuses_counters {
+                true => Ok(self.corrected),
+                false => Err(Code::NOT_SUPPORTED),
+            },
             ecc_uncorrected_sram: match self.has_ecc && !self.refuses_counters {
                 true => Ok(self.uncorrected_sram),
                 false => Err(Code::NOT_SUPPORTED),
@@ -268,6 +308,8 @@ impl SimGpu {
             power_range_mw: Ok((200_000, 700_000)),
             power_enforced_mw: Ok(self.power_mw),
             compute_mode: Ok(self.compute_mode),
+            accounting: Ok(self.accounting),
+            accounting_buffer: Ok(4000),
             graphics_clock_mhz: Ok(345),
             memory_clock_mhz: Ok(2619),
             max_graphics_clock_mhz: Ok(1980),
@@ -301,6 +343,7 @@ pub struct SimMps {
 pub struct Sim {
     pub gpus: Vec<SimGpu>,
     pub persistenced: Unit,
+    pub persistenced_fault: Option<String>,
     pub mps: SimMps,
     /// Units that hold every GPU, and whether they run.
     pub units: BTreeMap<String, bool>,
@@ -319,6 +362,8 @@ pub struct Sim {
     pub not_root: Option<u32>,
     pub fabric_manager: bool,
     pub switches: u32,
+    /// Whether confidential computing is on, and the GPUs ready; `None` where the node has no such thing.
+    pub confidential: Option<(bool, bool)>,
     /// The number of scans after which a reader's NVML worker ends.
     pub reader: Option<u32>,
     /// A unit that systemd refuses to start.
@@ -338,6 +383,7 @@ impl Sim {
         Self {
             gpus,
             persistenced: Unit { exists: true, active: false, enabled: false },
+            persistenced_fault: None,
             mps: SimMps::default(),
             units: BTreeMap::from([
                 ("nvidia-dcgm.service".to_owned(), true),
@@ -353,6 +399,7 @@ impl Sim {
             not_root: None,
             fabric_manager: true,
             switches: 0,
+            confidential: None,
             reader: None,
             will_not_start: None,
             no_reset: false,
@@ -366,6 +413,7 @@ impl Sim {
     pub fn reboot(&mut self) {
         self.boot += 1;
         self.open = false;
+        self.confidential = self.confidential.map(|(enabled, _)| (enabled, false));
         self.persistenced.active = self.persistenced.enabled;
         for gpu in &mut self.gpus {
             gpu.reset();
@@ -455,6 +503,11 @@ impl Machine for SimMachine {
             driver_version: Ok("580.159.04".to_owned()),
             nvml_version: Ok("13".to_owned()),
             cuda_version: Ok(13000),
+            confidential: sim
+                .confidential
+                .map(|(enabled, _)| Confidential { enabled, devtools: false })
+                .ok_or(Code::NOT_SUPPORTED),
+            confidential_ready: sim.confidential.map(|(_, ready)| ready).ok_or(Code::NOT_SUPPORTED),
             gpus: sim.gpus.iter().filter(|gpu| !gpu.lost).map(SimGpu::reading).collect(),
             unreadable: sim
                 .gpus
@@ -468,14 +521,7 @@ impl Machine for SimMachine {
     fn health(&mut self, _deep: bool, deadline: &Deadline) -> Result<Health, NoHealth> {
         let snapshot = self.snapshot(deadline)?;
         let gpus = snapshot.gpus.iter().map(|_| HealthReading::none(Code::NOT_SUPPORTED)).collect();
-        Ok(Health {
-            count: Ok(u32::try_from(snapshot.gpus.len()).unwrap()),
-            excluded: Ok(0),
-            confidential: Err(Code::NOT_SUPPORTED),
-            confidential_ready: Err(Code::NOT_SUPPORTED),
-            snapshot,
-            gpus,
-        })
+        Ok(Health { count: Ok(u32::try_from(snapshot.gpus.len()).unwrap()), excluded: Ok(0), snapshot, gpus })
     }
 
     fn lately(&mut self, _window_s: u32, deadline: &Deadline) -> Result<Health, NoHealth> {
@@ -491,6 +537,9 @@ impl Machine for SimMachine {
         }
         if sim.lies.is_some_and(|lies| lies(&setting)) {
             return Ok(SetAnswer::Done);
+        }
+        if let (Setting::ConfidentialReady(on), Some((_, ready))) = (&setting, &mut sim.confidential) {
+            *ready = *on;
         }
         let held = sim.units.values().any(|running| *running);
         let gpu = sim.gpus.iter_mut().find(|gpu| gpu.uuid() == uuid).unwrap();
@@ -510,6 +559,7 @@ impl Machine for SimMachine {
         }
         Host {
             persistenced: sim.persistenced,
+            persistenced_fault: sim.persistenced_fault.clone().filter(|_| !sim.persistenced.active),
             fabric_manager: sim.fabric_manager,
             mps: Mps {
                 program: Some("/usr/bin/nvidia-cuda-mps-control".to_owned()),
@@ -524,9 +574,10 @@ impl Machine for SimMachine {
         }
     }
 
-    fn resettable(&mut self, pci: &str) -> bool {
+    fn device(&mut self, pci: &str) -> Device {
         let sim = self.get();
-        sim.gpus.iter().any(|gpu| gpu.reading().pci.as_deref() == Ok(pci) && gpu.resettable)
+        let gpu = sim.gpus.iter().find(|gpu| gpu.reading().pci.as_deref() == Ok(pci));
+        gpu.map_or_else(Device::default, |gpu| Device { resettable: gpu.resettable, board: gpu.board })
     }
 
     fn boot_mark(&mut self) -> BootMark {

@@ -6,7 +6,9 @@
 use gpufleet_protocol::{
     Subject,
     message::GpuClient,
-    nvml::{Code, GpuReading, MigProfile, Placement, Reading, Snapshot, Staged},
+    mig::{Filled, Inner, Slot},
+    nvml::{Code, Confidential, GpuReading, MigProfile, Placement, Reading, Snapshot, Staged},
+    tasks::PciId,
 };
 use serde::{Deserialize, Serialize};
 
@@ -64,8 +66,9 @@ pub enum Lock {
 /// A compute instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Compute {
-    pub id: u32,
-    pub slices: u32,
+    /// `None` for a predicted one.
+    pub id: Option<u32>,
+    pub inner: Inner,
 }
 
 /// A GPU instance.
@@ -76,6 +79,26 @@ pub struct Instance {
     pub profile_id: u32,
     pub placement: Placement,
     pub computes: Vec<Compute>,
+}
+
+impl Instance {
+    pub fn slot(&self) -> Slot {
+        Slot { placement: self.placement, profile_id: self.profile_id }
+    }
+
+    /// Returns it as layouts have it.
+    pub fn filled(&self) -> Filled {
+        let mut computes: Vec<Inner> = self.computes.iter().map(|compute| compute.inner).collect();
+        computes.sort_unstable();
+        Filled { slot: self.slot(), computes }
+    }
+}
+
+/// The PCI ids of a board.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Board {
+    pub device: PciId,
+    pub subsystem: Option<PciId>,
 }
 
 /// One GPU.
@@ -90,6 +113,8 @@ pub struct Gpu {
     pub architecture: Architecture,
     pub persistence: Reading<bool>,
     pub ecc: Reading<Staged>,
+    /// Uncorrected and corrected errors since the driver was loaded; 0 where there are no counters.
+    pub ecc_errors: (u64, u64),
     pub mig: Reading<Staged>,
     pub profiles: Reading<Vec<MigProfile>>,
     pub instances: Reading<Vec<Instance>>,
@@ -98,6 +123,13 @@ pub struct Gpu {
     pub power_default_mw: Reading<u32>,
     pub power_range_mw: Reading<(u32, u32)>,
     pub compute_mode: Reading<u32>,
+    pub accounting: Reading<bool>,
+    /// Number of ended processes that accounting remembers.
+    pub accounting_buffer: Reading<u32>,
+    /// What the driver asks for, as a number of [`recovery`](gpufleet_protocol::nvml::recovery).
+    pub recovery_action: Reading<u32>,
+    /// Whether memory rows wait for a reset to be replaced.
+    pub rows_pending: Reading<bool>,
     pub graphics: Lock,
     pub memory: Lock,
     pub graphics_clocks_mhz: Vec<u32>,
@@ -105,6 +137,8 @@ pub struct Gpu {
     /// Whether the kernel can reset the device.
     pub resettable: bool,
     pub nvlinks: u32,
+    /// `None` if sysfs does not tell.
+    pub board: Option<Board>,
 }
 
 /// A systemd unit.
@@ -135,6 +169,8 @@ pub struct Mps {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Host {
     pub persistenced: Unit,
+    /// Why its unit cannot start.
+    pub persistenced_fault: Option<String>,
     /// Whether the fabric manager runs.
     pub fabric_manager: bool,
     pub mps: Mps,
@@ -173,6 +209,9 @@ pub struct State {
     pub gpus: Vec<Gpu>,
     /// GPUs that the driver lists but cannot read, by index.
     pub unreadable: Vec<(u32, Code)>,
+    pub confidential: Reading<Confidential>,
+    /// Whether confidential GPUs accept work.
+    pub confidential_ready: Reading<bool>,
     pub host: Host,
     /// From the first reading of a run; later readings leave it empty.
     pub holding: Holding,
@@ -185,13 +224,21 @@ pub struct Locks {
     pub memory: Lock,
 }
 
+/// What sysfs says of a GPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Device {
+    /// Whether the kernel can reset it.
+    pub resettable: bool,
+    pub board: Option<Board>,
+}
+
 impl Locks {
     pub const UNKNOWN: Self = Self { graphics: Lock::Unknown, memory: Lock::Unknown };
 }
 
 impl Gpu {
-    /// Converts a reading, with the recorded locks and whether sysfs offers a reset.
-    pub fn read(reading: &GpuReading, locks: Locks, resettable: bool) -> Self {
+    /// Converts a reading, with the recorded locks and what sysfs says of the device.
+    pub fn read(reading: &GpuReading, locks: Locks, device: Device) -> Self {
         // Without persistence, the driver forgets locks with its last client.
         let trusted = reading.persistence == Ok(true);
         let locks = if trusted { locks } else { Locks::UNKNOWN };
@@ -204,6 +251,7 @@ impl Gpu {
             architecture: Architecture(reading.architecture.unwrap_or(u32::MAX)),
             persistence: reading.persistence,
             ecc: reading.ecc,
+            ecc_errors: (reading.ecc_uncorrected.unwrap_or(0), reading.ecc_corrected.unwrap_or(0)),
             mig: reading.mig,
             profiles: reading.profiles.clone(),
             instances: reading.instances.as_ref().map_err(|code| *code).map(|found| {
@@ -216,7 +264,10 @@ impl Gpu {
                         computes: instance
                             .compute_instances
                             .iter()
-                            .map(|compute| Compute { id: compute.id, slices: compute.slices })
+                            .map(|compute| Compute {
+                                id: Some(compute.id),
+                                inner: Inner { start: compute.start, size: compute.slices },
+                            })
                             .collect(),
                     })
                     .collect()
@@ -225,11 +276,16 @@ impl Gpu {
             power_default_mw: reading.power_default_mw,
             power_range_mw: reading.power_range_mw,
             compute_mode: reading.compute_mode,
+            accounting: reading.accounting,
+            accounting_buffer: reading.accounting_buffer,
+            recovery_action: reading.recovery_action,
+            rows_pending: reading.remapped_rows.map(|rows| rows.pending),
             graphics: locks.graphics,
             memory: locks.memory,
             graphics_clocks_mhz: reading.supported_graphics_clocks_mhz.clone().unwrap_or_default(),
             memory_clocks_mhz: reading.supported_memory_clocks_mhz.clone().unwrap_or_default(),
-            resettable,
+            resettable: device.resettable,
+            board: device.board,
             nvlinks: reading.active_nvlinks.unwrap_or(0),
         }
     }
@@ -263,12 +319,9 @@ impl Gpu {
         self.mig.is_ok_and(|mode| mode.current)
     }
 
-    /// Whether an instance has exactly one compute instance, of its full size.
-    pub fn is_whole(&self, instance: &Instance) -> bool {
-        match instance.computes.as_slice() {
-            [only] => self.slices(instance.profile_id).is_none_or(|slices| only.slices == slices),
-            _ => false,
-        }
+    /// Returns the present instances as layouts have them.
+    pub fn filled(&self) -> Vec<Filled> {
+        self.present().iter().map(Instance::filled).collect()
     }
 }
 
@@ -278,18 +331,25 @@ impl State {
         snapshot: &Snapshot,
         host: Host,
         mut locks: impl FnMut(&str) -> Locks,
-        mut resettable: impl FnMut(&str) -> bool,
+        mut device: impl FnMut(&str) -> Device,
     ) -> Self {
         let mut gpus: Vec<Gpu> = snapshot
             .gpus
             .iter()
             .map(|reading| {
                 let pci = reading.pci.clone().unwrap_or_default();
-                Gpu::read(reading, locks(&reading.uuid), resettable(&pci))
+                Gpu::read(reading, locks(&reading.uuid), device(&pci))
             })
             .collect();
         gpus.sort_by_key(|gpu| gpu.index);
-        Self { gpus, unreadable: snapshot.unreadable.clone(), host, holding: Holding::default() }
+        Self {
+            gpus,
+            unreadable: snapshot.unreadable.clone(),
+            confidential: snapshot.confidential,
+            confidential_ready: snapshot.confidential_ready,
+            host,
+            holding: Holding::default(),
+        }
     }
 
     pub fn gpu(&self, uuid: &str) -> Option<&Gpu> {

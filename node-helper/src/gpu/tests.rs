@@ -1,6 +1,8 @@
 //! Whole runs on the simulated node.
 
 mod foreseen;
+mod knobs;
+mod mig;
 mod properties;
 mod services;
 

@@ -230,9 +230,9 @@ fn of_node(health: &Health) -> Readings {
     into.put("driver_version", health.snapshot.driver_version.clone());
     into.put("cuda_version", health.snapshot.cuda_version);
     into.put("excluded_count", health.excluded);
-    into.flag("cc_feature", health.confidential.map(|state| state.enabled));
-    into.flag("cc_devtools", health.confidential.map(|state| state.devtools));
-    into.flag("cc_ready", health.confidential_ready);
+    into.flag("cc_feature", health.snapshot.confidential.map(|state| state.enabled));
+    into.flag("cc_devtools", health.snapshot.confidential.map(|state| state.devtools));
+    into.flag("cc_ready", health.snapshot.confidential_ready);
     into.readings
 }
 
@@ -356,7 +356,7 @@ fn memory(into: &mut Taken, gpu: &GpuReading, memory: &MemoryHealth, now_s: u64)
     into.flag("ecc_current", gpu.ecc.map(|mode| mode.current));
     into.flag("ecc_pending", gpu.ecc.map(|mode| mode.pending));
     into.flag("ecc_default", memory.ecc_default);
-    into.put_whole("ecc_cor_vol", memory.corrected);
+    into.put_whole("ecc_cor_vol", gpu.ecc_corrected);
     into.put_whole("ecc_unc_vol", gpu.ecc_uncorrected);
     into.put_whole("ecc_cor_agg", memory.corrected_total);
     into.put_whole("ecc_unc_agg", memory.uncorrected_total);
@@ -392,7 +392,7 @@ fn modes(into: &mut Taken, gpu: &GpuReading, modes: &Modes) {
     into.put("inforom", modes.inforom.clone());
     into.flag("persistence", gpu.persistence);
     into.put("compute_mode", gpu.compute_mode);
-    into.flag("accounting", modes.accounting);
+    into.flag("accounting", gpu.accounting);
     into.flag("drain_state", modes.drain);
     into.flag("gsp_mode", modes.gsp.map(|gsp| gsp.enabled));
     into.flag("gsp_default", modes.gsp.map(|gsp| gsp.default));

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use gpufleet_protocol::tasks::{
-    Apt, Class, Command, Dnf, GpuClocks, GpuComputeMode, GpuPersistence, GpuPower, KindInfo, Meta, Package,
-    Script, Service, Shell,
+    Apt, Class, Command, Dnf, GpuAccounting, GpuClocks, GpuComputeMode, GpuPersistence, GpuPower, KindInfo,
+    Meta, Package, Script, Service, Shell,
 };
 
 use super::run::Finding;
@@ -68,7 +68,8 @@ fn forgotten_limits(tree: &Node, views: &[TaskView<'_>], findings: &mut Vec<Find
         }
         let forgets = kind.is::<GpuPower>()
             || kind.is::<GpuClocks>()
-            || kind.is::<GpuComputeMode>() && word("mode") != Some("default");
+            || kind.is::<GpuComputeMode>() && word("mode") != Some("default")
+            || kind.is::<GpuAccounting>() && word("mode") == Some("enabled");
         if forgets {
             limits.push((view, found));
         }

@@ -155,6 +155,7 @@ fn limits_that_nothing_keeps() {
     let limit = "    - gpu_power: {limit_watts: 500}\n";
     assert_eq!(found(limit), ["limit-without-persistence:4"]);
     assert_eq!(found("    - gpu_compute_mode: {mode: default}\n"), NOTHING);
+    assert_eq!(found("    - gpu_accounting: {mode: enabled}\n"), ["limit-without-persistence:4"]);
     for keeps in ["gpu_persistence: {mode: daemon}", "service: {name: nvidia-persistenced, state: started}"] {
         assert_eq!(found(&format!("{limit}    - {keeps}\n")), NOTHING, "{keeps}");
     }

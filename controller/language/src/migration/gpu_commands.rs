@@ -76,6 +76,11 @@ pub(super) fn nvidia_smi(arguments: &[&str]) -> Option<Vec<Suggestion>> {
                 };
                 tasks.push(("gpu_compute_mode", json!({"mode": mode}), None));
             }
+            "-am" | "--accounting-mode" => tasks.push((
+                "gpu_accounting",
+                json!({"mode": if switch(value()?)? { "enabled" } else { "disabled" }}),
+                None,
+            )),
             "-lgc" | "--lock-gpu-clocks" => {
                 clocks.insert("graphics_mhz".to_owned(), range(value()?)?);
             }
@@ -91,7 +96,7 @@ pub(super) fn nvidia_smi(arguments: &[&str]) -> Option<Vec<Suggestion>> {
             "-rgc" | "--reset-gpu-clocks" | "-rmc" | "--reset-memory-clocks" | "-rac" | "--reset-applications-clocks" => {
                 clocks.insert("reset".to_owned(), json!(true));
             }
-            "-r" | "--gpu-reset" => remarks.push("leave it out: gpufleet resets a GPU where a change needs it, after its drain"),
+            "-r" | "--gpu-reset" => remarks.push("leave it out: gpufleet resets a GPU where a change needs it, after its drain; `gpu_reset` resets one that needs it for itself"),
             _ => return None,
         }
     }

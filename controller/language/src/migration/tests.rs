@@ -31,6 +31,7 @@ fn calls_of_nvidia_smi_become_states() {
         ("nvidia-smi -rgc", &["gpu_clocks: {reset: true}"]),
         ("nvidia-smi -c EXCLUSIVE_PROCESS", &["gpu_compute_mode: {mode: exclusive_process}"]),
         ("nvidia-smi -c 0", &["gpu_compute_mode: {mode: default}"]),
+        ("nvidia-smi -am 1", &["gpu_accounting: {mode: enabled}"]),
         ("nvidia-smi -e 1", &["gpu_ecc: {mode: enabled}"]),
         ("nvidia-smi -mig 1", &["gpu_mig: {mode: enabled}"]),
         ("nvidia-smi mig -cgi 3g.40gb,3g.40gb -C", &["gpu_mig: {mode: enabled, layout: {3g.40gb: 2}}"]),

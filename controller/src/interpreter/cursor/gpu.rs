@@ -200,6 +200,7 @@ impl Cursor {
                             && let Some(Work::Node { op, .. }) = action.as_ref().map(|action| &action.work)
                             && let NodeOp::GpuGroup(group) = &**op
                             && let Some(member) = group.members.get(index)
+                            && !member.task.is_once()
                         {
                             kept.push(member.clone());
                             owners.push(one.owner.clone());

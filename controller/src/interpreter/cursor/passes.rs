@@ -48,7 +48,9 @@ impl LedgerPasses {
             let NodeOp::GpuGroup(newer) = &entry.op else { continue };
             let mut kept = all.kept(newer).into_iter();
             all.members.retain(|_| kept.next().unwrap_or(true));
-            all.members.extend(newer.members.iter().cloned());
+            // A reset is an act, and nothing that a boot takes away.
+            let state = newer.members.iter().filter(|member| !matches!(member.task, GpuTask::GpuReset(_)));
+            all.members.extend(state.cloned());
         }
         all
     }

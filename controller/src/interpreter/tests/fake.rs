@@ -148,7 +148,7 @@ impl FakeNode {
                             }
                         }
                         GpuTask::GpuMig(mig) => {
-                            let wanted = mig.mode == MigMode::Enabled;
+                            let wanted = mig.mode == Some(MigMode::Enabled);
                             if state.mig != wanted {
                                 part.changes.push(Change::new(
                                     gpu(),

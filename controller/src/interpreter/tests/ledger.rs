@@ -68,6 +68,9 @@ fn words(op: &NodeOp) -> String {
                     GpuTask::GpuClocks(_) => "clocks",
                     GpuTask::GpuComputeMode(_) => "compute mode",
                     GpuTask::GpuMps(_) => "mps",
+                    GpuTask::GpuAccounting(_) => "accounting",
+                    GpuTask::GpuReset(_) => "reset",
+                    GpuTask::GpuConfidentialCompute(_) => "confidential",
                 })
                 .collect();
             format!("group {}", members.join(","))
@@ -332,11 +335,21 @@ fn members_of_later_groups_replace_those_of_their_kind() {
         ("gpu_mig: {mode: enabled}", "mig"),
         ("gpu_compute_mode: {mode: default}", "compute mode"),
         ("gpu_mps: {state: started}", "mps"),
+        ("gpu_accounting: {mode: enabled}", "accounting"),
+        ("gpu_reset: {when: required}", "reset"),
+        ("gpu_confidential_compute: {ready: true}", "confidential"),
     ] {
         assert_eq!(groups(task, task), [sysctl, &format!("group {word}")], "{task}");
         let both = groups(task, &power(""));
         assert_eq!(both, [&format!("group {word}"), sysctl, "group power"], "{task}");
     }
+}
+
+/// A reset that is asked for is made once, so that nothing asserts or verifies it again.
+#[test]
+fn a_reset_of_its_own_is_never_asserted_again() {
+    assert_eq!(left("    - gpu_reset: {when: always}\n"), [""; 0]);
+    assert_eq!(left("    - gpu_reset: {when: always}\n    - gpu_ecc: {mode: enabled}\n"), ["group ecc"]);
 }
 
 #[test]

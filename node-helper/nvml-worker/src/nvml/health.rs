@@ -198,6 +198,18 @@ impl Nvml {
         number!(self, nvmlDeviceGetAccountingMode(device.0)).map(|mode| mode != 0)
     }
 
+    pub fn accounting_buffer(&self, device: Device) -> Reading<u32> {
+        number!(self, nvmlDeviceGetAccountingBufferSize(device.0))
+    }
+
+    pub fn set_accounting(&self, device: Device, on: bool) -> Reading<()> {
+        call!(self, nvmlDeviceSetAccountingMode(device.0, c_uint::from(on)))
+    }
+
+    pub fn set_confidential_ready(&self, on: bool) -> Reading<()> {
+        call!(self, nvmlSystemSetConfComputeGpusReadyState(c_uint::from(on)))
+    }
+
     pub fn drain(&self, device: Device) -> Reading<bool> {
         let mut info = self.pci_info(device)?;
         number!(self, nvmlDeviceQueryDrainState(&raw mut info)).map(|state| state != 0)

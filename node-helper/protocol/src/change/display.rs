@@ -55,7 +55,8 @@ impl fmt::Display for Property {
 impl fmt::Display for MigInstances {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.start {
-            Some(start) => write!(f, "{} at {start}", self.profile),
+            Some(start) if self.count == 1 => write!(f, "{} at {start}", self.profile),
+            Some(start) => write!(f, "{}x {} at {start}", self.count, self.profile),
             None => write!(f, "{}x {}", self.count, self.profile),
         }
     }

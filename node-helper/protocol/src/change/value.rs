@@ -135,7 +135,7 @@ impl schemars::JsonSchema for Amount {
     }
 }
 
-/// The GPU instances of one GPU.
+/// The GPU and compute instances of one GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MigLayout {
@@ -144,7 +144,7 @@ pub struct MigLayout {
     /// Instances without a compute instance: no process can use them.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub without_compute_instance: usize,
-    /// Instances whose compute instances do not take all of them.
+    /// Instances whose compute instances do not take all of them, in records of versions that did not name those.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub with_partial_compute_instances: usize,
 }
@@ -157,10 +157,10 @@ fn is_zero(count: &usize) -> bool {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MigInstances {
-    /// Such as `3g.40gb`.
+    /// Such as `3g.40gb`; `1c.3g.40gb` is a compute instance that is a part of its GPU instance.
     pub profile: String,
     pub count: usize,
-    /// The first memory slice of a single instance, where the layout is declared by places.
+    /// The first memory slice of the GPU instance, where the layout is declared by places.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start: Option<u32>,
 }

@@ -37,9 +37,10 @@ pub use control::{
 pub use facts::{AGES, AgeStamp, Find, FindType, Ping, SIZES, Setup, bound};
 pub use files::{File, FileMode, FileState, Stat};
 pub use gpu::{
-    ClockRange, ComputeModeName, EccMode, GpuClocks, GpuComputeMode, GpuEcc, GpuMig, GpuMps, GpuPersistence,
-    GpuPower, GpuSelector, GpuSelectorItem, MigLayout, MigMode, MigPlacement, MigStrategy, MpsState,
-    PersistenceMode,
+    AccountingMode, Belief, ClockRange, ComputeModeName, ConfidentialMode, EccMode, GpuAccounting, GpuClocks,
+    GpuComputeMode, GpuConfidentialCompute, GpuEcc, GpuKind, GpuMig, GpuMps, GpuPersistence, GpuPower,
+    GpuReset, GpuSelector, GpuSelectorItem, Hardware, Lasts, MigConfigFile, MigFilter, MigLayout, MigMode,
+    MigPlacement, MigSpec, MigStrategy, MpsState, PciId, PersistenceMode, ResetWhen,
 };
 pub use gpu_keep::{GpuKeep, KeepPresence, OnKeepFailure};
 pub use health_info::{Form, HealthInfo, OwnReading};
@@ -77,6 +78,9 @@ registry! {
         gpu GpuClocks;
         gpu GpuComputeMode;
         gpu GpuMps;
+        gpu GpuAccounting;
+        gpu GpuReset;
+        gpu GpuConfidentialCompute;
         here GpuKeep;
         node Sysctl(Sysctl);
         node KernelCmdline(KernelCmdline);

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use gpufleet_protocol::{FailureKind, nvml::Setting};
 
-use super::{Failure, Running, WAY_BACK};
+use super::{Failure, Running, WAY_BACK, create_compute};
 use crate::{
     deadline::Deadline,
     gpu::{
         plan::{Act, Stage, Step},
-        state::{Instance, Locks, State},
+        state::{Compute, Device, Instance, Locks, State},
         worker::SetAnswer,
     },
 };
@@ -25,20 +25,30 @@ impl Running<'_> {
     ) -> Failure {
         let Some(uuid) = step.act.uuid() else { return failure };
         let made: Vec<u32> = self.created.iter().filter(|(of, _)| of == uuid).map(|(_, id)| *id).collect();
+        let made_inside: Vec<(u32, u32)> = self
+            .created_computes
+            .iter()
+            .filter(|(of, _, _)| of == uuid)
+            .map(|(_, instance, compute)| (*instance, *compute))
+            .collect();
         let gone: Vec<Instance> = self
             .destroyed
             .iter()
             .filter(|(of, _)| of == uuid)
             .map(|(_, instance)| instance.clone())
             .collect();
-        if made.is_empty() && gone.is_empty() || failure.kind == FailureKind::Nvml {
+        let nothing = made.is_empty() && made_inside.is_empty() && gone.is_empty();
+        if nothing || failure.kind == FailureKind::Nvml {
             return failure;
         }
         // Restored instances do not count as changes.
         let instances = |act: &Act| {
             matches!(
                 act,
-                Act::DestroyInstance { .. } | Act::CreateInstance { .. } | Act::CreateCompute { .. }
+                Act::DestroyInstance { .. }
+                    | Act::DestroyCompute { .. }
+                    | Act::CreateInstance { .. }
+                    | Act::CreateCompute { .. }
             )
         };
         let undone =
@@ -51,35 +61,53 @@ impl Running<'_> {
         let present: Vec<Instance> =
             self.job.machine.snapshot(&grace).ok().map_or_else(Vec::new, |snapshot| {
                 let host = self.state.host.clone();
-                let state = State::read(&snapshot, host, |_| Locks::UNKNOWN, |_| false);
+                let state = State::read(&snapshot, host, |_| Locks::UNKNOWN, |_| Device::default());
                 state.gpu(uuid).map(|gpu| gpu.present().to_vec()).unwrap_or_default()
             });
-        for instance in present.iter().filter(|instance| instance.id.is_some_and(|id| made.contains(&id))) {
+        let is_new = |id: u32| made.contains(&id);
+        for instance in &present {
             let Some(gpu_instance) = instance.id else { continue };
-            for compute in &instance.computes {
-                let setting = Setting::DestroyComputeInstance { gpu_instance, compute_instance: compute.id };
+            for compute_instance in instance.computes.iter().filter_map(|compute| compute.id) {
+                if is_new(gpu_instance) || made_inside.contains(&(gpu_instance, compute_instance)) {
+                    let setting = Setting::DestroyComputeInstance { gpu_instance, compute_instance };
+                    problems.extend(self.job.machine.set(uuid, setting, &grace).err());
+                }
+            }
+            if is_new(gpu_instance) {
+                let setting = Setting::DestroyGpuInstance { gpu_instance };
                 problems.extend(self.job.machine.set(uuid, setting, &grace).err());
             }
-            let setting = Setting::DestroyGpuInstance { gpu_instance };
-            problems.extend(self.job.machine.set(uuid, setting, &grace).err());
         }
         for instance in &gone {
             // Checked, because the failure may have come between the compute and the GPU instance.
-            let there = present.iter().find(|other| other.placement == instance.placement);
+            let there = present
+                .iter()
+                .find(|other| other.placement == instance.placement && !other.id.is_some_and(is_new));
             let setting =
                 Setting::CreateGpuInstance { profile_id: instance.profile_id, placement: instance.placement };
             let id = match there.and_then(|other| other.id) {
                 Some(id) => Ok(SetAnswer::Created { id }),
                 None => self.job.machine.set(uuid, setting, &grace),
             };
-            let has_compute = there.is_some_and(|other| !other.computes.is_empty());
-            match id {
-                Ok(SetAnswer::Created { id }) if !instance.computes.is_empty() && !has_compute => {
-                    let setting = Setting::CreateComputeInstance { gpu_instance: id };
-                    problems.extend(self.job.machine.set(uuid, setting, &grace).err());
+            let id = match id {
+                Ok(SetAnswer::Created { id }) => id,
+                Ok(_) => continue,
+                Err(error) => {
+                    problems.push(error);
+                    continue;
                 }
-                Ok(_) => {}
-                Err(error) => problems.push(error),
+            };
+            let still = |compute: &&Compute| {
+                there.is_some_and(|there| {
+                    there.computes.iter().any(|other| {
+                        let new = other.id.is_some_and(|inside| made_inside.contains(&(id, inside)));
+                        other.inner == compute.inner && !new
+                    })
+                })
+            };
+            for compute in instance.computes.iter().filter(|compute| !still(compute)) {
+                let setting = create_compute(id, self.state.gpu(uuid), instance.profile_id, compute.inner);
+                problems.extend(self.job.machine.set(uuid, setting, &grace).err());
             }
         }
         failure.message = match problems.first() {

@@ -124,10 +124,27 @@ impl Running<'_> {
         if needed {
             self.wait_readers(member)?;
             self.still_ours(member)?;
+            let counted: Vec<String> = activation
+                .uuids
+                .iter()
+                .filter_map(|uuid| self.state.gpu(uuid))
+                .filter(|gpu| gpu.ecc_errors != (0, 0))
+                .map(|gpu| {
+                    let (uncorrected, corrected) = gpu.ecc_errors;
+                    format!(
+                        "{} counted {uncorrected} uncorrected and {corrected} corrected memory errors since the driver was \
+                         loaded, which the reset clears from its counters",
+                        gpu.label()
+                    )
+                })
+                .collect();
             // Before the reset: what the kernel logs during the reset counts against the GPUs.
             let end = self.job.machine.log_end();
             match self.job.machine.reset(&pcis, self.job.deadline) {
-                Ok(()) => self.remember_reset(&pcis, end),
+                Ok(()) => {
+                    self.remember_reset(&pcis, end);
+                    self.applied.warnings.extend(counted);
+                }
                 Err(ResetError::Unsupported(why)) => {
                     self.applied.warnings.push(format!(
                         "{} cannot be reset here, a reboot is needed: {why}",

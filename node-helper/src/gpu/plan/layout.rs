@@ -1,49 +1,39 @@
 //! MIG layouts: which instances are destroyed, which are created, and the text for it.
 //!
-//! Pure. Two layouts are equal if the same profiles are at the same places, each with one compute instance of its full
-//! size.
+//! Pure. Two layouts are equal if the same profiles are at the same places, with compute instances of the same sizes.
 
 use gpufleet_protocol::{
     Change, Disruption, Property,
     change::MigLayout,
-    mig::{self, Slot},
-    nvml::{MigProfile, Placement},
+    mig::{self, Filled, Inner},
+    nvml::Placement,
     tasks::MigStrategy,
 };
 
 use super::{Act, Stage};
 use crate::gpu::{
     desired::{GpuWants, LayoutWant},
-    state::{Gpu, Instance},
+    state::Gpu,
 };
-
-fn slot_of(instance: &Instance) -> Slot {
-    Slot { placement: instance.placement, profile_id: instance.profile_id }
-}
 
 /// Formats the present layout like the declaration, with unusable instances marked.
 fn present(gpu: &Gpu, by_place: bool) -> MigLayout {
-    let profiles = gpu.profiles.as_deref().unwrap_or_default();
-    let slots: Vec<Slot> = gpu.present().iter().map(slot_of).collect();
     let without_compute_instance =
         gpu.present().iter().filter(|instance| instance.computes.is_empty()).count();
-    let with_partial_compute_instances = gpu
-        .present()
-        .iter()
-        .filter(|instance| !instance.computes.is_empty() && !gpu.is_whole(instance))
-        .count();
-    MigLayout {
-        without_compute_instance,
-        with_partial_compute_instances,
-        ..layout(profiles, &slots, by_place)
-    }
+    MigLayout { without_compute_instance, ..layout(gpu, &gpu.filled(), by_place) }
 }
 
-fn layout(profiles: &[MigProfile], slots: &[Slot], by_place: bool) -> MigLayout {
-    match by_place {
-        true => mig::by_place(profiles, slots),
-        false => mig::by_count(profiles, slots.iter().map(|slot| slot.profile_id)),
+fn layout(gpu: &Gpu, filled: &[Filled], by_place: bool) -> MigLayout {
+    let profiles = gpu.profiles.as_deref().unwrap_or_default();
+    if by_place {
+        return mig::by_place(profiles, filled);
     }
+    let devices = filled.iter().flat_map(|one| {
+        let id = one.slot.profile_id;
+        let empty = one.computes.is_empty().then_some((id, None));
+        one.computes.iter().map(move |inner| (id, Some(inner.size))).chain(empty)
+    });
+    mig::by_count(profiles, devices)
 }
 
 /// Destroys all instances, because MIG is switched off.
@@ -58,34 +48,39 @@ pub(super) fn clear(stage: &mut Stage, gpu: &Gpu, wants: &GpuWants) {
     }
 }
 
-/// Instances to destroy, to clear of compute instances, to create, and to give a compute instance.
+/// Instances to destroy and to create.
+#[derive(Default)]
 struct Difference {
     destroy: Vec<Placement>,
-    clear: Vec<Placement>,
-    create: Vec<Slot>,
-    compute: Vec<Placement>,
+    destroy_compute: Vec<(Placement, Inner)>,
+    create: Vec<Filled>,
+    create_compute: Vec<(Placement, Inner)>,
 }
 
 fn difference(gpu: &Gpu, want: &LayoutWant) -> Difference {
-    let mut diff =
-        Difference { destroy: Vec::new(), clear: Vec::new(), create: Vec::new(), compute: Vec::new() };
-    for instance in gpu.present() {
-        if !want.slots.contains(&slot_of(instance)) {
-            diff.destroy.push(instance.placement);
-        } else if instance.computes.is_empty() {
-            diff.compute.push(instance.placement);
-        } else if !gpu.is_whole(instance) {
-            diff.clear.push(instance.placement);
-            diff.compute.push(instance.placement);
-        }
+    let mut diff = Difference::default();
+    let present = gpu.filled();
+    for there in &present {
+        let placement = there.slot.placement;
+        let Some(wanted) = want.filled.iter().find(|one| one.slot == there.slot) else {
+            diff.destroy.push(placement);
+            continue;
+        };
+        let lacks = |of: &Filled, inner: &&Inner| !of.computes.contains(inner);
+        let gone = there.computes.iter().filter(|inner| lacks(wanted, inner));
+        diff.destroy_compute.extend(gone.map(|inner| (placement, *inner)));
+        let new = wanted.computes.iter().filter(|inner| lacks(there, inner));
+        diff.create_compute.extend(new.map(|inner| (placement, *inner)));
     }
-    let is_there = |slot: &&Slot| gpu.present().iter().any(|instance| slot_of(instance) == **slot);
-    diff.create = want.slots.iter().filter(|slot| !is_there(slot)).copied().collect();
-    let differs = !(diff.destroy.is_empty() && diff.create.is_empty() && diff.clear.is_empty());
+    let is_there = |one: &&Filled| present.iter().any(|there| there.slot == one.slot);
+    diff.create = want.filled.iter().filter(|one| !is_there(one)).cloned().collect();
+    let differs = !(diff.destroy.is_empty() && diff.create.is_empty() && diff.destroy_compute.is_empty());
     if want.strategy == MigStrategy::Rebuild && differs {
-        diff.destroy = gpu.present().iter().map(|instance| instance.placement).collect();
-        diff.create = want.slots.clone();
-        (diff.clear, diff.compute) = (Vec::new(), Vec::new());
+        return Difference {
+            destroy: present.iter().map(|there| there.slot.placement).collect(),
+            create: want.filled.clone(),
+            ..Difference::default()
+        };
     }
     diff
 }
@@ -94,12 +89,11 @@ fn difference(gpu: &Gpu, want: &LayoutWant) -> Difference {
 pub(super) fn arrange(stage: &mut Stage, gpu: &Gpu, wants: &GpuWants) {
     let Some(want) = &wants.layout else { return };
     let diff = difference(gpu, &want.value);
-    if diff.destroy.is_empty() && diff.clear.is_empty() && diff.create.is_empty() && diff.compute.is_empty() {
+    let destroys = !(diff.destroy.is_empty() && diff.destroy_compute.is_empty());
+    if !destroys && diff.create.is_empty() && diff.create_compute.is_empty() {
         return;
     }
-    let profiles = gpu.profiles.as_deref().unwrap_or_default();
-    let to = layout(profiles, &want.value.slots, want.value.by_place);
-    let destroys = !(diff.destroy.is_empty() && diff.clear.is_empty());
+    let to = layout(gpu, &want.value.filled, want.value.by_place);
     let class = if destroys { Disruption::Clients } else { Disruption::Live };
     let from = present(gpu, want.value.by_place);
     let change = Change::new(gpu.subject(), Property::MIG_LAYOUT, from, to, class);
@@ -108,15 +102,18 @@ pub(super) fn arrange(stage: &mut Stage, gpu: &Gpu, wants: &GpuWants) {
     for placement in diff.destroy {
         stage.step(want.member, Act::DestroyInstance { uuid: uuid(), placement }, &[at]);
     }
-    for placement in diff.clear {
-        stage.step(want.member, Act::ClearInstance { uuid: uuid(), placement }, &[at]);
+    for (placement, inner) in diff.destroy_compute {
+        stage.step(want.member, Act::DestroyCompute { uuid: uuid(), placement, inner }, &[at]);
     }
-    for slot in &diff.create {
-        let act =
-            Act::CreateInstance { uuid: uuid(), profile_id: slot.profile_id, placement: slot.placement };
-        stage.step(want.member, act, &[at]);
+    for one in &diff.create {
+        let (profile_id, placement) = (one.slot.profile_id, one.slot.placement);
+        stage.step(want.member, Act::CreateInstance { uuid: uuid(), profile_id, placement }, &[at]);
     }
-    for placement in diff.compute.into_iter().chain(diff.create.iter().map(|slot| slot.placement)) {
-        stage.step(want.member, Act::CreateCompute { uuid: uuid(), placement }, &[at]);
+    let inside = diff.create.iter().flat_map(|one| {
+        let placement = one.slot.placement;
+        one.computes.iter().map(move |inner| (placement, *inner))
+    });
+    for (placement, inner) in diff.create_compute.into_iter().chain(inside) {
+        stage.step(want.member, Act::CreateCompute { uuid: uuid(), placement, inner }, &[at]);
     }
 }

@@ -69,12 +69,13 @@ pub fn compute_profile_slices(index: u32) -> Option<u32> {
     }
 }
 
-/// Returns the places where a compute instance of `size` slices may start inside a GPU instance of `slices`.
+/// Returns the places where a compute instance of `size` slices may start inside a GPU instance of `slices`: three slices
+/// stand where four would, as with GPU instances.
 pub fn compute_starts(slices: u32, size: u32) -> Vec<u32> {
     if size == 0 || size > slices {
         return Vec::new();
     }
-    (0..=slices - size).step_by(size as usize).collect()
+    (0..=slices - size).step_by(size.next_power_of_two() as usize).collect()
 }
 
 /// Whether a compute instance of `size` slices may start at `start` beside existing ones.
@@ -139,6 +140,7 @@ mod tests {
         assert_eq!(compute_starts(3, 1), [0, 1, 2]);
         assert_eq!(compute_starts(3, 2), [0]);
         assert_eq!(compute_starts(7, 7), [0]);
+        assert_eq!(compute_starts(7, 3), [0, 4]);
         assert!(compute_starts(1, 2).is_empty());
     }
 

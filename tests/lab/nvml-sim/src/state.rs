@@ -47,9 +47,12 @@ pub struct Machine {
     /// GPUs that the driver was told to leave alone.
     #[serde(default)]
     pub excluded_gpus: u32,
-    /// Whether confidential computing is on; the GPUs are not ready for it then.
+    /// Whether confidential computing is on.
     #[serde(default)]
     pub confidential: bool,
+    /// Whether the GPUs accept work under it; lost with the driver.
+    #[serde(default)]
+    pub confidential_ready: bool,
     /// CUDA version that the library says; the recorded one without it.
     #[serde(default)]
     pub cuda_version: Option<u32>,
@@ -174,6 +177,7 @@ impl Machine {
             passthrough: false,
             excluded_gpus: 0,
             confidential: false,
+            confidential_ready: false,
             cuda_version: None,
             gpus,
         }

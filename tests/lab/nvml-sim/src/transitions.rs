@@ -78,6 +78,7 @@ impl Machine {
     /// Unloads and loads the driver module.
     pub fn reload(&mut self) {
         self.module_version = self.library_version.clone();
+        self.confidential_ready = false;
         for gpu in &mut self.gpus {
             gpu.apply_reload();
         }

@@ -200,6 +200,7 @@ pub fn set_machine(machine: &mut nvml_sim::state::Machine, key: &str, value: &st
         "passthrough" => machine.passthrough = truth(value)?,
         "excluded_gpus" => machine.excluded_gpus = number(value)?,
         "confidential" => machine.confidential = truth(value)?,
+        "confidential_ready" => machine.confidential_ready = truth(value)?,
         "cuda_version" => machine.cuda_version = Some(number(value)?),
         _ => return Err(format!("a machine has no `{key}`")),
     }

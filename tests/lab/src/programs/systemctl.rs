@@ -283,11 +283,23 @@ fn properties(name: &str) -> Vec<(&'static str, String)> {
         ("UnitFileState", unit.enablement().to_owned()),
         ("FragmentPath", unit.path.display().to_string()),
         ("MainPID", unit.main_pid().to_string()),
+        ("ExecStart", exec_start(&unit)),
+        ("User", unit.value("User").unwrap_or_default().to_owned()),
+        ("RuntimeDirectory", unit.value("RuntimeDirectory").unwrap_or_default().to_owned()),
         ("ExecMainStatus", record.exit_code.to_string()),
         ("Result", if state == "failed" { "exit-code" } else { "success" }.to_owned()),
         ("NeedDaemonReload", "no".to_owned()),
         ("CanStart", "yes".to_owned()),
     ]
+}
+
+/// Prints a command as systemd does.
+fn exec_start(unit: &Unit) -> String {
+    let command = unit.value("ExecStart").unwrap_or_default();
+    match command.split_whitespace().next() {
+        Some(path) => format!("{{ path={path} ; argv[]={command} ; ignore_errors=no ; pid=0 }}"),
+        None => String::new(),
+    }
 }
 
 fn show(request: &Request) -> u8 {

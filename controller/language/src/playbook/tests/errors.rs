@@ -256,7 +256,7 @@ fn a_mig_profile_that_is_none() {
     - gpu_mig: {mode: enabled, layout: {3g40gb: 2}}
 "#;
     insta::assert_snapshot!(errors_of(text), @r#"
-    error: `layout`: `3g40gb` is not a MIG profile; profiles look like `3g.40gb` or `1g.10gb+me`
+    error: `layout`: `3g40gb` is not a MIG profile; profiles look like `3g.40gb`, `1c.3g.40gb` or `1g.10gb+me`
       --> play.yml:3:40
        |
      3 |     - gpu_mig: {mode: enabled, layout: {3g40gb: 2}}

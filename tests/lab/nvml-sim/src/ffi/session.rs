@@ -217,6 +217,25 @@ pub(super) fn change_at(
     code
 }
 
+/// A setter of the whole machine.
+pub(super) fn change_machine(
+    name: &'static str,
+    args: Value,
+    body: impl FnOnce(&mut Machine) -> Answer,
+) -> u32 {
+    let code = to_code(initialised().and_then(|_| {
+        if let Some(code) = meet_fault(name, None) {
+            return if code == code::SUCCESS { Ok(()) } else { Err(code) };
+        }
+        if !is_root() {
+            return Err(code::NO_PERMISSION);
+        }
+        store().update(body).unwrap_or(Err(code::UNKNOWN))
+    }));
+    store().log_setter(name, None, args, code);
+    code
+}
+
 /// What a setter's body gets in addition to its GPU.
 pub(super) struct Context {
     pub(super) users: Users,

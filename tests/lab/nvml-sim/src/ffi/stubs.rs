@@ -65,7 +65,7 @@ stubs! {
     nvmlGpuInstanceGetVgpuTypeCreatablePlacements nvmlGpuInstanceSetVgpuHeterogeneousMode
     nvmlGpuInstanceSetVgpuSchedulerState nvmlInternalGetExportTable nvmlSetVgpuVersion
     nvmlSystemEventSetCreate nvmlSystemEventSetFree nvmlSystemEventSetWait nvmlSystemGetTopologyGpuSet
-    nvmlSystemRegisterEvents nvmlSystemSetConfComputeGpusReadyState
+    nvmlSystemRegisterEvents
     nvmlSystemSetConfComputeKeyRotationThresholdInfo nvmlSystemSetNvlinkBwMode nvmlUnitGetCount
     nvmlUnitGetDevices nvmlUnitGetFanSpeedInfo nvmlUnitGetHandleByIndex nvmlUnitGetLedState
     nvmlUnitGetPsuInfo nvmlUnitGetTemperature nvmlUnitGetUnitInfo nvmlUnitSetLedState

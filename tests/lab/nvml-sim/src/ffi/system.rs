@@ -7,7 +7,9 @@ use nvml_wrapper_sys::bindings::{
     nvmlConfComputeSystemState_st, nvmlSystemConfComputeSettings_v1_t, nvmlSystemDriverBranchInfo_v1_t,
 };
 
-use super::session::{ask, init, shutdown};
+use serde_json::json;
+
+use super::session::{ask, change_machine, init, shutdown};
 use super::{check_version, fixed_text, put, put_text, version_of};
 use crate::model::{Model, ModelKey};
 use crate::state::Machine;
@@ -190,7 +192,24 @@ unsafe extern "C" fn nvmlSystemGetConfComputeSettings(out: *mut nvmlSystemConfCo
 #[unsafe(no_mangle)]
 unsafe extern "C" fn nvmlSystemGetConfComputeGpusReadyState(out: *mut c_uint) -> u32 {
     // SAFETY: NVML's own contract for this pointer.
-    ask("nvmlSystemGetConfComputeGpusReadyState", |_| unsafe { put(out, 0) })
+    ask("nvmlSystemGetConfComputeGpusReadyState", |machine| unsafe {
+        put(out, machine.confidential_ready.into())
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvmlSystemSetConfComputeGpusReadyState(ready: c_uint) -> u32 {
+    change_machine("nvmlSystemSetConfComputeGpusReadyState", json!({"ready": ready}), |machine| {
+        if !machine.confidential {
+            return Err(code::NOT_SUPPORTED);
+        }
+        machine.confidential_ready = match ready {
+            0 => false,
+            1 => true,
+            _ => return Err(code::INVALID_ARGUMENT),
+        };
+        Ok(())
+    })
 }
 
 #[unsafe(no_mangle)]

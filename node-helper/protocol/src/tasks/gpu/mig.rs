@@ -1,0 +1,287 @@
+//! `gpu_mig`: mode, layouts, configurations of mig-parted.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Belief, GpuKind, GpuSelector, Hardware, Lasts, covers};
+use crate::{
+    Disruption, lenient,
+    tasks::{Alone, Class, Given, Kind, KindInfo, Number, ParamError, Reading, words::words},
+};
+
+words! { MigMode { Enabled: "enabled" | "on" | "1", Disabled: "disabled" | "off" | "0" } }
+
+words! { MigStrategy {
+    /// Instances that are in the new layout stay.
+    Minimal: "minimal",
+    /// All instances are created anew when any differs.
+    Rebuild: "rebuild",
+} }
+
+/// One instance at a place.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct MigPlacement {
+    /// Profile name as the driver gives it, such as `3g.40gb`; `1c.3g.40gb` is a compute instance that is a part of it.
+    pub profile: String,
+    /// First memory slice of the GPU instance; chosen by gpufleet when left out.
+    #[serde(default, deserialize_with = "lenient::optional_u32", skip_serializing_if = "Option::is_none")]
+    pub start: Option<u32>,
+}
+
+/// The instances of one GPU.
+///
+/// `3g.40gb` is a GPU instance with one compute instance of its full size. `1c.3g.40gb` is a compute instance of one
+/// slice; such instances share a GPU instance until it is full.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(untagged, expecting = "a mapping of profile to count, or a list of {profile, start}")]
+pub enum MigLayout {
+    /// How many of each profile, such as `{3g.40gb: 2}`.
+    Counts(BTreeMap<String, u32>),
+    /// Profiles at places, such as `[{profile: 3g.40gb, start: 0}]`.
+    Placements(Vec<MigPlacement>),
+}
+
+/// A PCI id: device and vendor, as mig-parted and NVML pack them in `0xDDDDVVVV`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct PciId {
+    pub device: u16,
+    pub vendor: u16,
+}
+
+impl std::fmt::Display for PciId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "0x{:04X}{:04X}", self.device, self.vendor)
+    }
+}
+
+/// A board that a spec of mig-parted is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct MigFilter {
+    pub device: PciId,
+    pub subsystem: Option<PciId>,
+}
+
+/// A spec of a configuration of mig-parted: what some GPUs of a node get.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct MigSpec {
+    /// Indexes of GPUs on their node; `None` for all.
+    pub devices: Option<Vec<u32>>,
+    /// One of them has to match; all boards do if there is none.
+    pub filters: Vec<MigFilter>,
+    pub enabled: bool,
+    pub instances: BTreeMap<String, u32>,
+}
+
+/// A file of mig-parted: its path as written, and for the node what its configuration says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged, expecting = "the path of a file of mig-parted")]
+pub enum MigConfigFile {
+    Path(String),
+    /// Made by the controller, which reads the file; the last spec that matches a GPU counts.
+    Read {
+        path: String,
+        specs: Vec<MigSpec>,
+    },
+}
+
+#[cfg(feature = "schema")]
+impl schemars::JsonSchema for MigConfigFile {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "MigConfigFile".into()
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({"type": "string"})
+    }
+}
+
+/// Declares MIG mode and layout.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct GpuMig {
+    /// `enabled` or `disabled`; needed unless there is a `config_file`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<MigMode>,
+    /// Instances wanted, such as `{3g.40gb: 1, 1c.3g.40gb: 3}`; left out, the instances there are stay.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub layout: Option<MigLayout>,
+    /// A file of NVIDIA's mig-parted on the controller, also inside a ConfigMap, found as a `src` of `copy`; it says mode
+    /// and layout.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub config_file: Option<MigConfigFile>,
+    /// The configuration of the file; may be left out where the file has only one.
+    #[serde(default, deserialize_with = "lenient::optional_text", skip_serializing_if = "Option::is_none")]
+    pub config: Option<String>,
+    /// `minimal` (default) keeps instances that are in the new layout; `rebuild` creates all anew.
+    #[serde(default = "minimal")]
+    pub strategy: MigStrategy,
+    /// GPUs meant: indexes, UUIDs, PCI addresses or parts of product names; all when left out.
+    #[serde(default, deserialize_with = "lenient::one_or_many", skip_serializing_if = "Vec::is_empty")]
+    pub gpus: GpuSelector,
+}
+
+fn minimal() -> MigStrategy {
+    MigStrategy::Minimal
+}
+
+/// Whether a word is `[Cc.]Gg.Mgb[+attribute…]`, the form of every profile name of a driver.
+///
+/// Source: mig-parted's profile grammar; the device itself tells which profiles exist.
+fn looks_like_profile(name: &str) -> bool {
+    let base = name.split(['+', '-']).next().unwrap_or(name);
+    let parts: Vec<&str> = base.split('.').collect();
+    let number = |part: &str, unit: &str| {
+        part.strip_suffix(unit).is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
+    };
+    match parts.as_slice() {
+        [gpu, memory] => number(gpu, "g") && number(memory, "gb"),
+        [compute, gpu, memory] => number(compute, "c") && number(gpu, "g") && number(memory, "gb"),
+        _ => false,
+    }
+}
+
+impl Kind for GpuMig {
+    const INFO: KindInfo = KindInfo {
+        name: "gpu_mig",
+        aliases: &[],
+        class: Class::Node,
+        disruption: Disruption::Reboot,
+        gpus: true,
+        needs_root: true,
+        judged: true,
+        alone: Alone::DISTURBS,
+        free_form: None,
+        open_keys: false,
+        ignored: &[],
+        refused: &[],
+        secret: &[],
+        numbers: &[
+            Number::from("gpus", None, 0),
+            Number::from("layout.*", None, 0),
+            Number::from("layout.start", None, 0),
+        ],
+        since: &[],
+        summary: "Declares MIG mode and the layout of GPU and compute instances.",
+        example: "gpu_mig: {mode: enabled, layout: {3g.40gb: 2}}",
+        reading: Reading::of::<Self>(),
+    };
+
+    fn rewrite(_: &mut Given) {}
+
+    fn check(&self) -> Result<(), ParamError> {
+        match &self.config_file {
+            Some(MigConfigFile::Read { .. }) => {
+                return Err(ParamError::new("config_file", "it wants the path of a file of mig-parted"));
+            }
+            Some(MigConfigFile::Path(path)) if path.trim().is_empty() => {
+                return Err(ParamError::new("config_file", "it wants the path of a file of mig-parted"));
+            }
+            Some(MigConfigFile::Path(_)) => {
+                let said = [("mode", self.mode.is_some()), ("layout", self.layout.is_some())];
+                return match said.iter().find(|(_, given)| *given) {
+                    Some((name, _)) => Err(ParamError::new(
+                        *name,
+                        format!("`config_file` says mode and layout, so `{name}` beside it is one too many"),
+                    )),
+                    None => Ok(()),
+                };
+            }
+            None if self.config.is_some() => {
+                return Err(ParamError::new(
+                    "config",
+                    "`config` is one of a `config_file`, and there is none",
+                ));
+            }
+            None => {}
+        }
+        let Some(mode) = self.mode else {
+            return Err(ParamError::new("mode", "`mode` is needed, or a `config_file` that says it"));
+        };
+        let Some(layout) = &self.layout else { return Ok(()) };
+        let profiles: Vec<&String> = match layout {
+            MigLayout::Counts(counts) => counts.keys().collect(),
+            MigLayout::Placements(places) => places.iter().map(|place| &place.profile).collect(),
+        };
+        if mode == MigMode::Disabled && !profiles.is_empty() {
+            return Err(ParamError::new("layout", "a layout needs `mode: enabled`"));
+        }
+        match profiles.into_iter().find(|name| !looks_like_profile(name)) {
+            Some(name) => Err(ParamError::new(
+                "layout",
+                format!(
+                    "`{name}` is not a MIG profile; profiles look like `3g.40gb`, `1c.3g.40gb` or `1g.10gb+me`"
+                ),
+            )),
+            None => Ok(()),
+        }
+    }
+}
+
+impl GpuKind for GpuMig {
+    const HARDWARE: Hardware = Hardware {
+        reads: &[
+            "nvmlDeviceGetMigMode",
+            "nvmlDeviceGetGpuInstanceProfileInfoV",
+            "nvmlDeviceGetGpuInstancePossiblePlacements_v2",
+            "nvmlDeviceGetGpuInstances",
+            "nvmlGpuInstanceGetComputeInstances",
+            "/sys/bus/pci/devices/*/{vendor,device,subsystem_vendor,subsystem_device}",
+        ],
+        writes: &[
+            "nvmlDeviceSetMigMode",
+            "nvmlDeviceCreateGpuInstanceWithPlacement",
+            "nvmlGpuInstanceCreateComputeInstance, also WithPlacement",
+            "nvmlComputeInstanceDestroy",
+            "nvmlGpuInstanceDestroy",
+            "systemctl start nvidia-cdi-refresh.service",
+        ],
+        takes_effect: "mode: Ampere at a reset, Hopper and later at once; instances: at once",
+        survives_reset: Lasts::Partly("mode: yes; instances: no"),
+        survives_last_client: Lasts::Yes,
+        survives_reload: Lasts::Partly("mode: Ampere yes, Hopper and later no; instances: no"),
+        survives_reboot: Lasts::Partly("mode: Ampere yes, Hopper and later no; instances: no"),
+        architectures: "Ampere (A100, A30), Hopper, Blackwell; profiles and places are those that the driver lists",
+        source: "nvml.h 13; NVIDIA MIG User Guide r580; NVIDIA/mig-parted 0.15",
+        beliefs: &[
+            Belief {
+                believed: "enable MIG, then reboot",
+                fact: "Ampere needs a reset only; on Hopper and later the mode is there at once, and a reboot takes it away",
+            },
+            Belief {
+                believed: "instances stay until they are destroyed",
+                fact: "every reset, reload and reboot destroys them, so that they have to be created again",
+            },
+            Belief {
+                believed: "the ids of profiles are the same everywhere",
+                fact: "14 is 2g on an A100 and 1g on an A30; only the GPU itself tells",
+            },
+            Belief {
+                believed: "a layout that fits is created in any order",
+                fact: "the driver's own places may leave none for a large one; gpufleet chooses the places before",
+            },
+            Belief {
+                believed: "`nvidia-smi mig -lgi` fails where MIG is off",
+                fact: "it exits with 0 and a sentence, so that no script may judge by it",
+            },
+        ],
+    };
+}
+
+impl GpuMig {
+    /// Whether a newer task declares everything that this one does.
+    pub fn gives_way(&self, newer: &Self) -> bool {
+        covers(&newer.gpus, &self.gpus)
+    }
+}

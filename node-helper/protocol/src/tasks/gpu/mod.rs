@@ -1,0 +1,75 @@
+//! Parameters of the GPU kinds, and which GPUs they are for.
+
+mod accounting;
+mod clocks;
+mod compute_mode;
+mod confidential;
+mod ecc;
+mod hardware;
+mod mig;
+mod mps;
+mod persistence;
+mod power;
+mod reset;
+
+use serde::{Deserialize, Serialize};
+
+pub use accounting::{AccountingMode, GpuAccounting};
+pub use clocks::{ClockRange, GpuClocks};
+pub use compute_mode::{ComputeModeName, GpuComputeMode};
+pub use confidential::{ConfidentialMode, GpuConfidentialCompute};
+pub use ecc::{EccMode, GpuEcc};
+pub use hardware::{Belief, GpuKind, Hardware, Lasts};
+pub use mig::{
+    GpuMig, MigConfigFile, MigFilter, MigLayout, MigMode, MigPlacement, MigSpec, MigStrategy, PciId,
+};
+pub use mps::{GpuMps, MpsState};
+pub use persistence::{GpuPersistence, PersistenceMode};
+pub use power::GpuPower;
+pub use reset::{GpuReset, ResetWhen};
+
+/// The GPUs that a task applies to: all if empty, otherwise the union of the entries.
+pub type GpuSelector = Vec<GpuSelectorItem>;
+
+/// Whether a newer task applies to the same GPUs, or to all.
+fn covers(newer: &GpuSelector, older: &GpuSelector) -> bool {
+    newer.is_empty() || newer == older
+}
+
+/// One entry of `gpus`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(from = "Scalar", into = "Scalar")]
+pub enum GpuSelectorItem {
+    /// Index in PCI order.
+    Index(u32),
+    /// UUID (`GPU-…`), PCI address (`0000:5d:00.0`) or a part of the product name (`H100`).
+    Text(String),
+}
+
+/// A number or text, the way both are written in YAML.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(untagged, expecting = "an index, a UUID, a PCI address or a part of a product name")]
+enum Scalar {
+    Number(u32),
+    Text(String),
+}
+
+impl From<Scalar> for GpuSelectorItem {
+    fn from(scalar: Scalar) -> Self {
+        match scalar {
+            Scalar::Number(index) => Self::Index(index),
+            Scalar::Text(text) => text.trim().parse().map_or(Self::Text(text), Self::Index),
+        }
+    }
+}
+
+impl From<GpuSelectorItem> for Scalar {
+    fn from(item: GpuSelectorItem) -> Self {
+        match item {
+            GpuSelectorItem::Index(index) => Self::Number(index),
+            GpuSelectorItem::Text(text) => Self::Text(text),
+        }
+    }
+}

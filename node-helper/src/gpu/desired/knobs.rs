@@ -1,0 +1,123 @@
+//! Accounting, resets for their own sake, and confidential computing.
+
+use gpufleet_protocol::{
+    Property,
+    change::Value,
+    nvml::{Code, recovery},
+    tasks::{ConfidentialMode, GpuConfidentialCompute, ResetWhen},
+};
+
+use super::{Merge, Want};
+use crate::gpu::{
+    plan::{DRAIN_AND_RESET, GPU_RESET, RESET},
+    state::Gpu,
+};
+
+impl Merge<'_> {
+    pub(super) fn accounting(&mut self, gpu: &Gpu, on: bool) {
+        if self.readable(gpu, "accounting", gpu.accounting, on).is_some() {
+            let property = Property::new("accounting");
+            self.put(gpu, &property, on, |wants| &mut wants.accounting, |on| Value::from(*on));
+        }
+    }
+
+    pub(super) fn reset(&mut self, gpu: &Gpu, when: ResetWhen) {
+        let absent = |code: Code| code == Code::NOT_SUPPORTED || code == Code::FUNCTION_NOT_FOUND;
+        match (gpu.recovery_action, gpu.rows_pending) {
+            _ if when == ResetWhen::Always => {}
+            (Err(code), _) if !absent(code) => {
+                let text = format!("whether {} needs a reset cannot be read: {code}", gpu.label());
+                return self.verdict().unknown.push(text);
+            }
+            (_, Err(code)) if !absent(code) => {
+                let text =
+                    format!("whether memory rows of {} wait for a reset cannot be read: {code}", gpu.label());
+                return self.verdict().unknown.push(text);
+            }
+            (Err(_), Err(_)) => {
+                let text = format!("{} ({}) does not tell whether it needs a reset", gpu.label(), gpu.name);
+                return self.verdict().not_applicable.push(text);
+            }
+            _ => {}
+        }
+        if let Ok(action) = gpu.recovery_action
+            && action != RESET
+            && action != DRAIN_AND_RESET
+            && let Some(needs) = recovery(action)
+        {
+            let text =
+                format!("{}: the driver asks for {needs}, which a reset of the GPU is not", gpu.label());
+            self.verdict().warnings.push(text);
+        }
+        if when == ResetWhen::Always && self.group.defer_to_reboot {
+            let text = "this run leaves resets to a reboot; declare `reboot: {when: always}` instead";
+            return self.fail(text.to_owned());
+        }
+        if when == ResetWhen::Always && !gpu.resettable {
+            let text = format!(
+                "{} cannot be reset on this machine; declare `reboot: {{when: always}}` instead",
+                gpu.label()
+            );
+            return self.fail(text);
+        }
+        self.put(gpu, &GPU_RESET, when, |wants| &mut wants.reset, |when| when.as_str().into());
+    }
+
+    pub(super) fn confidential(&mut self, task: &GpuConfidentialCompute) {
+        const OUTSIDE: &str =
+            "set it on every GPU with NVIDIA's gpu-admin-tools while no driver has them, and reboot";
+        let wanted = task.mode.map(|mode| mode == ConfidentialMode::Enabled);
+        let on = match self.state.confidential {
+            Ok(state) => state.enabled,
+            Err(Code::NOT_SUPPORTED | Code::FUNCTION_NOT_FOUND) if wanted != Some(true) => {
+                let text = "this node's GPUs or their driver have no confidential computing".to_owned();
+                return self.verdict().not_applicable.push(text);
+            }
+            Err(Code::NOT_SUPPORTED | Code::FUNCTION_NOT_FOUND) => {
+                return self
+                    .fail("this node's GPUs or their driver have no confidential computing".to_owned());
+            }
+            Err(code) => {
+                let text = format!("confidential computing cannot be read: {code}");
+                return self.verdict().unknown.push(text);
+            }
+        };
+        if let Some(wanted) = wanted.filter(|wanted| *wanted != on) {
+            let (is, wants) = (Value::from(on), Value::from(wanted));
+            return self.fail(format!(
+                "confidential computing is {is} and not {wants}, which no running driver can change; next step: {OUTSIDE}"
+            ));
+        }
+        let Some(ready) = task.ready else {
+            self.verdict().applies += 1;
+            return;
+        };
+        if !on {
+            let text = "confidential computing is disabled on this node".to_owned();
+            return self.verdict().not_applicable.push(text);
+        }
+        if let Err(code) = self.state.confidential_ready {
+            let text = format!("whether confidential GPUs accept work cannot be read: {code}");
+            return self.verdict().unknown.push(text);
+        }
+        let member = self.member;
+        match &self.desired.ready {
+            Some(other) if other.value != ready => {
+                let text = format!(
+                    "task {} and task {} of the group (gpu_confidential_compute) contradict each other",
+                    other.member + 1,
+                    member + 1
+                );
+                for at in [other.member, member] {
+                    self.member = at;
+                    self.fail(text.clone());
+                }
+            }
+            Some(_) => self.verdict().applies += 1,
+            None => {
+                self.desired.ready = Some(Want { member, value: ready });
+                self.verdict().applies += 1;
+            }
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! Accounting, resets for their own sake, and confidential computing.
+
+use gpufleet_protocol::nvml::{Code, RemappedRows};
+
+use super::*;
+
+fn accounting(mode: &str) -> serde_json::Value {
+    json!({"gpu_accounting": {"mode": mode}})
+}
+
+#[test]
+fn accounting_is_set_kept_and_set_again_after_what_loses_it() {
+    let mut node = Node::new(Sim::new(vec![SimGpu { persistence: true, ..SimGpu::new(0, true) }]));
+    let on = group(&[accounting("enabled")]);
+    let planned = node.predict(&on);
+    assert_eq!(
+        lines(&planned),
+        ["GPU 0 accounting: disabled -> enabled [live] (the driver remembers the last 4000 processes)"]
+    );
+    let done = node.apply(&on);
+    assert_eq!((done.status.clone(), lines(&done)), (OpStatus::Changed, lines(&planned)));
+    node.effects();
+    assert_eq!((node.apply(&on).status, node.effects()), (OpStatus::Ok, Vec::new()));
+    node.machine.get().reboot();
+    node.new_session();
+    assert_eq!(node.apply(&on).status, OpStatus::Changed);
+    assert_eq!(node.apply(&group(&[accounting("off")])).status, OpStatus::Changed);
+    assert!(!node.machine.get().gpus[0].accounting);
+}
+
+#[test]
+fn accounting_and_mig_exclude_each_other() {
+    let mut node = Node::new(Sim::new(vec![SimGpu::new(0, true)]));
+    let both = group(&[accounting("enabled"), json!({"gpu_mig": {"mode": "enabled"}})]);
+    let failed = node.apply(&both);
+    let OpStatus::Failed { message, .. } = &failed.members[0].status else { panic!("{failed:?}") };
+    assert_eq!(message, "GPU 0 is in MIG mode, where the driver forces accounting off");
+    assert_eq!(node.effects(), Vec::<String>::new());
+    let off = group(&[accounting("disabled"), json!({"gpu_mig": {"mode": "enabled"}})]);
+    assert_eq!(node.apply(&off).status, OpStatus::Changed);
+}
+
+#[test]
+fn accounting_without_persistence_warns() {
+    let mut sim = Sim::new(vec![SimGpu::new(0, true)]);
+    sim.units.clear();
+    let planned = Node::new(sim).predict(&group(&[accounting("enabled")]));
+    assert!(
+        planned.warnings.iter().any(|warning| warning.contains("forgets the accounting mode")),
+        "{planned:?}"
+    );
+}
+
+#[test]
+fn a_daemon_that_cannot_start_is_named_before_anything_is_done() {
+    let fault =
+        "the unit nvidia-persistenced.service starts /usr/bin/nvidia-persistenced, which is not there";
+    let sim = || Sim { persistenced_fault: Some(fault.to_owned()), ..Sim::new(vec![SimGpu::new(0, true)]) };
+    let wish =
+        group(&[json!({"gpu_power": {"limit_watts": 600}}), json!({"gpu_persistence": {"mode": "daemon"}})]);
+    let mut node = Node::new(sim());
+    for outcome in [node.predict(&wish), node.apply(&wish)] {
+        assert!(matches!(&outcome.members[1].status, OpStatus::Failed { message, .. } if message == fault));
+        assert!(matches!(outcome.members[0].status, OpStatus::Failed { .. }), "{outcome:?}");
+    }
+    assert_eq!(node.effects(), Vec::<String>::new());
+    let legacy = group(&[json!({"gpu_persistence": {"mode": "legacy"}})]);
+    assert_eq!(Node::new(sim()).apply(&legacy).status, OpStatus::Changed);
+}
+
+#[test]
+fn errors_that_a_reset_clears_from_the_counters_are_kept_in_its_result() {
+    let gpu = SimGpu { uncorrected: 3, corrected: 17, recovery_action: Ok(1), ..SimGpu::new(0, true) };
+    let mut node = Node::new(Sim::new(vec![gpu]));
+    let done = node.apply(&reset("required"));
+    assert_eq!(
+        done.warnings,
+        [
+            "GPU 0 counted 3 uncorrected and 17 corrected memory errors since the driver was loaded, which the reset \
+             clears from its counters"
+        ]
+    );
+    assert_eq!(node.machine.get().gpus[0].uncorrected, 0);
+}
+
+fn reset(when: &str) -> GpuGroup {
+    group(&[json!({"gpu_reset": {"when": when}})])
+}
+
+fn resets(node: &Node) -> usize {
+    node.effects().iter().filter(|effect| effect.starts_with("reset")).count()
+}
+
+#[test]
+fn only_gpus_that_need_it_are_reset() {
+    let rows = Ok(RemappedRows { pending: true, ..RemappedRows::default() });
+    let mut node = Node::new(Sim::new(vec![
+        SimGpu { recovery_action: Ok(1), persistence: true, ..SimGpu::new(0, true) },
+        SimGpu { rows, ..SimGpu::new(1, true) },
+        SimGpu::new(2, true),
+    ]));
+    let planned = node.predict(&reset("required"));
+    assert_eq!(
+        lines(&planned),
+        [
+            "GPU 0 reset: needs a reset, as the driver says -> done [gpu-reset]",
+            "GPU 1 reset: needs a reset to replace memory rows -> done [gpu-reset]",
+        ]
+    );
+    let refused = node.run(&reset("required"), Mode::Apply, Disruption::Clients);
+    assert_eq!(refused.status, OpStatus::NeedsPermit { class: Disruption::GpuReset });
+    assert_eq!(resets(&node), 0);
+    let done = node.apply(&reset("required"));
+    assert_eq!((lines(&done), done.activated), (lines(&planned), Some(Disruption::GpuReset)), "{done:?}");
+    assert_eq!(resets(&node), 1, "both at once");
+    assert!(node.machine.get().gpus[0].persistence, "what was switched off for it is on again");
+    assert_eq!((node.apply(&reset("required")).status, resets(&node)), (OpStatus::Ok, 0));
+}
+
+#[test]
+fn a_reset_for_its_own_sake_is_made_once_in_a_run() {
+    let mut node = Node::new(Sim::new(vec![SimGpu::new(0, true), SimGpu::new(1, true)]));
+    let wish = group(&[
+        json!({"gpu_reset": {"when": "always", "gpus": [1]}}),
+        json!({"gpu_power": {"limit_watts": 600}}),
+        json!({"gpu_persistence": {"mode": "daemon"}}),
+    ]);
+    let planned = node.predict(&wish);
+    node.new_session();
+    let done = node.apply(&wish);
+    assert_eq!((done.status.clone(), lines(&done)), (OpStatus::Changed, lines(&planned)), "{done:?}");
+    assert!(lines(&done).contains(&"GPU 1 reset: is to be reset -> done [gpu-reset]".to_owned()), "{done:?}");
+    assert_eq!(resets(&node), 1);
+    assert_eq!((node.apply(&wish).status, resets(&node)), (OpStatus::Changed, 1), "once in every run");
+}
+
+#[test]
+fn what_a_reset_does_not_help_is_said() {
+    let sim = |gpu: SimGpu| Node::new(Sim::new(vec![gpu]));
+    let mut node = sim(SimGpu { recovery_action: Ok(2), ..SimGpu::new(0, true) });
+    let done = node.apply(&reset("required"));
+    assert_eq!((done.status.clone(), resets(&node)), (OpStatus::Ok, 0));
+    assert!(done.warnings.iter().any(|text| text.contains("a reboot of the node")), "{done:?}");
+
+    let mut node = sim(SimGpu { recovery_action: Err(Code::UNKNOWN), ..SimGpu::new(0, true) });
+    assert!(matches!(node.apply(&reset("required")).status, OpStatus::Unknown { .. }));
+    let absent = SimGpu {
+        recovery_action: Err(Code::FUNCTION_NOT_FOUND),
+        rows: Err(Code::NOT_SUPPORTED),
+        ..SimGpu::new(0, true)
+    };
+    assert!(matches!(sim(absent).apply(&reset("required")).status, OpStatus::NotApplicable { .. }));
+
+    let mut node = sim(SimGpu { resettable: false, recovery_action: Ok(1), ..SimGpu::new(0, true) });
+    let done = node.apply(&reset("required"));
+    assert_eq!(done.awaiting[0].reason, "GPU 0 needs a reset, as the driver says", "{done:?}");
+    let failed = node.apply(&reset("always"));
+    assert!(
+        matches!(&failed.status, OpStatus::Failed { message, .. } if message.contains("cannot be reset on this machine"))
+    );
+
+    let mut node = Node::new(Sim { no_reset: true, ..Sim::new(vec![SimGpu::new(0, true)]) });
+    let failed = node.apply(&reset("always"));
+    assert!(
+        matches!(&failed.status, OpStatus::Failed { message, .. } if message.contains("this machine cannot")),
+        "{failed:?}"
+    );
+    assert_eq!(failed.changes, Vec::new());
+
+    let mut node = sim(SimGpu { client: Some(41), recovery_action: Ok(4), ..SimGpu::new(0, true) });
+    let failed = node.apply(&reset("required"));
+    let OpStatus::Failed { kind: FailureKind::Busy, message } = &failed.status else { panic!("{failed:?}") };
+    assert!(message.contains("process 41 (train, user ana) holds GPU 0"), "{message}");
+}
+
+#[test]
+fn peers_on_nvlink_are_reset_together() {
+    let gpu = |index| SimGpu { nvlinks: 4, architecture: Some(5), ..SimGpu::new(index, false) };
+    let mut sim = Sim::new(vec![SimGpu { recovery_action: Ok(1), ..gpu(0) }, gpu(1)]);
+    sim.units.clear();
+    let mut node = Node::new(sim);
+    assert_eq!(node.apply(&reset("required")).status, OpStatus::Changed);
+    let effects = node.effects();
+    assert!(effects.iter().any(|effect| effect == "reset 0000:1b:00.0,0000:1c:00.0"), "{effects:?}");
+}
+
+fn confidential(task: serde_json::Value) -> GpuGroup {
+    group(&[json!({"gpu_confidential_compute": task})])
+}
+
+#[test]
+fn confidential_gpus_are_made_ready_again_after_every_boot() {
+    let mut node =
+        Node::new(Sim { confidential: Some((true, false)), ..Sim::new(vec![SimGpu::new(0, true)]) });
+    let wish = confidential(json!({"mode": "enabled", "ready": true}));
+    let planned = node.predict(&wish);
+    assert_eq!(lines(&planned), ["confidential GPUs: refuse work -> accept work [live]"]);
+    let done = node.apply(&wish);
+    assert_eq!((done.status.clone(), lines(&done)), (OpStatus::Changed, lines(&planned)));
+    assert_eq!(node.apply(&wish).status, OpStatus::Ok);
+    node.machine.get().reboot();
+    node.new_session();
+    assert_eq!(node.apply(&wish).status, OpStatus::Changed);
+    let closed = node.run(&confidential(json!({"ready": false})), Mode::Apply, Disruption::Live);
+    assert_eq!(closed.status, OpStatus::NeedsPermit { class: Disruption::Clients });
+}
+
+#[test]
+fn what_confidential_computing_a_node_has_is_told_apart() {
+    let ready = confidential(json!({"ready": true}));
+    let on = confidential(json!({"mode": "enabled"}));
+    let mut none = Node::new(Sim::new(vec![SimGpu::new(0, true)]));
+    assert!(matches!(none.apply(&ready).status, OpStatus::NotApplicable { .. }));
+    assert!(matches!(none.apply(&on).status, OpStatus::Failed { .. }));
+    let mut off =
+        Node::new(Sim { confidential: Some((false, false)), ..Sim::new(vec![SimGpu::new(0, true)]) });
+    let outcome = off.apply(&ready);
+    assert!(
+        matches!(&outcome.status, OpStatus::NotApplicable { reason } if reason.contains("is disabled on this node"))
+    );
+    let failed = off.apply(&on);
+    let OpStatus::Failed { message, .. } = &failed.status else { panic!("{failed:?}") };
+    assert!(
+        message.starts_with("confidential computing is disabled and not enabled, which no running driver"),
+        "{message}"
+    );
+    assert_eq!(off.apply(&confidential(json!({"mode": "disabled"}))).status, OpStatus::Ok);
+    assert_eq!(off.effects(), Vec::<String>::new());
+}

@@ -1,0 +1,221 @@
+//! Compute instances, configurations of mig-parted, and layouts for some of a node's GPUs.
+
+use super::*;
+
+fn mig(layout: serde_json::Value) -> GpuGroup {
+    group(&[json!({"gpu_mig": {"mode": "enabled", "layout": layout}})])
+}
+
+fn empty() -> SimGpu {
+    SimGpu::new(0, true).with_instances(&[])
+}
+
+fn setters(node: &Node) -> Vec<String> {
+    node.effects().into_iter().filter(|effect| effect.starts_with("GPU-")).collect()
+}
+
+#[test]
+fn compute_instances_are_made_kept_and_destroyed_one_by_one() {
+    let mut node = Node::new(Sim::new(vec![empty()]));
+    let first = mig(json!({"1c.3g.40gb": 3, "2c.4g.40gb": 1}));
+    let planned = node.predict(&first);
+    let done = node.apply(&first);
+    assert_eq!(lines(&done), lines(&planned));
+    assert_eq!(lines(&done), ["GPU 0 MIG layout: none -> 1x 2c.4g.40gb + 3x 1c.3g.40gb [live]"]);
+    let layout = |node: &Node| node.machine.get().gpus[0].layout();
+    assert_eq!(layout(&node), ["4g.40gb@0(2c@0)", "3g.40gb@4(1c@0,1c@1,1c@2)"]);
+    node.new_session();
+    node.effects();
+    let again = node.apply(&first);
+    assert_eq!((again.status, node.effects()), (OpStatus::Ok, Vec::new()));
+    let second = mig(json!({"1c.3g.40gb": 1, "2c.3g.40gb": 1, "2c.4g.40gb": 2}));
+    let planned = node.predict(&second);
+    node.new_session();
+    let done = node.apply(&second);
+    assert_eq!(lines(&done), lines(&planned));
+    assert_eq!(
+        lines(&done),
+        ["GPU 0 MIG layout: 1x 2c.4g.40gb + 3x 1c.3g.40gb -> 2x 2c.4g.40gb + 1x 2c.3g.40gb + 1x 1c.3g.40gb \
+             [clients]"]
+    );
+    assert_eq!(layout(&node), ["4g.40gb@0(2c@0,2c@2)", "3g.40gb@4(2c@0,1c@2)"]);
+    let sets = setters(&node);
+    assert_eq!(sets.len(), 4, "the GPU instances and two compute instances stay: {sets:?}");
+    let third = mig(json!([{"profile": "3g.40gb", "start": 0}, {"profile": "1c.3g.40gb", "start": 4}]));
+    assert_eq!(node.apply(&third).status, OpStatus::Changed);
+    assert_eq!(layout(&node), ["3g.40gb@0", "3g.40gb@4(1c@2)"]);
+    assert_eq!(node.apply(&third).status, OpStatus::Ok);
+}
+
+#[test]
+fn a_layout_of_parts_comes_back_when_the_new_one_fails() {
+    let before = mig(json!({"1c.3g.40gb": 2, "2c.3g.40gb": 1}));
+    let after = mig(json!({"1c.3g.40gb": 1, "2c.3g.40gb": 2, "1g.10gb": 0}));
+    let acts = |fuse: Option<usize>| {
+        let mut node = Node::new(Sim::new(vec![empty()]));
+        assert_eq!(node.apply(&before).status, OpStatus::Changed);
+        let had = node.machine.get().gpus[0].instances.clone();
+        node.effects();
+        node.machine.get().fuse = fuse;
+        let done = node.apply(&after);
+        (node, had, done)
+    };
+    let (node, _, done) = acts(None);
+    assert_eq!(done.status, OpStatus::Changed, "{done:?}");
+    let count = setters(&node).len();
+    assert!(count > 1, "{count}");
+    let inside = |instances: &[gpufleet_protocol::nvml::GpuInstance]| {
+        let mut all: Vec<_> = instances
+            .iter()
+            .flat_map(|one| {
+                one.compute_instances.iter().map(|inner| (one.placement, inner.start, inner.slices))
+            })
+            .collect();
+        all.sort_unstable();
+        all
+    };
+    let mut restored = 0;
+    for fuse in 0..count + 1 {
+        let (node, had, done) = acts(Some(fuse));
+        let sim = node.machine.get();
+        if let OpStatus::Failed { message, .. } = &done.status {
+            assert_eq!(inside(&sim.gpus[0].instances), inside(&had), "{fuse}: {message}");
+            restored += 1;
+        }
+    }
+    assert!(restored >= count, "{restored}");
+}
+
+#[test]
+fn what_no_gpu_has_is_named_before_anything_is_done() {
+    for (layout, says) in [
+        (
+            json!({"3c.4g.40gb": 1}),
+            "there is no MIG profile `3c.4g.40gb`; the GPU has 1c.4g.40gb, 2c.4g.40gb, 4g.40gb",
+        ),
+        (json!({"1c.3g.40gb": 7}), "7x 1c.3g.40gb do not fit together; 6x 1c.3g.40gb would"),
+        (json!({"1g.10gb+gfx": 1}), "there is no MIG profile `1g.10gb+gfx`"),
+        (json!({"1g.10gb+me": 2}), "2x 1g.10gb+me do not fit together; 1x 1g.10gb+me would"),
+    ] {
+        let mut node = Node::new(Sim::new(vec![empty()]));
+        let failed = node.apply(&mig(layout));
+        let OpStatus::Failed { kind: FailureKind::Invalid, message } = &failed.status else {
+            panic!("{failed:?}")
+        };
+        assert!(message.contains(says), "{message}");
+        assert_eq!(node.effects(), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn each_gpu_gets_the_layout_of_the_task_that_names_it() {
+    let mut sim = Sim::new((0..4).map(|index| SimGpu::new(index, index != 3)).collect());
+    sim.units.clear();
+    let mut node = Node::new(sim);
+    let of = |gpus: serde_json::Value, layout: serde_json::Value| json!({"gpu_mig": {"mode": "enabled", "layout": layout, "gpus": gpus}});
+    let wish = group(&[
+        of(json!([0]), json!({"7g.80gb": 1})),
+        of(json!(["GPU-1"]), json!({"3g.40gb": 2})),
+        of(json!(["1D:00.0"]), json!({"1c.7g.80gb": 7})),
+        of(json!("a100"), json!({"1g.10gb+me": 1, "2g.20gb": 1})),
+    ]);
+    let done = node.apply(&wish);
+    assert_eq!(done.status, OpStatus::Changed, "{done:?}");
+    let layouts: Vec<Vec<String>> = node.machine.get().gpus.iter().map(SimGpu::layout).collect();
+    assert_eq!(
+        layouts,
+        [
+            vec!["7g.80gb@0"],
+            vec!["3g.40gb@0", "3g.40gb@4"],
+            vec!["7g.80gb@0(1c@0,1c@1,1c@2,1c@3,1c@4,1c@5,1c@6)"],
+            vec!["2g.20gb@0", "1g.10gb+me@2"],
+        ]
+    );
+    assert_eq!(node.apply(&wish).status, OpStatus::Ok);
+    let wrong = node.predict(&group(&[of(json!(["1e:00.1"]), json!({"7g.80gb": 1}))]));
+    assert!(
+        matches!(&wrong.status, OpStatus::Failed { message, .. } if message.contains("names no GPU of this node"))
+    );
+}
+
+fn spec(
+    devices: serde_json::Value,
+    filters: &[(u16, Option<u16>)],
+    instances: Option<serde_json::Value>,
+) -> serde_json::Value {
+    let id = |device: u16| json!({"device": device, "vendor": 0x10de});
+    let filters: Vec<_> = filters
+        .iter()
+        .map(|(device, subsystem)| json!({"device": id(*device), "subsystem": subsystem.map(id)}))
+        .collect();
+    json!({
+        "devices": devices,
+        "filters": filters,
+        "enabled": instances.is_some(),
+        "instances": instances.unwrap_or_else(|| json!({})),
+    })
+}
+
+fn config(specs: &[serde_json::Value]) -> GpuGroup {
+    let file = json!({"path": "mig.yaml", "specs": specs});
+    group(&[json!({"gpu_mig": {"config_file": file, "config": "site"}})])
+}
+
+#[test]
+fn the_last_spec_that_is_for_a_gpu_counts() {
+    let mut sim = Sim::new((0..3).map(|index| SimGpu::new(index, index != 2)).collect());
+    sim.units.clear();
+    let mut node = Node::new(sim);
+    let all = json!(null);
+    let wish = config(&[
+        spec(all.clone(), &[], Some(json!({"7g.80gb": 1}))),
+        spec(json!([0, 1, 9]), &[(0x2330, None)], Some(json!({"1g.10gb": 7}))),
+        spec(json!([1]), &[(0x2330, Some(0x1111)), (0x2330, Some(0x16c1))], Some(json!({"1c.3g.40gb": 6}))),
+        spec(all.clone(), &[(0x2330, Some(0x1111))], None),
+    ]);
+    let planned = node.predict(&wish);
+    let done = node.apply(&wish);
+    assert_eq!((done.status.clone(), lines(&done)), (OpStatus::Changed, lines(&planned)), "{done:?}");
+    let layouts: Vec<Vec<String>> = node.machine.get().gpus.iter().map(SimGpu::layout).collect();
+    assert_eq!(layouts[0].len(), 7);
+    assert_eq!(
+        layouts[1..],
+        [
+            vec!["3g.40gb@0(1c@0,1c@1,1c@2)".to_owned(), "3g.40gb@4(1c@0,1c@1,1c@2)".to_owned()],
+            vec!["7g.80gb@0".to_owned()],
+        ]
+    );
+    assert_eq!(node.apply(&wish).status, OpStatus::Ok);
+    let off = config(&[spec(all, &[], None)]);
+    assert_eq!(node.apply(&off).status, OpStatus::Changed);
+    assert!(node.machine.get().gpus.iter().all(|gpu| !gpu.mig.current && gpu.instances.is_empty()));
+}
+
+#[test]
+fn a_configuration_for_other_boards_says_so_and_leaves_the_node_alone() {
+    let mut node = Node::new(Sim::new(vec![empty()]));
+    let other = config(&[spec(json!(null), &[(0x2335, None)], Some(json!({"1g.18gb": 7})))]);
+    let done = node.apply(&other);
+    let OpStatus::NotApplicable { reason } = &done.status else { panic!("{done:?}") };
+    assert_eq!(reason, "the configuration `site` has no spec for GPU 0 (NVIDIA H100 80GB HBM3, 0x233010DE)");
+    assert_eq!(node.effects(), Vec::<String>::new());
+    node.machine.get().gpus[0].board = None;
+    let done = node.apply(&other);
+    let OpStatus::Unknown { reason } = &done.status else { panic!("{done:?}") };
+    assert!(reason.starts_with("the PCI ids of GPU 0 (0000:1b:00.0) cannot be read"), "{reason}");
+}
+
+#[test]
+fn gpus_without_mig_are_passed_over_where_a_spec_is_for_all_and_refused_where_it_names_them() {
+    let plain = SimGpu { profiles: Vec::new(), ..SimGpu::new(1, true) };
+    let mut node = Node::new(Sim::new(vec![empty(), plain]));
+    let of = |devices| config(&[spec(devices, &[], Some(json!({"7g.80gb": 1})))]);
+    assert_eq!(node.apply(&of(json!(null))).status, OpStatus::Changed);
+    let failed = node.apply(&of(json!([0, 1])));
+    assert!(
+        matches!(&failed.status, OpStatus::Failed { message, .. } if message.contains("has no MIG profiles"))
+    );
+    // A path never reaches a node.
+    let unread = node.apply(&group(&[json!({"gpu_mig": {"config_file": "mig.yaml"}})]));
+    assert!(matches!(unread.status, OpStatus::Failed { .. }), "{unread:?}");
+}

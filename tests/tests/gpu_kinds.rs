@@ -1,0 +1,296 @@
+//! The GPU kinds on nodes of the lab: configurations of mig-parted, and compute instances.
+
+use std::collections::BTreeMap;
+
+use gpufleet_tests::{Finished, Fleet, FleetOptions, Home};
+
+/// Runs `play.yaml` as JSON.
+fn go(home: &Home, fleet: &Fleet, verb: &str, more: &[&str]) -> Finished {
+    let inventory = fleet.inventory();
+    let mut words = vec![verb, "play.yaml", "-i", &inventory, "--format", "json"];
+    if verb == "run" {
+        words.push("--yes");
+    }
+    words.extend(more);
+    home.gpufleet(words).run()
+}
+
+/// Runs `play.yaml`, and returns all events.
+fn events(home: &Home, fleet: &Fleet, more: &[&str]) -> Finished {
+    let inventory = fleet.inventory();
+    let words = ["run", "play.yaml", "-i", &inventory, "--format", "jsonl", "--yes"];
+    home.gpufleet(words).args(more).run()
+}
+
+/// Plans, runs as planned, and runs again, which sets nothing.
+fn converges(home: &Home, fleet: &Fleet, more: &[&str]) -> Finished {
+    let names = fleet.names();
+    let before = fleet.activity(&names);
+    let plan = go(home, fleet, "plan", more).expect(0).document();
+    assert_eq!(fleet.activity(&names), before, "a plan changes nothing");
+    let done = go(home, fleet, "run", more).expect(0);
+    for name in &names {
+        assert_eq!(plan.changes(name), done.document().changes(name), "{name}: the run is as planned");
+    }
+    let before = fleet.activity(&names);
+    let again = go(home, fleet, "run", more).expect(0);
+    assert_eq!(again.document().total("changed"), 0, "{again}");
+    assert_eq!(fleet.activity(&names), before, "the second run sets nothing");
+    done
+}
+
+/// The instances of a GPU: profile and place of each, and the places and slices of its compute instances.
+fn layout(fleet: &Fleet, node: &str, gpu: usize) -> BTreeMap<(i64, i64), Vec<(i64, i64)>> {
+    let number = |value: &serde_json::Value| value.as_i64().expect("a number");
+    let machine = fleet.machine(node);
+    let instances = machine["gpus"][gpu]["instances"].as_array().expect("instances");
+    instances
+        .iter()
+        .map(|one| {
+            let computes = one["compute_instances"].as_array().expect("compute instances");
+            let mut inside: Vec<(i64, i64)> =
+                computes.iter().map(|inner| (number(&inner["start"]), number(&inner["size"]))).collect();
+            inside.sort_unstable();
+            ((number(&one["start"]), number(&one["size"])), inside)
+        })
+        .collect()
+}
+
+const CONFIG_MAP: &str = r#"apiVersion: v1
+kind: Namespace
+metadata: {name: gpu-operator}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: mig-parted-config}
+data:
+  config.yaml: |
+    version: v1
+    mig-configs:
+      all-disabled:
+        - devices: all
+          mig-enabled: false
+      balanced:
+        - device-filter: ["0x20B210DE", "0x233010DE"]
+          devices: all
+          mig-enabled: true
+          mig-devices: {1g.10gb: 2, 2g.20gb: 1, 3g.40gb: 1}
+        - device-filter: "0x233010DE"
+          devices: [1]
+          mig-enabled: true
+          mig-devices: {1c.3g.40gb: 3, 2c.4g.40gb: 2}
+      other-boards:
+        - device-filter: "0x233510DE"
+          devices: all
+          mig-enabled: true
+          mig-devices: {1g.18gb: 7}
+"#;
+
+#[test]
+fn a_file_of_mig_parted_is_carried_out_unchanged() {
+    let fleet = Fleet::start(&FleetOptions { gpus: "h100-80gb,a100-80gb", ..FleetOptions::default() });
+    let home = Home::new();
+    home.write("files/mig.yaml", CONFIG_MAP);
+    let play = "- hosts: all\n  become: true\n  tasks:\n\
+                \u{20}   - gpu_mig: {config_file: mig.yaml, config: '{{ mig }}'}\n";
+    home.write("play.yaml", play);
+
+    converges(&home, &fleet, &["-e", "mig=balanced"]);
+    let whole = |start, size, slices| ((start, size), vec![(0, slices)]);
+    let balanced = BTreeMap::from([whole(0, 2, 2), whole(2, 1, 1), whole(3, 1, 1), whole(4, 4, 3)]);
+    for (node, gpu) in [("gpu001", 0), ("gpu002", 0), ("gpu002", 1)] {
+        assert_eq!(layout(&fleet, node, gpu), balanced, "{node} GPU {gpu}");
+    }
+    let parts = BTreeMap::from([((0, 4), vec![(0, 2), (2, 2)]), ((4, 4), vec![(0, 1), (1, 1), (2, 1)])]);
+    assert_eq!(layout(&fleet, "gpu001", 1), parts, "the last spec that matches counts");
+    assert_eq!(fleet.read("gpu001", "nvidia-smi -L").matches("MIG ").count(), 4 + 5);
+
+    let names = fleet.names();
+    let before = fleet.activity(&names);
+    let other = go(&home, &fleet, "audit", &["-e", "mig=other-boards"]).expect(0).document();
+    assert_eq!((other.node("gpu001")["verdict"].clone(), other.number("/verdicts/na")), ("na".into(), 2));
+    events(&home, &fleet, &["-e", "mig=other-boards"]).expect(0).says(&[
+        "the configuration `other-boards` has no spec for GPU 0",
+        "0x233010DE",
+        "0x20B210DE",
+    ]);
+    assert_eq!(fleet.activity(&names), before, "boards that no spec is for are left alone");
+    let audit = go(&home, &fleet, "audit", &["-e", "mig=balanced"]).expect(0);
+    assert_eq!(audit.document().number("/verdicts/ok"), 2, "{audit}");
+
+    // What is wrong with the file is told before any node is contacted.
+    home.write("files/mig.yaml", &CONFIG_MAP.replace("0x233510DE", "H200"));
+    let wrong = go(&home, &fleet, "run", &["-e", "mig=balanced"]).expect(1);
+    wrong.says(&["`H200` is no device id", "mig.yaml (data.config.yaml):"]);
+    home.write("files/mig.yaml", CONFIG_MAP);
+    home.write("play.yaml", &play.replace("'{{ mig }}'", "balance"));
+    let wrong = go(&home, &fleet, "run", &[]).expect(1);
+    wrong.says(&["has no configuration `balance`", "did you mean `balanced`?", "play.yaml:4:"]);
+    assert_eq!(fleet.activity(&names), before);
+
+    home.write("play.yaml", &play.replace("'{{ mig }}'", "all-disabled"));
+    converges(&home, &fleet, &[]);
+    assert!(
+        names.iter().all(|name| layout(&fleet, name, 0).is_empty() && layout(&fleet, name, 1).is_empty())
+    );
+}
+
+fn play(home: &Home, layout: &str) {
+    home.write(
+        "play.yaml",
+        &format!(
+            "- hosts: all\n  become: true\n  tasks:\n    - gpu_mig: {{mode: enabled, layout: {layout}}}\n"
+        ),
+    );
+}
+
+#[test]
+fn compute_instances_are_declared_one_by_one_and_kept() {
+    let fleet = Fleet::start(&FleetOptions { gpus_per_node: 1, nodes: 1, ..FleetOptions::default() });
+    let home = Home::new();
+    play(&home, "{1c.3g.40gb: 3, 3g.40gb: 1}");
+    converges(&home, &fleet, &[]);
+    let parts = ((4, 4), vec![(0, 1), (1, 1), (2, 1)]);
+    let (first, second) = (layout(&fleet, "gpu001", 0), ((0, 4), vec![(0, 3)]));
+    assert_eq!(first, BTreeMap::from([parts, second.clone()]));
+
+    play(&home, "{1c.3g.40gb: 1, 2c.3g.40gb: 1, 3g.40gb: 1}");
+    let before = fleet.setters("gpu001").len();
+    converges(&home, &fleet, &[]);
+    let shared = ((4, 4), vec![(0, 2), (2, 1)]);
+    assert_eq!(layout(&fleet, "gpu001", 0), BTreeMap::from([shared, second]));
+    assert_eq!(fleet.setters("gpu001").len() - before, 3, "two compute instances go, and one comes");
+
+    play(&home, "{3c.4g.40gb: 1}");
+    let wrong = go(&home, &fleet, "run", &[]).expect(2);
+    wrong.says(&["there is no MIG profile `3c.4g.40gb`; the GPU has 1c.4g.40gb, 2c.4g.40gb, 4g.40gb"]);
+}
+
+#[test]
+fn compute_instances_come_back_when_a_new_one_fails() {
+    let rule =
+        "- {function: nvmlGpuInstanceCreateComputeInstanceWithPlacement, nth: 4, effect: {return: 23}}\n";
+    let fleet = Fleet::start(&FleetOptions {
+        gpus_per_node: 1,
+        nodes: 1,
+        faults: rule.to_owned(),
+        ..FleetOptions::default()
+    });
+    let home = Home::new();
+    play(&home, "{1c.3g.40gb: 3, 3g.40gb: 1}");
+    converges(&home, &fleet, &[]);
+    let before = layout(&fleet, "gpu001", 0);
+    play(&home, "{1c.3g.40gb: 1, 2c.3g.40gb: 1, 3g.40gb: 1}");
+    let failed = go(&home, &fleet, "run", &[]).expect(2);
+    failed.says(&["the previous MIG layout was restored"]);
+    assert_eq!(layout(&fleet, "gpu001", 0), before);
+}
+
+fn tasks(home: &Home, tasks: &[&str]) {
+    let tasks: String = tasks.iter().map(|task| format!("    - {task}\n")).collect();
+    home.write("play.yaml", &format!("- hosts: all\n  become: true\n  tasks:\n{tasks}"));
+}
+
+#[test]
+fn accounting_is_declared_and_refused_under_mig() {
+    let fleet = Fleet::start(&FleetOptions { gpus: "h100-80gb,a100-80gb", ..FleetOptions::default() });
+    let home = Home::new();
+    tasks(&home, &["gpu_accounting: {mode: enabled}", "gpu_persistence: {mode: daemon}"]);
+    converges(&home, &fleet, &[]);
+    for node in fleet.names() {
+        assert!(fleet.machine(&node)["gpus"].as_array().unwrap().iter().all(|gpu| gpu["accounting"] == true));
+    }
+    // What a reset loses is set again.
+    fleet.control("gpu001", &["set", "1", "recovery_action", "1"]);
+    tasks(
+        &home,
+        &[
+            "gpu_accounting: {mode: enabled}",
+            "gpu_persistence: {mode: daemon}",
+            "gpu_reset: {when: required}",
+        ],
+    );
+    let done = converges(&home, &fleet, &[]);
+    assert_eq!(done.document().state("gpu002"), "compliant", "{done}");
+    let gpus = fleet.machine("gpu001")["gpus"].clone();
+    assert_eq!((&gpus[0]["resets"], &gpus[1]["resets"]), (&0.into(), &1.into()));
+    assert_eq!(gpus[1]["accounting"], true);
+    // A reset of its own is made once in every run.
+    tasks(&home, &["gpu_reset: {when: always, gpus: [0]}", "gpu_persistence: {mode: daemon}"]);
+    for resets in [1, 2] {
+        let done = go(&home, &fleet, "run", &["--limit", "gpu001"]).expect(0);
+        assert_eq!(fleet.machine("gpu001")["gpus"][0]["resets"], resets, "{done}");
+    }
+    tasks(&home, &["gpu_accounting: {mode: enabled}", "gpu_mig: {mode: enabled}"]);
+    let before = fleet.activity(&fleet.names());
+    let wrong = go(&home, &fleet, "run", &[]).expect(2);
+    wrong.says(&["GPU 0-1 is in MIG mode, where the driver forces accounting off"]);
+    assert_eq!(fleet.activity(&fleet.names()), before);
+}
+
+#[test]
+fn a_setter_that_lies_or_fails_is_told() {
+    let rules = "- {nodes: gpu001, function: nvmlDeviceSetAccountingMode, effect: lie}\n\
+                 - {nodes: gpu002, function: nvmlDeviceSetAccountingMode, effect: {return: 999}}\n";
+    let fleet =
+        Fleet::start(&FleetOptions { gpus_per_node: 1, faults: rules.into(), ..FleetOptions::default() });
+    let home = Home::new();
+    tasks(&home, &["gpu_accounting: {mode: enabled}", "gpu_persistence: {mode: daemon}"]);
+    let failed = go(&home, &fleet, "run", &[]).expect(2);
+    let document = failed.document();
+    assert!(
+        document.message("gpu001").contains("accounting was set to enabled and reads disabled"),
+        "{failed}"
+    );
+    assert!(document.message("gpu002").contains("nvmlDeviceSetAccountingMode: unknown error"), "{failed}");
+}
+
+#[test]
+fn confidential_gpus_accept_work_where_the_mode_is_on() {
+    let fleet = Fleet::start(&FleetOptions {
+        gpus_per_node: 1,
+        nodes: 3,
+        states: "- {nodes: gpu001, machine: {confidential: true}}\n".to_owned(),
+        faults: "- {nodes: gpu003, function: nvmlSystemGetConfComputeState, effect: {return: 999}}\n"
+            .to_owned(),
+        ..FleetOptions::default()
+    });
+    let home = Home::new();
+    tasks(&home, &["gpu_confidential_compute: {ready: true}"]);
+    let done = go(&home, &fleet, "run", &["--limit", "gpu001:gpu002"]).expect(0);
+    assert_eq!(done.document().total("changed"), 1, "{done}");
+    assert_eq!(fleet.machine("gpu001")["confidential_ready"], true);
+    let again = go(&home, &fleet, "run", &["--limit", "gpu001:gpu002"]).expect(0);
+    assert_eq!(again.document().total("changed"), 0, "{again}");
+    let told = events(&home, &fleet, &["--limit", "gpu002"]).expect(0);
+    told.says(&["confidential computing is disabled on this node"]);
+    let audit = go(&home, &fleet, "audit", &["--limit", "gpu003"]).expect(3);
+    audit.says(&["confidential computing cannot be read"]);
+    tasks(&home, &["gpu_confidential_compute: {mode: enabled}"]);
+    let wrong = go(&home, &fleet, "run", &["--limit", "gpu002"]).expect(2);
+    wrong.says(&["confidential computing is disabled and not enabled, which no running driver can change"]);
+}
+
+#[test]
+fn a_persistence_daemon_that_cannot_start_is_named_before_anything_is_done() {
+    let fleet = Fleet::start(&FleetOptions { gpus_per_node: 1, nodes: 3, ..FleetOptions::default() });
+    let home = Home::new();
+    fleet.read("gpu001", "rm /usr/bin/nvidia-persistenced");
+    let folder = "/etc/systemd/system/nvidia-persistenced.service.d";
+    let text = "[Service]\\nExecStart=\\nExecStart=/usr/bin/nvidia-persistenced --user ghost\\n";
+    fleet.read("gpu002", &format!("mkdir -p {folder} && printf '{text}' > {folder}/user.conf"));
+    tasks(&home, &["gpu_power: {limit_watts: 600}", "gpu_persistence: {mode: daemon}"]);
+    let before = fleet.activity(&fleet.names());
+    go(&home, &fleet, "plan", &[]);
+    assert_eq!(fleet.activity(&fleet.names()), before);
+    let failed = go(&home, &fleet, "run", &[]).expect(2);
+    let document = failed.document();
+    assert!(
+        document.message("gpu001").contains("/usr/bin/nvidia-persistenced, which is not there"),
+        "{failed}"
+    );
+    assert!(document.message("gpu002").contains("wants the user ghost"), "{failed}");
+    assert_eq!(document.state("gpu003"), "done", "{failed}");
+    let after = fleet.activity(&fleet.names());
+    assert_eq!(after[..2], before[..2], "nothing was set where the daemon cannot start");
+}
