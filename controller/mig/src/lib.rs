@@ -5,6 +5,7 @@
 //! families is for what is drawn and checked offline, and never sent to a node. [`fleet_fit`] plans with the profiles that
 //! each node's driver listed.
 
+pub mod demand;
 pub mod draw;
 mod families;
 pub mod fleet_fit;

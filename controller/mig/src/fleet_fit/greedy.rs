@@ -15,7 +15,7 @@ const CHANGED: f64 = 1.0;
 /// What may be done next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
-    /// One GPU takes another option.
+    /// One GPU takes another pick.
     Gpu(usize, usize),
     /// A node is drained, and its GPUs take what gives most without destroying anything.
     Node(usize),
@@ -141,8 +141,8 @@ fn dearest(
     Some((best.1, best.2))
 }
 
-fn take(missing: &mut [i64], option: &Pick, sign: i64) {
-    for (row, amount) in &option.gives {
+fn take(missing: &mut [i64], pick: &Pick, sign: i64) {
+    for (row, amount) in &pick.gives {
         if let Some(missing) = missing.get_mut(*row) {
             *missing += sign * i64::from(*amount);
         }
@@ -161,8 +161,8 @@ impl Search<'_> {
     fn set(&mut self, node: usize, gpu: usize, to: usize) {
         let (class, from) = (self.class(node, gpu), self.now(node, gpu));
         for (at, sign) in [(from, 1), (to, -1)] {
-            if let Some(option) = self.model.pick(class, at) {
-                take(&mut self.missing, option, sign);
+            if let Some(pick) = self.model.pick(class, at) {
+                take(&mut self.missing, pick, sign);
             }
         }
         if let Some(taken) = self.taken.get_mut(node).and_then(|gpus| gpus.get_mut(gpu)) {
@@ -173,15 +173,15 @@ impl Search<'_> {
     fn is_drained(&self, node: usize) -> bool {
         let Some(model) = self.model.nodes.get(node) else { return false };
         let taken = self.taken.get(node).map(Vec::as_slice).unwrap_or_default();
-        let mut options = model.gpus.iter().zip(taken).filter_map(|(class, at)| self.model.pick(*class, *at));
-        options.any(|option| option.drains)
+        let mut picks = model.gpus.iter().zip(taken).filter_map(|(class, at)| self.model.pick(*class, *at));
+        picks.any(|pick| pick.drains)
     }
 
-    /// What a change of options is worth: what it gives of what is missing.
+    /// What a change of picks is worth: what it gives of what is missing.
     fn gain(&self, missing: &[i64], from: &Pick, to: &Pick) -> f64 {
         let mut gain = 0.0;
-        let amount = |option: &Pick, row: usize| {
-            option.gives.iter().find(|(of, _)| *of == row).map_or(0, |(_, amount)| i64::from(*amount))
+        let amount = |pick: &Pick, row: usize| {
+            pick.gives.iter().find(|(of, _)| *of == row).map_or(0, |(_, amount)| i64::from(*amount))
         };
         let mut row_gain = |row: usize| {
             let (Some(missing), Some(worth)) = (missing.get(row), self.worth.get(row)) else { return };
@@ -201,7 +201,7 @@ impl Search<'_> {
         DESTROYED * destroyed + drains + CHANGED * changed
     }
 
-    /// The cheapest option of a GPU, and what it costs for each unit of worth.
+    /// The cheapest pick of a GPU, and what it costs for each unit of worth.
     fn of_gpu(&self, node: usize, gpu: usize) -> Option<(f64, usize)> {
         let class = self.class(node, gpu);
         let from = self.model.pick(class, self.now(node, gpu))?;
@@ -221,7 +221,7 @@ impl Search<'_> {
         best
     }
 
-    /// What draining a node gives, if nothing is destroyed on it: the options of its GPUs, and the cost for each unit of
+    /// What draining a node gives, if nothing is destroyed on it: the picks of its GPUs, and the cost for each unit of
     /// worth.
     fn of_node(&self, node: usize) -> Option<(f64, Vec<usize>)> {
         if self.is_drained(node) {
@@ -281,13 +281,13 @@ impl Search<'_> {
             }
             let node = match step {
                 Step::Gpu(node, gpu) => {
-                    let Some((_, option)) = self.of_gpu(node, gpu) else { continue };
-                    self.set(node, gpu, option);
+                    let Some((_, pick)) = self.of_gpu(node, gpu) else { continue };
+                    self.set(node, gpu, pick);
                     node
                 }
                 Step::Node(node) => {
-                    let Some((_, options)) = self.of_node(node) else { continue };
-                    options.into_iter().enumerate().for_each(|(gpu, option)| self.set(node, gpu, option));
+                    let Some((_, picks)) = self.of_node(node) else { continue };
+                    picks.into_iter().enumerate().for_each(|(gpu, pick)| self.set(node, gpu, pick));
                     node
                 }
             };
@@ -299,7 +299,7 @@ impl Search<'_> {
         }
     }
 
-    /// Whether nothing more is missing if a GPU took another option.
+    /// Whether nothing more is missing if a GPU took another pick.
     fn allows(&self, missing: &[i64], from: &Pick, to: &Pick) -> bool {
         from.gives.iter().all(|(row, amount)| {
             let kept = to.gives.iter().find(|(of, _)| of == row).map_or(0, |(_, amount)| *amount);
@@ -308,10 +308,10 @@ impl Search<'_> {
         })
     }
 
-    /// The cheapest option that leaves nothing more missing.
+    /// The cheapest pick that leaves nothing more missing.
     fn cheaper(&self, missing: &[i64], class: usize, now: usize, may_drain: bool) -> usize {
         let Some(from) = self.model.pick(class, now) else { return now };
-        let cost = |option: &Pick| (option.destroyed, option.drains, option.changed);
+        let cost = |pick: &Pick| (pick.destroyed, pick.drains, pick.changed);
         let mut best = (cost(from), now);
         let mut is_allowed = may_drain || !from.drains;
         for (at, to) in self.model.picks(class).iter().enumerate() {
@@ -335,9 +335,9 @@ impl Search<'_> {
         let mut order: Vec<(u32, bool, usize, usize)> = Vec::new();
         for (node, of) in self.model.nodes.iter().enumerate() {
             for (gpu, class) in of.gpus.iter().enumerate() {
-                let option = self.model.pick(*class, self.now(node, gpu));
-                if let Some(option) = option.filter(|option| option.changed) {
-                    order.push((option.destroyed, option.drains, node, gpu));
+                let pick = self.model.pick(*class, self.now(node, gpu));
+                if let Some(pick) = pick.filter(|pick| pick.changed) {
+                    order.push((pick.destroyed, pick.drains, node, gpu));
                 }
             }
         }
@@ -361,7 +361,7 @@ impl Search<'_> {
                 .iter()
                 .enumerate()
                 .filter_map(|(gpu, class)| self.model.pick(*class, self.now(node, gpu)))
-                .filter(|option| option.drains)
+                .filter(|pick| pick.drains)
                 .count();
             if draining > 0 {
                 drained.push((draining, node));
@@ -376,12 +376,12 @@ impl Search<'_> {
             for (gpu, class) in of.gpus.iter().enumerate() {
                 let now = self.now(node, gpu);
                 let to = self.cheaper(&missing, *class, now, false);
-                let (Some(from), Some(option)) = (self.model.pick(*class, now), self.model.pick(*class, to))
+                let (Some(from), Some(pick)) = (self.model.pick(*class, now), self.model.pick(*class, to))
                 else {
                     break;
                 };
                 take(&mut missing, from, 1);
-                take(&mut missing, option, -1);
+                take(&mut missing, pick, -1);
                 chosen.push(to);
             }
             if chosen.len() == of.gpus.len() {

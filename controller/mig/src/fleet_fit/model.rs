@@ -38,13 +38,13 @@ pub(super) struct Model {
     pub needs: Vec<u32>,
     /// Memory slices of what a row wants.
     sizes: Vec<f64>,
-    /// GPUs that are alike have a class: its options, of which the first is that nothing changes.
+    /// GPUs that are alike have a class: its picks, of which the first is that nothing changes.
     pub classes: Vec<Vec<Pick>>,
     states: Vec<Vec<Choice>>,
     pub nodes: Vec<NodeModel>,
 }
 
-/// An option for each GPU of each node.
+/// A pick for each GPU of each node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Plan {
     pub taken: Vec<Vec<usize>>,
@@ -143,23 +143,23 @@ impl Model {
         self.picks(class).get(at)
     }
 
-    /// The plan that takes these options, with what it costs.
+    /// The plan that takes these picks, with what it costs.
     pub fn plan(&self, taken: Vec<Vec<usize>>) -> Plan {
         let mut missing: Vec<u32> = self.needs.clone();
         let mut cost = Cost::default();
         for (node, taken) in self.nodes.iter().zip(&taken) {
             let mut drains = false;
-            for option in node.gpus.iter().zip(taken).filter_map(|(class, at)| self.pick(*class, *at)) {
-                for (row, amount) in &option.gives {
+            for pick in node.gpus.iter().zip(taken).filter_map(|(class, at)| self.pick(*class, *at)) {
+                for (row, amount) in &pick.gives {
                     missing
                         .iter_mut()
                         .skip(*row)
                         .take(1)
                         .for_each(|left| *left = left.saturating_sub(*amount));
                 }
-                cost.destroyed += option.destroyed;
-                cost.changed += u32::from(option.changed);
-                drains |= option.drains;
+                cost.destroyed += pick.destroyed;
+                cost.changed += u32::from(pick.changed);
+                drains |= pick.drains;
             }
             cost.drained += u32::from(drains);
         }
