@@ -48,13 +48,18 @@ fn centred(text: &str, width: usize) -> String {
 
 /// Returns the columns of a slice in which every name of the family fits.
 pub fn slice_width(family: &Family) -> usize {
+    width_of(&family.profiles)
+}
+
+/// Returns the columns of a slice in which the names of these profiles fit.
+pub fn width_of<'a>(profiles: impl IntoIterator<Item = &'a MigProfile>) -> usize {
     let needed = |profile: &MigProfile| {
         let size = profile.placements.as_ref().ok()?.first()?.size as usize;
         let name = profile.name.chars().count();
         // `size` slices have `size - 1` bars between them.
         Some((name + 1).saturating_sub(size).div_ceil(size))
     };
-    family.profiles.iter().filter_map(needed).max().unwrap_or(1)
+    profiles.into_iter().filter_map(needed).max().unwrap_or(1)
 }
 
 /// Returns the profiles of a family, a line each: how many, their slices and memory, and each of their places.

@@ -17,7 +17,7 @@ use serde_json::{Map, Value, json};
 use super::{
     args::{
         AgeRecipients, ColorChoice, Command, ConfigArgs, Connection, ConnectionKind, Documents, EncryptWith,
-        Escalation, Format, InventorySource, KeepCommand, TaskChoice, VaultCommand, VaultSource,
+        Escalation, Format, InventorySource, KeepCommand, MigCommand, TaskChoice, VaultCommand, VaultSource,
     },
     environment::Environment,
     error::CommandError,
@@ -352,6 +352,9 @@ impl Configuration {
             }
             Command::Status(what) => {
                 let args = what.args_mut();
+                self.nodes(&mut args.inventory, &mut args.escalation, &mut args.connection);
+            }
+            Command::Mig(MigCommand::Fit(args)) => {
                 self.nodes(&mut args.inventory, &mut args.escalation, &mut args.connection);
             }
             Command::Exec(args) => {

@@ -1,4 +1,4 @@
-//! `mig`: profiles, files of mig-parted and layouts, without a node.
+//! `mig`: profiles, files of mig-parted and layouts, without a node; [`super::mig_fit`] is the one with nodes.
 
 use std::{collections::BTreeMap, fs, path::Path};
 
@@ -17,7 +17,9 @@ use serde_json::{Value, json};
 
 use super::{
     args::{Format, MigCheckArgs, MigCommand, MigPlanArgs},
+    environment::Environment,
     error::CommandError,
+    mig_fit,
     output::Output,
     sources::bounded,
 };
@@ -27,7 +29,7 @@ const MOST_BYTES: u64 = 4 << 20;
 /// Columns to which a column of a table is padded at most.
 const MOST_COLUMNS: usize = 44;
 
-pub fn mig(command: &MigCommand, output: &Output) -> Result<u8, CommandError> {
+pub fn mig(command: &MigCommand, environment: &Environment, output: &Output) -> Result<u8, CommandError> {
     match command {
         MigCommand::Show { gpu: Some(gpu), format } => {
             let family = family(gpu)?;
@@ -39,10 +41,11 @@ pub fn mig(command: &MigCommand, output: &Output) -> Result<u8, CommandError> {
         }
         MigCommand::Check(args) => check(args, output),
         MigCommand::Plan(args) => plan(args, output),
+        MigCommand::Fit(args) => mig_fit::fit(args, environment, output),
     }
 }
 
-fn tell(
+pub(super) fn tell(
     output: &Output,
     format: Format,
     document: &impl Serialize,

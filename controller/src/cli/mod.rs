@@ -28,6 +28,7 @@ mod locks;
 mod machine;
 mod memory;
 mod mig;
+mod mig_fit;
 mod output;
 mod prompt;
 mod report;
@@ -66,8 +67,10 @@ pub fn main() -> u8 {
     output::log(cli.output.verbose, cli.output.color, &environment);
     memory::hide();
     memory::give_back();
-    // `mig` has no settings, and its `--config` is a configuration of mig-parted.
-    let settings = cli.output.config.as_deref().filter(|_| !matches!(cli.command, Command::Mig(_)));
+    // Without nodes `mig` has no settings, and its `--config` is a configuration of mig-parted.
+    let is_offline =
+        matches!(&cli.command, Command::Mig(command) if !matches!(command, args::MigCommand::Fit(_)));
+    let settings = cli.output.config.as_deref().filter(|_| !is_offline);
     let (output, configuration) = match Configuration::load(settings, &environment) {
         Ok(configuration) => {
             let color = configuration.color(cli.output.color);
@@ -131,7 +134,7 @@ fn carry_out(
         Command::Schema(args) => doc::schema(&args, output),
         Command::Man(args) => doc::man(&args, output),
         Command::Config(args) => configuration::config(&args, configuration, output),
-        Command::Mig(command) => mig::mig(&command, output),
+        Command::Mig(command) => mig::mig(&command, environment, output),
         Command::Doc(args) => doc::doc(&args, output),
         Command::Vault(args) => vault::vault(&args, environment, output),
         Command::Complete(args) => complete::complete(&args, configuration, environment, output),

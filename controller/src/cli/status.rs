@@ -119,7 +119,11 @@ fn once<R: Line>(
     environment: &Environment,
     output: &Output,
 ) -> Result<u8, CommandError> {
-    let (readings, unreachable) = read(args, environment, output)?;
+    let target = target(args);
+    let found = reach(&target, environment, output)?;
+    // A document is read by other programs, such as `mig fit`.
+    let asked = GpuStatusRequest { window_s: args.window, profiles: matches!(shape, Shape::Json) };
+    let (readings, unreachable) = read(&target, &found, asked, output)?;
     let by_node: Vec<Vec<Row>> = readings.iter().map(rows).collect();
     let is_heard = |reading: &NodeReading| !matches!(reading.heard, Heard::Failed(_));
     let failed = readings
@@ -219,23 +223,22 @@ fn far_away() -> tokio::time::Instant {
 }
 
 /// Reads every node, `forks` at once; in inventory order, with the number of those that were not reached.
-fn read(
-    args: &StatusArgs,
-    environment: &Environment,
+pub(super) fn read(
+    target: &Target<'_>,
+    reach: &Reach,
+    asked: GpuStatusRequest,
     output: &Output,
 ) -> Result<(Vec<NodeReading>, usize), CommandError> {
-    let target = target(args);
-    let Reach { fleet, hosts, inventory } = reach(&target, environment, output)?;
+    let Reach { fleet, hosts, inventory } = reach;
     let purpose = target.purpose;
     let mut heard: Vec<Option<Result<Heard, String>>> = vec![None; hosts.len()];
     engine::block_on(async {
-        let fleet = &fleet;
         // Unordered, because a node that hangs must not keep the next ones from their turn.
         let mut answers = stream::iter(hosts.iter().enumerate())
             .map(|(at, host)| async move {
                 let link = fleet.connect(host, purpose).await;
                 let heard = match &link {
-                    Ok(link) => Ok(ask(link.as_ref(), args.window).await.unwrap_or_else(Heard::Failed)),
+                    Ok(link) => Ok(ask(link.as_ref(), asked).await.unwrap_or_else(Heard::Failed)),
                     Err(error) => Err(ConnectFailure::to_string(error)),
                 };
                 if let Ok(link) = link {
@@ -243,7 +246,7 @@ fn read(
                 }
                 (at, heard)
             })
-            .buffer_unordered(args.connection.forks());
+            .buffer_unordered(target.connection.forks());
         let mut patience = Some(tokio::time::Instant::now() + PATIENCE);
         loop {
             let next = tokio::time::timeout_at(patience.unwrap_or_else(far_away), answers.next()).await;
@@ -261,7 +264,7 @@ fn read(
     let unreachable = heard.iter().filter(|heard| !matches!(heard, Some(Ok(_)))).count();
     let readings = hosts.iter().zip(heard).map(|(host, heard)| NodeReading {
         node: host.as_str().into(),
-        groups: groups_of(&inventory, host),
+        groups: groups_of(inventory, host),
         heard: match heard {
             Some(heard) => heard.unwrap_or_else(Heard::Failed),
             None => Heard::Nothing,
@@ -274,8 +277,8 @@ fn read(
 ///
 /// # Errors
 /// Why it did not answer at all.
-pub(super) async fn ask(link: &dyn Link, window_s: u32) -> Result<Heard, String> {
-    let asked = request(NodeOp::GpuStatus(GpuStatusRequest { window_s }), READ_S);
+pub(super) async fn ask(link: &dyn Link, asked: GpuStatusRequest) -> Result<Heard, String> {
+    let asked = request(NodeOp::GpuStatus(asked), READ_S);
     let call = link.call(asked, Vec::new(), Box::new(|_| {}));
     // The helper keeps the time too; this is for a node that falls silent.
     let outcome = tokio::time::timeout(Duration::from_secs(READ_S + 2), call).await;

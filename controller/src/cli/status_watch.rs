@@ -16,6 +16,7 @@ use gpufleet::{
     engine::{Connector as _, Link, Purpose},
     session::Fleet,
 };
+use gpufleet_protocol::op::GpuStatusRequest;
 use gpufleet_status::{Do, Heard, Line, Screen, Wanted};
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
 use tokio::{
@@ -242,7 +243,7 @@ impl Follower {
         let mut without = None;
         loop {
             let begun = Instant::now();
-            let heard = match ask(link, self.window_s).await {
+            let heard = match ask(link, GpuStatusRequest { window_s: self.window_s, profiles: false }).await {
                 Ok(heard) => heard,
                 Err(why) => return Ended::Lost(why),
             };

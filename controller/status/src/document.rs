@@ -1,11 +1,57 @@
-//! The readings as a document for programs.
+//! The readings as a document for programs, and back.
 
+use gpufleet_protocol::status::{GpuNow, GpuStatus};
+use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use crate::{
     row::{Heard, NodeReading, rows},
     totals::FreeGpus,
 };
+
+#[derive(Deserialize)]
+struct Document {
+    nodes: Vec<DocumentNode>,
+}
+
+#[derive(Deserialize)]
+struct DocumentNode {
+    node: String,
+    #[serde(default)]
+    groups: Vec<String>,
+    #[serde(default)]
+    signals: gpufleet_protocol::signal::Readings,
+    #[serde(default)]
+    mps: bool,
+    #[serde(default)]
+    unseen: Option<String>,
+    #[serde(default)]
+    gpus: Vec<GpuNow>,
+    #[serde(default)]
+    error: Option<String>,
+}
+
+/// Reads a document that [`document`] made.
+///
+/// # Errors
+/// Why it is none.
+pub fn from_document(bytes: &[u8]) -> Result<Vec<NodeReading>, serde_json::Error> {
+    let document: Document = serde_json::from_slice(bytes)?;
+    let reading = |node: DocumentNode| NodeReading {
+        node: node.node.into(),
+        groups: node.groups.into(),
+        heard: match node.error {
+            Some(why) => Heard::Failed(why),
+            None => Heard::Status(Box::new(GpuStatus {
+                node: node.signals,
+                mps: node.mps,
+                gpus: node.gpus,
+                unseen: node.unseen,
+            })),
+        },
+    };
+    Ok(document.nodes.into_iter().map(reading).collect())
+}
 
 /// Returns all nodes with their GPUs as they were read, each with its state, and what is free.
 ///

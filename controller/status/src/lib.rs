@@ -21,12 +21,12 @@ mod tests;
 mod totals;
 
 pub use column::{Cell, Chosen, Column, Key, NoColumn, Tone};
-pub use document::document;
+pub use document::{document, from_document};
 pub use gpu_columns::GPU_COLUMNS;
 pub use line::Line;
 pub use node_columns::{NODE_COLUMNS, NodeRow};
-pub use row::{Heard, NodeReading, Row, rows};
+pub use row::{Heard, NodeReading, Row, line, rows};
 pub use screen::{Do, Screen, Wanted};
-pub use state::State;
+pub use state::{State, number};
 pub use table::{Table, notes};
 pub use totals::{FreeGpus, Totals, free_by_group};

@@ -515,6 +515,9 @@ pub struct FactsRequest {
 pub struct GpuStatusRequest {
     /// The time over which use is averaged, in seconds; as much of it as the driver has samples of.
     pub window_s: u32,
+    /// Whether the MIG profiles of each GPU are read too, MIG on or off; 7 ms of CPU for each GPU.
+    #[serde(default)]
+    pub profiles: bool,
 }
 
 impl Operation for GpuStatusRequest {

@@ -5,7 +5,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::signal::{Readings, SubjectReadings};
+use crate::{
+    nvml::Placement,
+    signal::{Readings, SubjectReadings},
+};
 
 /// The signals of a GPU that the answer has, by their names in [`crate::signal::SIGNALS`].
 pub static SHOWN: &[&str] = &[
@@ -66,6 +69,9 @@ pub struct GpuNow {
     /// Its MIG instances.
     #[serde(default)]
     pub instances: Vec<MigPart>,
+    /// The MIG profiles that its driver lists; `None` where nobody asked, or they cannot be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub profiles: Option<Vec<MigOffer>>,
     /// Processes that hold it, at most [`Self::MOST_HOLDERS`]; without services of the driver and gpufleet's own.
     #[serde(default)]
     pub holders: Vec<Holder>,
@@ -97,6 +103,27 @@ pub struct MigPart {
     pub profile: String,
     /// Whether it has a compute instance, without which nothing can run there.
     pub ready: bool,
+    /// Whether that is one of its full size.
+    #[serde(default)]
+    pub whole: bool,
+    #[serde(default)]
+    pub placement: Option<Placement>,
+}
+
+/// A MIG profile, and where its instances may be.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct MigOffer {
+    /// The id for create calls.
+    pub id: u32,
+    /// For example `1g.10gb`.
+    pub profile: String,
+    /// Compute slices.
+    pub slices: u32,
+    pub max_count: u32,
+    /// Memory slices of an instance.
+    pub size: u32,
+    /// Memory slices at which one may start; none where the driver does not tell.
+    pub starts: Vec<u32>,
 }
 
 /// A process that holds a GPU.

@@ -9,8 +9,8 @@ use gpufleet_protocol::{
     Awaiting, Blocker, Disruption, FailureKind, OpOutcome, OpStatus,
     facts::{GpuSystem, GpuSystemState},
     message::{IdleReport, IdleVerdict, Mode},
-    nvml::{Health, Snapshot},
-    op::{GpuGroup, Staying},
+    nvml::{Code, Health, Snapshot},
+    op::{GpuGroup, GpuStatusRequest, Staying},
 };
 
 use super::{
@@ -267,10 +267,23 @@ impl Gpus {
     }
 
     /// Reads how busy the GPUs are, and what holds them.
-    pub fn in_use(&mut self, window_s: u32, deadline: &Deadline) -> InUse {
+    pub fn in_use(&mut self, asked: GpuStatusRequest, deadline: &Deadline) -> InUse {
         // Before the scan, which leaves out the main processes of units.
         let host = self.machine.host(deadline);
-        let health = self.machine.lately(window_s, deadline);
+        let mut health = self.machine.lately(asked.window_s, deadline);
+        if let (true, Ok(health)) = (asked.profiles, &mut health) {
+            // The reading has none while MIG is off.
+            let read = self.machine.snapshot(deadline).map(|read| read.gpus).unwrap_or_default();
+            for gpu in &mut health.snapshot.gpus {
+                match read.iter().find(|other| other.uuid == gpu.uuid) {
+                    Some(found) => gpu.profiles.clone_from(&found.profiles),
+                    None if gpu.profiles.as_ref().is_ok_and(Vec::is_empty) => {
+                        gpu.profiles = Err(Code::UNKNOWN)
+                    }
+                    None => {}
+                }
+            }
+        }
         self.machine.release();
         let scan = match &health {
             Ok(health) => self.machine.scan(&minors(&health.snapshot), Some(&health.snapshot)),

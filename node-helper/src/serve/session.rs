@@ -574,7 +574,7 @@ impl Session {
             NodeOp::GpuStatus(asked) => {
                 let mut gpus = turn(&self.gpus, deadline)?;
                 let gpus = gpus.get_or_insert_with(|| Gpus::new(settings(opening)));
-                let status = signals::usage::read(gpus, &self.roots, asked.window_s, deadline);
+                let status = signals::usage::read(gpus, &self.roots, *asked, deadline);
                 Ok(signals::usage::outcome(&status))
             }
             NodeOp::System(_) => {

@@ -6,8 +6,9 @@ use std::collections::BTreeMap;
 
 use gpufleet_protocol::{
     OpOutcome, OpStatus,
-    nvml::{GpuReading, HealthReading},
-    status::{GpuNow, GpuStatus, Holder, MigPart, SHOWN},
+    nvml::{GpuInstance, GpuReading, HealthReading, MigProfile},
+    op::GpuStatusRequest,
+    status::{GpuNow, GpuStatus, Holder, MigOffer, MigPart, SHOWN},
 };
 use serde_json::json;
 
@@ -23,9 +24,9 @@ use crate::{
 
 const MIB: u64 = 1024 * 1024;
 
-/// Reads the GPUs; how busy they were is averaged over `window_s` seconds at most.
-pub fn read(gpus: &mut Gpus, roots: &Roots, window_s: u32, deadline: &Deadline) -> GpuStatus {
-    let mut status = status(&gpus.in_use(window_s, deadline), &Place::of(roots));
+/// Reads the GPUs.
+pub fn read(gpus: &mut Gpus, roots: &Roots, asked: GpuStatusRequest, deadline: &Deadline) -> GpuStatus {
+    let mut status = status(&gpus.in_use(asked, deadline), asked.profiles, &Place::of(roots));
     status.node.insert("pci_count".to_owned(), driver::gpus_on_bus(roots));
     status
 }
@@ -37,7 +38,7 @@ pub fn outcome(status: &GpuStatus) -> OpOutcome {
     outcome
 }
 
-fn status(found: &InUse, place: &Place) -> GpuStatus {
+fn status(found: &InUse, profiles: bool, place: &Place) -> GpuStatus {
     let signals = gpu::signals(&found.audited, &BTreeMap::new(), place);
     let read: BTreeMap<&str, (&GpuReading, &HealthReading)> = match &found.audited.health {
         Ok(health) => health.pairs().map(|pair| (pair.0.uuid.as_str(), pair)).collect(),
@@ -49,6 +50,8 @@ fn status(found: &InUse, place: &Place) -> GpuStatus {
         let mut now = GpuNow { index, signals, ..GpuNow::default() };
         if let Some((gpu, reading)) = read.get(now.signals.id.as_str()) {
             describe(&mut now, gpu, reading, found);
+            now.profiles =
+                gpu.profiles.as_ref().ok().filter(|_| profiles).map(|all| all.iter().map(offer).collect());
         }
         now
     });
@@ -57,6 +60,28 @@ fn status(found: &InUse, place: &Place) -> GpuStatus {
         node: signals.node,
         mps: found.mps,
         unseen: (!found.scan.unknown.is_empty()).then(|| found.scan.unknown.join("; ")),
+    }
+}
+
+/// Whether its only compute instance has all of its slices.
+fn is_whole(instance: &GpuInstance, profiles: &[MigProfile]) -> bool {
+    let profile = profiles.iter().find(|profile| profile.id == instance.profile_id);
+    match instance.compute_instances.as_slice() {
+        [only] => profile.is_none_or(|profile| profile.slices == only.slices),
+        _ => false,
+    }
+}
+
+fn offer(profile: &MigProfile) -> MigOffer {
+    let places = profile.placements.as_deref().unwrap_or_default();
+    let size = places.first().map_or(0, |place| place.size);
+    MigOffer {
+        id: profile.id,
+        profile: profile.name.clone(),
+        slices: profile.slices,
+        max_count: profile.max_count,
+        size,
+        starts: places.iter().filter(|place| place.size == size).map(|place| place.start).collect(),
     }
 }
 
@@ -76,6 +101,8 @@ fn describe(now: &mut GpuNow, gpu: &GpuReading, reading: &HealthReading, found: 
             profile: profile(instance.profile_id)
                 .unwrap_or_else(|| format!("profile {}", instance.profile_id)),
             ready: !instance.compute_instances.is_empty(),
+            whole: is_whole(instance, profiles),
+            placement: Some(instance.placement),
         })
         .collect();
     let listed = gpu.processes.as_deref().unwrap_or_default();

@@ -7,6 +7,8 @@ mod read;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use read::profile as check_profile;
+
 use gpufleet_language::diagnostic::Span;
 
 use crate::{

@@ -283,7 +283,7 @@ fn counts(node: &Node, errors: &mut Diagnostics) -> Counts {
 }
 
 /// Checks the form of a profile's name: `[Cc.]Gg.Mgb`, then attributes that it has (`+a,b`) or lacks (`-a,b`).
-pub(super) fn profile(name: &str) -> Result<(), String> {
+pub(crate) fn profile(name: &str) -> Result<(), String> {
     let (base, attributes) = match name.find(['+', '-']) {
         Some(at) => (name.get(..at).unwrap_or_default(), name.get(at + 1..)),
         None => (name, None),

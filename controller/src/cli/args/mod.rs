@@ -27,7 +27,7 @@ pub use self::{
     connection::{Connection, ConnectionKind, Escalation, TransportChoice},
     inventory::{HostsArgs, InventoryArgs},
     keep::{KeepCommand, KeepStatusArgs},
-    mig::{MigCheckArgs, MigCommand, MigPlanArgs},
+    mig::{FitDrain, MigCheckArgs, MigCommand, MigFitArgs, MigPlanArgs},
     nodes::{CleanArgs, ExecArgs, FactsArgs},
     records::{
         AbortArgs, DiffFormat, DocArgs, HistoryArgs, HistoryCommand, PauseArgs, ReportArgs, ReportCommand,
@@ -171,7 +171,7 @@ pub enum Command {
     Check(CheckArgs),
     /// Tells which tasks of Ansible playbooks run as they are, and what replaces the others.
     Import(ImportArgs),
-    /// Draws and checks MIG layouts, and reads files of mig-parted, without a node.
+    /// Draws, checks and plans MIG layouts: profiles, files of mig-parted, and what a fleet needs to meet a demand.
     #[command(subcommand)]
     Mig(MigCommand),
     /// Explains a task kind, or lists them all.

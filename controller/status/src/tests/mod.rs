@@ -64,8 +64,9 @@ pub fn sliced(index: u32, profile: &str, all: u32, used: u32) -> GpuNow {
     set(&mut now, "process_count", used);
     now.signals.readings.insert("util_gpu".to_owned(), Signal::Absent);
     now.recent = None;
-    now.instances =
-        (0..all).map(|id| MigPart { id: 7 + id, profile: profile.to_owned(), ready: true }).collect();
+    now.instances = (0..all)
+        .map(|id| MigPart { id: 7 + id, profile: profile.to_owned(), ready: true, ..MigPart::default() })
+        .collect();
     now.holders = (0..used)
         .map(|id| Holder {
             pid: 900 + id,
