@@ -44,7 +44,9 @@ use crate::{
         lock::{Lock, LockError},
         spool::{Durability, Spool, without_output},
     },
-    tasks::{dispatch, exec, geturl, puttree, reading, reboot, tempfile, unarchive::Unpacking, waiting},
+    tasks::{
+        dispatch, download, exec, geturl, puttree, reading, reboot, tempfile, unarchive::Unpacking, waiting,
+    },
     world::{Overlay, World},
 };
 
@@ -492,6 +494,7 @@ impl Session {
             deadline,
             fetch: &asker,
             progress: &progress,
+            downloads: download::Downloads::default(),
         };
         let _turn = allowed.needs_permit().then(|| turn(&self.disturbing, deadline)).transpose()?;
         let declared = Declared { session: self, node: &node, mode: request.mode, allowed, gate: &gate };

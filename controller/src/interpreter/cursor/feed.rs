@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use gpufleet_protocol::glob::Glob;
-use gpufleet_protocol::tasks::{self, Class, Kind as _, WaitFor};
+use gpufleet_protocol::tasks::{self, Class, Kind as _, KindInfo, WaitFor};
 use gpufleet_protocol::{Change, Disruption, FailureKind, NodeOp, OpOutcome, OpStatus, Property, Subject};
 use serde_json::{Map, Value as Json, json};
 
@@ -19,7 +19,7 @@ use crate::interpreter::facts::fact_vars;
 use crate::interpreter::intervening::Intervener;
 use crate::interpreter::ledger::{Entry, Owner};
 use crate::interpreter::snapshots::DelegatedFacts;
-use crate::template::Dict;
+use crate::template::{Dict, Value};
 
 impl Cursor {
     /// Takes the answer to the last step; gives the reports that are done with it.
@@ -173,6 +173,7 @@ impl Cursor {
             }
             outcome.data.insert("ansible_facts".to_owned(), Json::Object(chosen));
         }
+        self.take_listed(&action, &outcome);
         if let Some(active) = self.frames.task()
             && let Some(period) = active.task.timeout_s
         {
@@ -215,6 +216,25 @@ impl Cursor {
         self.item_done(raw);
         if let Some(class) = activated {
             self.activate(class, place);
+        }
+    }
+
+    /// Makes a fact of what a task listed, such as `packages`.
+    fn take_listed(&mut self, action: &Action, outcome: &OpOutcome) {
+        let Some(name) = tasks::find(action.kind).and_then(KindInfo::fact) else { return };
+        let listed = outcome.data.get("ansible_facts").and_then(|facts| facts.get(name));
+        let value = match (&outcome.status, listed) {
+            (OpStatus::Possible | OpStatus::Unknown { .. }, _) => Value::Unknown,
+            (_, Some(listed)) => Value::literal(listed),
+            (_, None) => return,
+        };
+        let name: Arc<str> = Arc::from(name);
+        let for_another = self.frames.task().is_some_and(|active| active.task.delegate_facts);
+        let host = action.terms.delegate.as_deref().filter(|_| for_another);
+        let mut set = Dict::default();
+        set.insert(Arc::clone(&name), value.clone());
+        if !self.others.give(host, &DelegatedFacts { facts: set, set: Dict::default() }) {
+            self.variables.add_listed(&name, value);
         }
     }
 
