@@ -552,6 +552,9 @@ impl Session {
                 }
                 let mut outcome = OpOutcome::new(OpStatus::Ok);
                 outcome.facts = Some(Box::new(facts));
+                if node.world.assumes_below(&self.roots.path(facts::local::FOLDER)) {
+                    outcome.data.insert(gpufleet_protocol::op::FactsRequest::FORESEEN.to_owned(), serde_json::json!(["local"]));
+                }
                 Ok(outcome)
             }
             NodeOp::Idle(staying) => {

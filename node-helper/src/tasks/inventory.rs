@@ -211,11 +211,8 @@ impl NodeKind for PackageFacts {
 const BAD: [&str; 3] = ["not-found", "masked", "failed"];
 
 fn service(name: &str, state: &str, status: Option<&str>, source: &str) -> Value {
-    let mut one = json!({"name": name, "state": state, "source": source});
-    if let Some(status) = status {
-        one["status"] = json!(status);
-    }
-    one
+    let all = [("name", Some(name)), ("state", Some(state)), ("source", Some(source)), ("status", status)];
+    all.into_iter().filter_map(|(key, value)| Some((key.to_owned(), json!(value?)))).collect()
 }
 
 /// Parses `systemctl list-units`, as Ansible does: name, load, active, sub, description.
@@ -247,10 +244,12 @@ fn of_systemd(node: &Node<'_>) -> Result<Map<String, Value>, Trouble> {
     for line in files.lines() {
         let mut words = line.split_whitespace();
         let (Some(name), Some(status)) = (words.next(), words.next()) else { continue };
-        match all.get_mut(name) {
+        match all.get(name) {
             Some(known) => {
-                if !known["status"].as_str().is_some_and(|status| BAD.contains(&status)) {
-                    known["status"] = json!(status);
+                let seen = known.get("status").and_then(Value::as_str);
+                if !seen.is_some_and(|seen| BAD.contains(&seen)) {
+                    let state = known.get("state").and_then(Value::as_str).unwrap_or_default().to_owned();
+                    all.insert(name.to_owned(), service(name, &state, Some(status), "systemd"));
                 }
             }
             None if name.ends_with(".service") => unknown.push((name, status)),
@@ -283,8 +282,10 @@ fn add_scripts(node: &Node<'_>, all: &mut Map<String, Value>) -> Result<(), Trou
     }
     for name in node.world.names(&node.roots.path("/etc/init.d"))? {
         let Some(unit) = all.get(&format!("{name}.service")) else { continue };
-        let runs = unit["state"] == "running" || unit["state"] == "active";
-        let state = if runs { "running" } else { "stopped" };
+        let state = match unit.get("state").and_then(Value::as_str) {
+            Some("running" | "active") => "running",
+            _ => "stopped",
+        };
         all.insert(name.clone(), service(&name, state, None, "sysv"));
     }
     Ok(())

@@ -15,7 +15,7 @@ use super::titles::{item_label, title};
 use super::{Cursor, EndState, Fed};
 use crate::event::{TaskReport, TaskStatus as Status};
 use crate::interpreter::action::{Action, Mode, Work, position};
-use crate::interpreter::facts::fact_vars;
+use crate::interpreter::facts::predicted_fact_vars;
 use crate::interpreter::intervening::Intervener;
 use crate::interpreter::ledger::{Entry, Owner};
 use crate::interpreter::snapshots::DelegatedFacts;
@@ -160,10 +160,10 @@ impl Cursor {
             outcome = OpOutcome { activated, awaiting, ..member };
         }
         let (activated, awaiting) = (outcome.activated, outcome.awaiting.clone());
-        if let (Some(facts), Work::Node { op, .. }) = (&outcome.facts, &action.work)
+        if let (Some(facts), Work::Node { op, .. }) = (outcome.facts.clone(), &action.work)
             && let NodeOp::Facts(request) = &**op
         {
-            let found = fact_vars(facts);
+            let found = predicted_fact_vars(&facts, &mut outcome);
             let chosen = chosen_facts(&found, &request.filter);
             let for_another = self.frames.task().is_some_and(|active| active.task.delegate_facts);
             let host = action.terms.delegate.as_deref().filter(|_| for_another);
@@ -294,15 +294,15 @@ impl Cursor {
         self.activate(Disruption::Reboot, None);
     }
 
-    fn facts(&mut self, action: &Action, outcome: OpOutcome) {
-        let facts = outcome.facts.clone();
+    fn facts(&mut self, action: &Action, mut outcome: OpOutcome) {
+        let facts = outcome.facts.clone().map(|facts| predicted_fact_vars(&facts, &mut outcome));
         let warnings = outcome.warnings.clone();
         let raw = self.raw_of(outcome);
         let mut report = blank(action, raw.status.unwrap_or(Status::Failed));
         report.message = raw.message;
         report.warnings = warnings;
-        if let Some(facts) = &facts {
-            self.variables.read_facts(fact_vars(facts));
+        if let Some(facts) = facts {
+            self.variables.read_facts(facts);
             report.status = Status::Ok;
         } else if report.status != Status::Failed {
             report.status = Status::Failed;
