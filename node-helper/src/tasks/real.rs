@@ -230,7 +230,7 @@ fn repositories_of_apt() {
     converge(&bench, &task!(AptRepository, {"repo": line, "state": "absent"}));
     let stanza = json!({"name": "gftests", "uris": "file:/srv/debs", "suites": "./", "trusted": true});
     converge(&bench, &serde_json::from_value::<Deb822Repository>(stanza).unwrap());
-    assert!(told("apt-get", &["indextargets"]).contains("file:/srv/debs"));
+    assert!(told("apt-get", &["update", "--print-uris"]).contains("file:/srv/debs"));
     let covered = bench.run(&task!(AptRepository, {"repo": "deb file:/srv/debs ./"}), Mode::Apply);
     assert_eq!(covered.status, OpStatus::Ok, "{covered:?}");
     converge(&bench, &task!(Deb822Repository, {"name": "gftests", "state": "absent"}));
