@@ -37,6 +37,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("memory", memory),
     ("signals", signals),
     ("parted", parted),
+    ("repositories", repositories),
 ];
 
 fn text(bytes: &[u8]) -> String {
@@ -131,6 +132,36 @@ fn frame(bytes: &[u8]) {
             }
             let _ = frame.decode::<serde_json::Value>();
         }
+    }
+}
+
+/// Files of repositories and keys, as a node has them. What is written must read back.
+fn repositories(bytes: &[u8]) {
+    use gpufleet_protocol::repository::{deb822, openpgp, repo_file, sources};
+    let text = text(bytes);
+    for line in text.lines() {
+        if let Some(source) = sources::Source::parse(line) {
+            let enabled = sources::Source { enabled: true, ..source };
+            assert_eq!(sources::Source::parse(&enabled.line()), Some(enabled));
+        }
+        let _ = sources::file_name(line, None);
+        let _ = sources::shown(line);
+        if let Ok(parts) = sources::Parts::of(line) {
+            let _ = deb822::stanzas(&text).iter().any(|stanza| stanza.covers(&parts));
+        }
+    }
+    if let Ok(sections) = repo_file::sections(&text) {
+        for section in &sections {
+            let again = repo_file::with_section(&text, &section.name, &section.options);
+            assert!(again.is_ok_and(|again| repo_file::sections(&again).is_ok()));
+            let _ = repo_file::without_section(&text, &section.name);
+        }
+    }
+    let _ = openpgp::dearmored(&text);
+    let mut at = 0;
+    for certificate in openpgp::certificates(bytes).unwrap_or_default() {
+        assert_eq!(certificate.range.start, at);
+        at = certificate.range.end;
     }
 }
 

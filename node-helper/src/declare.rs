@@ -21,6 +21,7 @@ use crate::{
         users::{Identity, UserError, Users},
     },
     process::ProcessError,
+    tasks::download::Downloads,
     world::{Effect, Overlay, ReadError, World},
 };
 
@@ -152,6 +153,8 @@ pub struct Node<'a> {
     pub deadline: &'a Deadline,
     pub fetch: &'a dyn Fetch,
     pub progress: &'a (dyn Fn(String) + Sync),
+    /// What this operation has downloaded.
+    pub downloads: Downloads,
 }
 
 impl Node<'_> {
@@ -285,6 +288,7 @@ pub fn drive<D: NodeKind>(
         deadline: node.deadline,
         fetch: node.fetch,
         progress: node.progress,
+        downloads: Downloads::default(),
     };
     match mode {
         Mode::Predict => {

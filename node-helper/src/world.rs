@@ -180,6 +180,11 @@ pub enum Effect {
     },
     /// systemd reloaded its unit files.
     UnitFilesRead,
+    /// What a kind wrote into a database that is kept over a boot, by a name that it chooses.
+    Noted {
+        name: String,
+        value: String,
+    },
 }
 
 /// What predictions have assumed so far.
@@ -189,6 +194,7 @@ struct Assumed {
     parameters: HashMap<String, String>,
     units: HashMap<String, UnitView>,
     packages: HashMap<String, Option<String>>,
+    noted: BTreeMap<String, String>,
     rebooted: bool,
     /// Folders in memory, which are empty after a boot; none before a boot is assumed.
     emptied: Vec<PathBuf>,
@@ -250,6 +256,9 @@ impl Overlay {
                     assumed.packages.insert(name, version);
                 }
                 Effect::UnitFilesRead => assumed.units_read = Some(assumed.paths.clone()),
+                Effect::Noted { name, value } => {
+                    assumed.noted.insert(name, value);
+                }
             }
         }
     }
@@ -289,6 +298,14 @@ impl World {
         self.assumed()?.parameters.get(name).cloned()
     }
 
+    /// Returns what is assumed to be noted under names that begin with `prefix`, without it.
+    pub fn noted(&self, prefix: &str) -> Vec<(String, String)> {
+        let Some(assumed) = self.assumed() else { return Vec::new() };
+        let rest =
+            |(name, value): (&String, &String)| Some((name.strip_prefix(prefix)?.to_owned(), value.clone()));
+        assumed.noted.iter().filter_map(rest).collect()
+    }
+
     pub fn unit(&self, name: &str) -> Option<UnitView> {
         self.assumed()?.units.get(name).cloned()
     }
@@ -303,6 +320,11 @@ impl World {
         let Some(assumed) = self.assumed() else { return false };
         let read = assumed.units_read.as_ref().and_then(|read| read.get(path));
         assumed.paths.get(path).is_some_and(|entry| Some(entry) != read)
+    }
+
+    /// Whether anything is assumed to change below a folder.
+    pub fn assumes_below(&self, folder: &Path) -> bool {
+        self.assumed().is_some_and(|assumed| assumed.paths.keys().any(|path| path.starts_with(folder)))
     }
 
     /// Returns packages that are assumed to be installed in a version, or removed.

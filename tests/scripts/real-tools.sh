@@ -8,7 +8,8 @@ binary=$(cargo test --locked -p gpufleet-node --no-run --message-format=json 2>/
 [ -n "$binary" ] || { echo "the tests of gpufleet-node do not build" >&2; exit 1; }
 exec unshare --mount --uts --fork sh -euc '
     work=$(mktemp -d /dev/shm/gpufleet-real.XXXXXX)
-    trap "rm -rf $work" EXIT
+    # Never a removal of files: /dev below it is that of this machine. The files end with their file system.
+    trap "umount -R -l $work; rmdir $work" EXIT
     mount --make-rprivate /
     mount -t tmpfs tmpfs "$work"
     mkdir "$work/upper" "$work/work" "$work/root"
@@ -18,7 +19,7 @@ exec unshare --mount --uts --fork sh -euc '
     mount -t tmpfs tmpfs "$work/root/tmp"
     cp "$1" "$work/root/tmp/tests"
     chroot "$work/root" env DEBIAN_FRONTEND=noninteractive apt-get install --yes --quiet --no-install-recommends \
-        grub-common grub2-common grub-pc-bin memtest86+ >"$work/apt.log" 2>&1 || { tail -20 "$work/apt.log" >&2; exit 1; }
+        grub-common grub2-common grub-pc-bin memtest86+ dnf rpm createrepo-c dpkg-dev gpg >"$work/apt.log" 2>&1 || { tail -20 "$work/apt.log" >&2; exit 1; }
     # grub-probe finds no disk below an overlay, so it gets one. All else of GRUB is as Debian ships it.
     cat >"$work/root/usr/sbin/grub-probe" <<"PROBE"
 #!/bin/sh
@@ -35,5 +36,4 @@ esac
 PROBE
     touch "$work/root/gpufleet-throwaway-root"
     chroot "$work/root" /tmp/tests tasks::real --test-threads=1
-    umount -R "$work"
 ' real-tools "$binary"

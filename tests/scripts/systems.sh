@@ -7,7 +7,8 @@ export PATH="$PATH:/usr/sbin:/sbin"
 missing=
 for tool in slurmctld:slurmctld slurmd:slurmd scontrol:slurm-client munged:munge \
     systemd-nspawn:systemd-container mmdebstrap:mmdebstrap ip:iproute2 ssh:openssh-client ssh-keygen:openssh-client \
-    unshare:util-linux setpriv:util-linux chromium:chromium npm:npm prometheus:prometheus; do
+    unshare:util-linux setpriv:util-linux chromium:chromium npm:npm prometheus:prometheus \
+    dpkg-scanpackages:dpkg-dev gpg:gpg python3:python3-minimal; do
     command -v "${tool%%:*}" >/dev/null 2>&1 || missing="$missing ${tool##*:}"
 done
 # A Python of Debian cannot make an environment without this package.

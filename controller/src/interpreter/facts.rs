@@ -4,12 +4,17 @@
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
+use std::sync::Arc;
 
 use gpufleet_protocol::facts::{Facts, InterfaceFacts, MachineFacts, OsFacts};
+use gpufleet_protocol::{OpOutcome, op::FactsRequest};
 use jiff::{Timestamp, tz::TimeZone};
 use serde_json::{Map, Value as Json, json};
 
-use crate::{playbook::is_fact, template::Dict};
+use crate::{
+    playbook::is_fact,
+    template::{Dict, Value},
+};
 
 /// The variables of a host that come from its facts: `ansible_…`, `ansible_facts` and `gpufleet_facts`.
 pub fn fact_vars(facts: &Facts) -> Dict {
@@ -23,6 +28,21 @@ pub fn fact_vars(facts: &Facts) -> Dict {
     vars.insert("ansible_facts".to_owned(), Json::Object(names));
     vars.insert("gpufleet_facts".to_owned(), serde_json::to_value(facts).unwrap_or_default());
     Dict::literal(&vars)
+}
+
+/// As [`fact_vars`]; what a prediction cannot know yet of them is unknown.
+pub fn predicted_fact_vars(facts: &Facts, outcome: &mut OpOutcome) -> Dict {
+    let mut vars = fact_vars(facts);
+    let foreseen = outcome.data.remove(FactsRequest::FORESEEN).unwrap_or_default();
+    for name in foreseen.as_array().into_iter().flatten().filter_map(Json::as_str) {
+        vars.insert(format!("ansible_{name}").as_str(), Value::Unknown);
+        if let Some(Value::Map(all)) = vars.get("ansible_facts") {
+            let mut all = (**all).clone();
+            all.insert(name, Value::Unknown);
+            vars.insert("ansible_facts", Value::Map(Arc::new(all)));
+        }
+    }
+    vars
 }
 
 fn named(facts: &Facts) -> Map<String, Json> {

@@ -224,6 +224,18 @@ impl Node {
         }
     }
 
+    fn install_sources(&self, random: &mut Random) {
+        let source =
+            random.one(&["", "# deb http://repo.example x main\n", "deb http://repo.example x main\n"]);
+        self.write(
+            "etc/apt/sources.list",
+            &format!("deb http://deb.debian.org/debian bookworm main\n{source}"),
+        );
+        let section = random.one(&["[other]\nname = other\n", "[cuda]\nname = old\n[other]\nname = other\n"]);
+        self.write("etc/yum.repos.d/cuda.repo", section);
+        self.write("etc/modprobe.d/blacklist-ansible.conf", random.one(&["", "blacklist nouveau\n"]));
+    }
+
     fn install(&mut self, random: &mut Random) {
         let root = self.dir.path().display().to_string();
         for (place, text) in [
@@ -309,6 +321,7 @@ impl Node {
         }
         // A copy, so that all other random numbers stay the same.
         self.install_thp(&mut random.clone());
+        self.install_sources(&mut random.clone());
         self.write("etc/hostname", &format!("{}\n", random.one(&["old", "gpu001"])));
         self.write("proc/sys/kernel/hostname", &format!("{}\n", random.one(&["old", "gpu001", "dhcp-17"])));
         let words = random.one(&["quiet", "quiet iommu=pt", "quiet nouveau.modeset=0"]);

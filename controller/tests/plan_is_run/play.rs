@@ -7,6 +7,9 @@ use crate::{
     random::Random,
 };
 
+const KEY: &str = include_str!("../../../node-helper/src/tasks/keys/testdata/tests.asc");
+const KEY_ID: &str = "F7D241EB974ADA98";
+
 /// Files beside the playbook.
 pub const FILES: [(&str, &str); 2] =
     [("motd.txt", "Ask before you reboot.\n"), ("gpu.conf.j2", "name = {{ inventory_hostname }}\n")];
@@ -218,6 +221,29 @@ impl Play {
         }
         if random.chance(30) {
             tasks.push(json!({"thp": {"khugepaged": {"defrag": false}}}));
+        }
+        // Where packages come from. One of them before the packages, whose changes are possible then.
+        let source = |random: &mut Random| {
+            let state = random.one(&["present", "absent"]);
+            json!({"apt_repository": {"repo": "deb http://repo.example x main", "state": state}})
+        };
+        if random.chance(15) {
+            tasks.insert(0, source(random));
+            reboots_always = reboots_always.map(|at| at + 1);
+        } else if random.chance(30) {
+            tasks.push(source(random));
+        }
+        let state = random.one(&["present", "absent"]);
+        for task in [
+            json!({"deb822_repository": {"name": "cuda", "uris": "https://repo.example/cuda", "suites": "/", "state": state}}),
+            json!({"yum_repository": {"name": "cuda", "description": "CUDA", "baseurl": "https://repo.example/el9", "state": state}}),
+            json!({"apt_key": {"data": KEY, "id": KEY_ID, "state": state}}),
+            json!({"kernel_blacklist": {"name": "nouveau", "state": state}}),
+            json!({"dpkg_selections": {"name": "hello", "selection": random.one(&["hold", "install"])}}),
+        ] {
+            if random.chance(20) {
+                tasks.push(task);
+            }
         }
         let reboots_always = reboots_always.map(|at| format!("t{at}"));
         let mut text = String::from("- hosts: all\n  gather_facts: false\n  tasks:\n");

@@ -18,6 +18,7 @@ pub mod operation;
 pub mod pattern;
 pub mod permit;
 mod registry;
+pub mod repository;
 mod secret;
 pub mod signal;
 pub mod status;

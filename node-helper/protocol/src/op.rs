@@ -510,6 +510,12 @@ pub struct FactsRequest {
     pub filter: Vec<String>,
 }
 
+impl FactsRequest {
+    /// The field of `OpOutcome::data` with the names of facts, without `ansible_`, that an earlier task of a prediction
+    /// changes, so that only the run can tell them.
+    pub const FORESEEN: &str = "foreseen_facts";
+}
+
 /// Requests a [`crate::status::GpuStatus`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuStatusRequest {

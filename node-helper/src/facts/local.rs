@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 
 use crate::{deadline::Deadline, os::roots::Roots, process::Run};
 
-const FOLDER: &str = "/etc/ansible/facts.d";
+pub const FOLDER: &str = "/etc/ansible/facts.d";
 /// Largest number of files that are read.
 const MOST_FILES: usize = 64;
 /// Largest size of a file or of a program's output, in bytes.

@@ -2,7 +2,7 @@
 //!
 //! What cannot be read is left out and named in `errors`; no failed reading fails the whole.
 
-mod local;
+pub mod local;
 pub(crate) mod machine;
 mod network;
 

@@ -149,7 +149,7 @@ const CALLS: [&str; 14] = [
 ];
 
 /// File and call; each with the reason why a path is safe there.
-const ALLOWED: [(&str, &str); 8] = [
+const ALLOWED: [(&str, &str); 7] = [
     ("os/tree.rs", ""),
     // The kernel owns what they write, below /proc.
     ("tasks/hostname.rs", "fs::write("),
@@ -158,8 +158,6 @@ const ALLOWED: [(&str, &str); 8] = [
     ("state/spool.rs", "fs::remove_"),
     ("state/record.rs", "fs::remove_"),
     ("state/lock.rs", "fs::remove_"),
-    // An unpredictable name in the system's folder, created by `Fresh`.
-    ("tasks/geturl.rs", "temp_dir().join"),
     // Used by tests only.
     ("tasks/testing.rs", ""),
 ];

@@ -44,7 +44,9 @@ use crate::{
         lock::{Lock, LockError},
         spool::{Durability, Spool, without_output},
     },
-    tasks::{dispatch, exec, geturl, puttree, reading, reboot, tempfile, unarchive::Unpacking, waiting},
+    tasks::{
+        dispatch, download, exec, geturl, puttree, reading, reboot, tempfile, unarchive::Unpacking, waiting,
+    },
     world::{Overlay, World},
 };
 
@@ -493,6 +495,7 @@ impl Session {
             deadline,
             fetch: &asker,
             progress: &progress,
+            downloads: download::Downloads::default(),
         };
         let _turn = allowed.needs_permit().then(|| turn(&self.disturbing, deadline)).transpose()?;
         let declared = Declared { session: self, node: &node, mode: request.mode, allowed, gate: &gate };
@@ -556,6 +559,9 @@ impl Session {
                 }
                 let mut outcome = OpOutcome::new(OpStatus::Ok);
                 outcome.facts = Some(Box::new(facts));
+                if node.world.assumes_below(&self.roots.path(facts::local::FOLDER)) {
+                    outcome.data.insert(gpufleet_protocol::op::FactsRequest::FORESEEN.to_owned(), serde_json::json!(["local"]));
+                }
                 Ok(outcome)
             }
             NodeOp::Idle(staying) => {

@@ -413,7 +413,13 @@ mod tests {
         let bench = Bench::new();
         let deadline = Deadline::after(Duration::from_millis(300));
         let done = bench.node(|node| {
-            let node = Node { deadline: &deadline, user: None, world: node.world.clone(), ..*node };
+            let node = Node {
+                deadline: &deadline,
+                user: None,
+                world: node.world.clone(),
+                downloads: crate::tasks::download::Downloads::default(),
+                ..*node
+            };
             run(&shell("echo before; sleep 60"), &node, Mode::Apply, None, &|_| Ok(()))
                 .unwrap_or_else(Trouble::outcome)
         });

@@ -4,7 +4,6 @@
 //! `force` asks the server each time: then only the run can tell.
 
 use std::{
-    io::Read,
     path::{Path, PathBuf},
     time::{Instant, SystemTime},
 };
@@ -54,7 +53,7 @@ pub enum Step {
 fn request(task: &GetUrl) -> Request<'_> {
     Request {
         url: &task.url,
-        headers: &task.headers,
+        headers: Some(&task.headers),
         user: task
             .url_username
             .as_deref()
@@ -63,6 +62,7 @@ fn request(task: &GetUrl) -> Request<'_> {
         validate_certs: task.validate_certs,
         use_proxy: task.use_proxy,
         agent: &task.http_agent,
+        most: u64::MAX,
     }
 }
 
@@ -94,18 +94,8 @@ fn wanted(task: &GetUrl, node: &Node<'_>) -> Result<Option<(ChecksumAlgorithm, S
         None => None,
         Some((algorithm, Digest::Digest(digest))) => Some((algorithm, digest)),
         Some((algorithm, Digest::ListedAt(url))) => {
-            let place = std::env::temp_dir().join("checksums");
-            let fresh = Fresh::beside(&place)?;
-            download(&Request { url: &url, ..request(task) }, fresh.file(), node)?;
-            let mut bytes = Vec::new();
-            fresh.content()?.take(LIST_LIMIT + 1).read_to_end(&mut bytes).at("read", &place)?;
-            if bytes.len() as u64 > LIST_LIMIT {
-                return Err(Trouble::invalid(format!(
-                    "the list of checksums '{}' has more than {} MiB, so it is not one; give the checksum itself",
-                    download::shown(&url),
-                    LIST_LIMIT >> 20
-                )));
-            }
+            let list = Request { url: &url, most: LIST_LIMIT, ..request(task) };
+            let bytes = node.downloads.get(&list, node)?.bytes()?;
             let text = String::from_utf8_lossy(&bytes);
             let digest = listed(&text, task.name(), algorithm).ok_or_else(|| {
                 Trouble::invalid(format!(
@@ -447,7 +437,10 @@ printf '\ngpufleet-http-status 200'
         let done =
             run(&bench, &task(json!({"checksum": "sha256:https://me:hush@example.com/SUMS"})), Mode::Apply);
         let OpStatus::Failed { message, .. } = &done.status else { panic!("{done:?}") };
-        assert!(message.contains("'https://example.com/SUMS' has more than 4 MiB"), "{message}");
+        assert!(
+            message.contains("https://example.com/SUMS: what it gives is larger than the 4 MiB"),
+            "{message}"
+        );
     }
 
     #[test]

@@ -1,15 +1,19 @@
 //! The kinds that do not use the GPUs, one file each, and their registry: one line for each kind in [`dispatch!`].
 
 mod accounts;
+mod blacklist;
 mod blockinfile;
 mod cron;
-mod download;
+pub mod download;
+mod edits;
 pub mod exec;
 mod file;
 pub mod geturl;
 mod hostname;
 mod initramfs;
+mod inventory;
 mod kernel_cmdline;
+pub mod keys;
 mod lineinfile;
 pub mod modprobe;
 pub mod mount;
@@ -23,6 +27,8 @@ pub mod reading;
 mod real;
 pub mod reboot;
 mod replace;
+pub mod repositories;
+mod selections;
 mod service;
 mod stat;
 mod sysctl;
@@ -42,23 +48,32 @@ macro_rules! dispatch {
     ($op:expr, $declared:ident, { $($others:tt)* }) => {
         match $op {
             NodeOp::Apt(task) => $declared.run(task),
+            NodeOp::AptKey(task) => $declared.run(task),
+            NodeOp::AptRepository(task) => $declared.run(task),
             NodeOp::BlockInFile(task) => $declared.run(task),
             NodeOp::Cron(task) => $declared.run(&**task),
+            NodeOp::Deb822Repository(task) => $declared.run(&**task),
             NodeOp::Dnf(task) => $declared.run(task),
+            NodeOp::DpkgSelections(task) => $declared.run(task),
             NodeOp::File(task) => $declared.run(task),
             NodeOp::Group(task) => $declared.run(task),
             NodeOp::Hostname(task) => $declared.run(task),
+            NodeOp::KernelBlacklist(task) => $declared.run(task),
             NodeOp::KernelCmdline(task) => $declared.run(task),
             NodeOp::LineInFile(task) => $declared.run(task),
             NodeOp::Modprobe(task) => $declared.run(task),
             NodeOp::Mount(task) => $declared.run(task),
             NodeOp::Package(task) => $declared.run(task),
+            NodeOp::PackageFacts(task) => $declared.run(task),
             NodeOp::Replace(task) => $declared.run(task),
+            NodeOp::RpmKey(task) => $declared.run(task),
             NodeOp::Service(task) => $declared.run(task),
+            NodeOp::ServiceFacts(task) => $declared.run(task),
             NodeOp::Stat(task) => $declared.run(task),
             NodeOp::Sysctl(task) => $declared.run(task),
             NodeOp::Thp(task) => $declared.run(task),
             NodeOp::User(task) => $declared.run(&**task),
+            NodeOp::YumRepository(task) => $declared.run(&**task),
             $($others)*
         }
     };

@@ -7,7 +7,10 @@ use std::{fs, path::Path, process::Command};
 use gpufleet_protocol::{
     OpOutcome, OpStatus,
     message::Mode,
-    tasks::{Apt, Cron, Group, Hostname, KernelCmdline, Mount, User},
+    tasks::{
+        Apt, AptKey, AptRepository, Cron, Deb822Repository, Dnf, DpkgSelections, Group, Hostname,
+        KernelCmdline, Mount, PackageFacts, RpmKey, User, YumRepository,
+    },
 };
 use serde_json::json;
 
@@ -197,4 +200,79 @@ fn command_lines_of_the_kernel() {
     bench.forget();
     let predicted = bench.run(&task!(KernelCmdline, {"add": ["iommu=pt"]}), Mode::Predict);
     assert!(matches!(predicted.status, OpStatus::Unknown { .. }), "{predicted:?}");
+}
+
+/// Runs a script that must succeed.
+fn sh(script: &str) {
+    let done = Command::new("sh").args(["-euc", script]).output().unwrap();
+    assert!(done.status.success(), "{script}: {}", String::from_utf8_lossy(&done.stderr));
+}
+
+/// A key in a file, by its fingerprint.
+const KEY: &str = include_str!("keys/testdata/tests.asc");
+const FINGERPRINT: &str = "051C21B5B4DC64454A5505D1F7D241EB974ADA98";
+
+#[test]
+fn repositories_of_apt() {
+    let Some(bench) = machine() else { return };
+    sh("mkdir -p /srv/debs/p/DEBIAN && cd /srv/debs
+        printf 'Package: gftests\\nVersion: 1.0\\nArchitecture: all\\nMaintainer: t\\nSection: misc\\nDescription: t\\n' >p/DEBIAN/control
+        dpkg-deb --root-owner-group --build p gftests.deb && dpkg-scanpackages . >Packages");
+    let line = "deb [trusted=yes] file:/srv/debs ./";
+    converge(&bench, &task!(AptRepository, {"repo": line, "filename": "gftests"}));
+    converge(&bench, &task!(Apt, {"name": "gftests"}));
+    converge(&bench, &task!(DpkgSelections, {"name": "gftests", "selection": "hold"}));
+    assert_eq!(told("apt-mark", &["showhold"]), "gftests\n");
+    let facts = bench.run(&task!(PackageFacts, {"manager": "apt"}), Mode::Apply);
+    let packages = &facts.data["ansible_facts"]["packages"];
+    assert_eq!(packages["gftests"][0]["version"], "1.0");
+    assert_eq!(packages["dpkg"][0]["origin"], "Debian", "{}", packages["dpkg"]);
+    converge(&bench, &task!(AptRepository, {"repo": line, "state": "absent"}));
+    let stanza = json!({"name": "gftests", "uris": "file:/srv/debs", "suites": "./", "trusted": true});
+    converge(&bench, &serde_json::from_value::<Deb822Repository>(stanza).unwrap());
+    assert!(told("apt-get", &["update", "--print-uris"]).contains("file:/srv/debs"));
+    let covered = bench.run(&task!(AptRepository, {"repo": "deb file:/srv/debs ./"}), Mode::Apply);
+    assert_eq!(covered.status, OpStatus::Ok, "{covered:?}");
+    converge(&bench, &task!(Deb822Repository, {"name": "gftests", "state": "absent"}));
+}
+
+#[test]
+fn keys_of_apt() {
+    let Some(bench) = machine() else { return };
+    converge(&bench, &task!(AptKey, {"data": KEY}));
+    // gpg and apt read what was written.
+    let ring = format!("/etc/apt/trusted.gpg.d/{FINGERPRINT}.gpg");
+    let listed = told("gpg", &["--no-default-keyring", "--keyring", &ring, "--with-colons", "--list-keys"]);
+    assert!(listed.contains(FINGERPRINT), "{listed}");
+    converge(&bench, &task!(AptKey, {"id": "974ADA98", "state": "absent"}));
+}
+
+#[test]
+fn repositories_of_dnf() {
+    let Some(bench) = machine() else { return };
+    sh("mkdir -p /srv/rpms /etc/yum.repos.d && cd /srv/rpms
+        printf 'Name: gfrpm\\nVersion: 1.0\\nRelease: 1\\nSummary: t\\nLicense: t\\nBuildArch: noarch\\n%%description\\nt\\n%%files\\n' >gfrpm.spec
+        rpmbuild --quiet --define '_topdir /srv/rpms' --define '_rpmdir /srv/rpms' -bb gfrpm.spec
+        createrepo_c --quiet /srv/rpms");
+    let repository = json!({
+        "name": "gftests", "description": "Tests", "baseurl": "file:///srv/rpms", "gpgcheck": false, "mode": "0600",
+    });
+    converge(&bench, &serde_json::from_value::<YumRepository>(repository).unwrap());
+    assert!(told("dnf", &["-q", "repolist"]).contains("gftests"));
+    converge(&bench, &task!(Dnf, {"name": "gfrpm"}));
+    let facts = bench.run(&task!(PackageFacts, {"manager": "dnf"}), Mode::Apply);
+    let one = json!([{"name": "gfrpm", "version": "1.0", "release": "1", "epoch": null, "arch": "noarch", "source": "rpm"}]);
+    assert_eq!(facts.data["ansible_facts"]["packages"]["gfrpm"], one);
+    converge(&bench, &task!(YumRepository, {"name": "gftests", "state": "absent"}));
+    assert!(!Path::new("/etc/yum.repos.d/gftests.repo").exists());
+}
+
+#[test]
+fn keys_of_rpm() {
+    let Some(bench) = machine() else { return };
+    fs::write("/srv/tests.asc", KEY).unwrap();
+    converge(&bench, &task!(RpmKey, {"key": "/srv/tests.asc", "fingerprint": FINGERPRINT}));
+    assert!(told("rpm", &["-q", "gpg-pubkey"]).contains("974ada98"));
+    converge(&bench, &task!(RpmKey, {"key": "974ADA98", "state": "absent"}));
+    assert!(told("rpm", &["-q", "gpg-pubkey"]).contains("not installed"));
 }

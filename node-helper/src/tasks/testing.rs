@@ -14,6 +14,7 @@ use crate::{
     deadline::Deadline,
     declare::{Fetch, Node, NodeKind, Trouble, drive},
     os::{files, roots::Roots, users::Users},
+    tasks::download::Downloads,
     world::{Overlay, World},
 };
 
@@ -111,6 +112,7 @@ impl Bench {
             deadline: &deadline,
             fetch: &self.store,
             progress: &|_| {},
+            downloads: Downloads::default(),
         })
     }
 

@@ -93,7 +93,10 @@ fn format(mut file: &File) -> std::io::Result<Format> {
 }
 
 /// Creates an open file without a name: no other process can open it, and nothing is left behind.
-fn unnamed() -> Result<File, Trouble> {
+///
+/// # Errors
+/// If /var/tmp cannot be written.
+pub fn unnamed() -> Result<File, Trouble> {
     let place = Path::new("/var/tmp");
     let (spot, file) = tree::dir(place)?.temporary("archive").at("write to", place)?;
     spot.remove().at("remove", spot.path())?;
@@ -116,15 +119,7 @@ fn pushed(blob: &Blob, node: &Node<'_>) -> Result<File, Trouble> {
 
 fn downloaded(op: &UnpackArchive, node: &Node<'_>) -> Result<File, Trouble> {
     let file = unnamed()?;
-    let request = Request {
-        url: &op.task.src,
-        headers: &Map::new(),
-        user: None,
-        timeout_s: 30,
-        validate_certs: op.task.validate_certs,
-        use_proxy: true,
-        agent: "gpufleet",
-    };
+    let request = Request { timeout_s: 30, ..Request::plain(&op.task.src, op.task.validate_certs, u64::MAX) };
     download(&request, &file, node)?;
     Ok(file)
 }

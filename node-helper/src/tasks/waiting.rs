@@ -357,7 +357,13 @@ mod tests {
         let deadline = crate::deadline::Deadline::after(Duration::from_millis(200));
         let task: WaitFor = serde_json::from_value(json!({"timeout": 60})).unwrap();
         let done = bench.node(|node| {
-            let node = Node { deadline: &deadline, user: None, world: node.world.clone(), ..*node };
+            let node = Node {
+                deadline: &deadline,
+                user: None,
+                world: node.world.clone(),
+                downloads: crate::tasks::download::Downloads::default(),
+                ..*node
+            };
             run(&task, &node, Mode::Apply).unwrap_or_else(Trouble::outcome)
         });
         assert!(matches!(done.status, OpStatus::Failed { kind: FailureKind::TimedOut, .. }));

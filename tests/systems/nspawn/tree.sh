@@ -18,7 +18,7 @@ rm -rf --one-file-system "$tree" "$tree".of-*
 
 # Why no documentation, and no fsync: nobody reads it, and half of the time goes there.
 mmdebstrap --quiet --mode=root --variant=essential \
-    --include=systemd-sysv,dbus,libpam-systemd,openssh-server \
+    --include=systemd-sysv,dbus,libpam-systemd,openssh-server,apt,kmod \
     --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/man/*' \
     --dpkgopt='path-exclude=/usr/share/locale/*' --dpkgopt=force-unsafe-io \
     bookworm "$tree" "deb $mirror bookworm main" >&2

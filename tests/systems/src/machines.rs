@@ -117,6 +117,11 @@ fleet:
         text
     }
 
+    /// Returns the network namespace of the controller.
+    pub fn hub(&self) -> String {
+        self.network.hub()
+    }
+
     /// Prepares `gpufleet` in the network of the machines.
     pub fn gpufleet<'a>(&self, home: &'a Home, arguments: &[&str]) -> gpufleet_tests::Command<'a> {
         home.program(Path::new("ip"), ["netns", "exec", &self.network.hub()])

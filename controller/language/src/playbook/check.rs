@@ -97,7 +97,8 @@ fn set_by(task: &Task) -> impl Iterator<Item = &str> {
         Some(Value::Map(options)) => Some(options.keys()),
         _ => None,
     };
-    task.register.as_deref().into_iter().chain(set).chain(options.into_iter().flatten())
+    let register = task.register.as_deref().into_iter().chain(task.kind.fact());
+    register.chain(set).chain(options.into_iter().flatten())
 }
 
 /// All definitions of variables in the program, with the variables that their values use.

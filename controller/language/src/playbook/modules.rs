@@ -28,16 +28,12 @@ const INSTEAD: &[(&str, &str)] = &[
         "put the host into the inventory: who takes part is settled before the first node is touched",
     ),
     ("alternatives", "use `command: update-alternatives --set …` with `changed_when`"),
-    ("apt_key", "put the key into /etc/apt/keyrings with `copy`"),
-    ("apt_repository", "write the file below /etc/apt/sources.list.d with `copy`"),
     ("assemble", "write the file with `template`"),
     ("at", "use `command: at …`"),
     ("authorized_key", "use `lineinfile` on the user's ~/.ssh/authorized_keys"),
-    ("deb822_repository", "write the file below /etc/apt/sources.list.d with `copy`"),
     ("debconf", "use `command: debconf-set-selections` with `stdin` and `changed_when`"),
     ("docker_container", "write a systemd unit with `template` and start it with `service`"),
     ("docker_image", "use `command: docker pull …` with `changed_when`"),
-    ("dpkg_selections", "use `command: apt-mark hold …` with `changed_when`"),
     ("expect", "use `command` with `stdin`"),
     ("filesystem", "use `command: mkfs …` with `creates`"),
     ("firewalld", "use `command: firewall-cmd …` with `changed_when`"),
@@ -56,7 +52,6 @@ const INSTEAD: &[(&str, &str)] = &[
     ("ini_file", "use `lineinfile` with `insertafter` for the section"),
     ("iptables", "use `command: iptables …` with `changed_when`"),
     ("k8s", "use `command: kubectl apply …` with `delegate_to: localhost`"),
-    ("kernel_blacklist", "write the file below /etc/modprobe.d with `copy`"),
     ("known_hosts", "use `lineinfile` on /etc/ssh/ssh_known_hosts"),
     ("locale_gen", "use `command: locale-gen …` with `changed_when`"),
     ("lvg", "use `command: vgcreate …` with `creates`"),
@@ -64,20 +59,14 @@ const INSTEAD: &[(&str, &str)] = &[
     ("mail", "let `gpufleet report` tell, or use `command` with `delegate_to: localhost`"),
     ("make", "use `command: make …` with `creates`"),
     ("nmcli", "use `command: nmcli …` with `changed_when`"),
-    ("package_facts", "use `command: dpkg-query -W` or `rpm -qa` with `changed_when: false`"),
     ("pam_limits", "write the file below /etc/security/limits.d with `copy`"),
     ("parted", "use `command: parted …` with `creates`"),
     ("patch", "use `command: patch …`"),
     ("pip", "use `command: pip install …` with `creates`"),
     ("podman_container", "write a systemd unit with `template` and start it with `service`"),
-    ("rpm_key", "use `command: rpm --import …` with `creates`"),
     ("seboolean", "use `command: setsebool -P …` with `changed_when`"),
     ("sefcontext", "use `command: semanage fcontext …` and `command: restorecon …` with `changed_when`"),
     ("selinux", "use `lineinfile` on /etc/selinux/config and `reboot`"),
-    (
-        "service_facts",
-        "use `command: systemctl is-active UNIT` with `register`, `changed_when: false` and `check_mode: false`",
-    ),
     ("seport", "use `command: semanage port …` with `changed_when`"),
     ("set_fact_cacheable", "use `set_fact`"),
     ("slack", "let `gpufleet report` tell, or use `command` with `delegate_to: localhost`"),
@@ -89,7 +78,6 @@ const INSTEAD: &[(&str, &str)] = &[
     ("ufw", "use `command: ufw …` with `changed_when`"),
     ("uri", "use `command: curl …` with `register`, `changed_when: false` and `check_mode: false`"),
     ("xattr", "use `command: setfattr …` with `changed_when`"),
-    ("yum_repository", "write the file below /etc/yum.repos.d with `copy`"),
     ("zypper", "use `command: zypper --non-interactive install …` with `changed_when`"),
 ];
 
@@ -122,9 +110,8 @@ pub fn module_advice(name: &str) -> Option<ModuleAdvice> {
 
 /// Returns [`module_advice`], except for a task with `state: absent`, which advice to write something does not fit.
 pub fn module_advice_for(name: &str, absent: bool) -> Option<ModuleAdvice> {
-    let writes = |text: &str| {
-        ["write the file", "put the key", "write a systemd unit"].iter().any(|word| text.starts_with(word))
-    };
+    let writes =
+        |text: &str| ["write the file", "write a systemd unit"].iter().any(|word| text.starts_with(word));
     match module_advice(name)? {
         ModuleAdvice::Instead(text) if absent && writes(text) => {
             Some(ModuleAdvice::Instead("remove its file with `file` and `state: absent`"))
@@ -152,7 +139,7 @@ mod tests {
         assert!(matches!(module_advice("win_service"), Some(ModuleAdvice::Instead(_))));
         assert_eq!(module_advice("foo.bar.baz"), None);
         let absent = |name: &str| module_advice_for(name, true).map(|advice| advice.text());
-        assert_eq!(absent("apt_repository").unwrap(), "remove its file with `file` and `state: absent`");
+        assert_eq!(absent("pam_limits").unwrap(), "remove its file with `file` and `state: absent`");
         assert_eq!(absent("ufw").unwrap(), "use `command: ufw …` with `changed_when`");
         let kinds: Vec<_> = INSTEAD.iter().filter(|(name, _)| find(name).is_some()).collect();
         assert!(kinds.is_empty(), "kinds by now: {kinds:?}");

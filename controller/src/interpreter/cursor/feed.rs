@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use gpufleet_protocol::glob::Glob;
-use gpufleet_protocol::tasks::{self, Class, Kind as _, WaitFor};
+use gpufleet_protocol::tasks::{self, Class, Kind as _, KindInfo, WaitFor};
 use gpufleet_protocol::{Change, Disruption, FailureKind, NodeOp, OpOutcome, OpStatus, Property, Subject};
 use serde_json::{Map, Value as Json, json};
 
@@ -15,11 +15,11 @@ use super::titles::{item_label, title};
 use super::{Cursor, EndState, Fed};
 use crate::event::{TaskReport, TaskStatus as Status};
 use crate::interpreter::action::{Action, Mode, Work, position};
-use crate::interpreter::facts::fact_vars;
+use crate::interpreter::facts::predicted_fact_vars;
 use crate::interpreter::intervening::Intervener;
 use crate::interpreter::ledger::{Entry, Owner};
 use crate::interpreter::snapshots::DelegatedFacts;
-use crate::template::Dict;
+use crate::template::{Dict, Value};
 
 impl Cursor {
     /// Takes the answer to the last step; gives the reports that are done with it.
@@ -160,10 +160,10 @@ impl Cursor {
             outcome = OpOutcome { activated, awaiting, ..member };
         }
         let (activated, awaiting) = (outcome.activated, outcome.awaiting.clone());
-        if let (Some(facts), Work::Node { op, .. }) = (&outcome.facts, &action.work)
+        if let (Some(facts), Work::Node { op, .. }) = (outcome.facts.clone(), &action.work)
             && let NodeOp::Facts(request) = &**op
         {
-            let found = fact_vars(facts);
+            let found = predicted_fact_vars(&facts, &mut outcome);
             let chosen = chosen_facts(&found, &request.filter);
             let for_another = self.frames.task().is_some_and(|active| active.task.delegate_facts);
             let host = action.terms.delegate.as_deref().filter(|_| for_another);
@@ -173,6 +173,7 @@ impl Cursor {
             }
             outcome.data.insert("ansible_facts".to_owned(), Json::Object(chosen));
         }
+        self.take_listed(&action, &outcome);
         if let Some(active) = self.frames.task()
             && let Some(period) = active.task.timeout_s
         {
@@ -215,6 +216,25 @@ impl Cursor {
         self.item_done(raw);
         if let Some(class) = activated {
             self.activate(class, place);
+        }
+    }
+
+    /// Makes a fact of what a task listed, such as `packages`.
+    fn take_listed(&mut self, action: &Action, outcome: &OpOutcome) {
+        let Some(name) = tasks::find(action.kind).and_then(KindInfo::fact) else { return };
+        let listed = outcome.data.get("ansible_facts").and_then(|facts| facts.get(name));
+        let value = match (&outcome.status, listed) {
+            (OpStatus::Possible | OpStatus::Unknown { .. }, _) => Value::Unknown,
+            (_, Some(listed)) => Value::literal(listed),
+            (_, None) => return,
+        };
+        let name: Arc<str> = Arc::from(name);
+        let for_another = self.frames.task().is_some_and(|active| active.task.delegate_facts);
+        let host = action.terms.delegate.as_deref().filter(|_| for_another);
+        let mut set = Dict::default();
+        set.insert(Arc::clone(&name), value.clone());
+        if !self.others.give(host, &DelegatedFacts { facts: set, set: Dict::default() }) {
+            self.variables.add_listed(&name, value);
         }
     }
 
@@ -274,15 +294,15 @@ impl Cursor {
         self.activate(Disruption::Reboot, None);
     }
 
-    fn facts(&mut self, action: &Action, outcome: OpOutcome) {
-        let facts = outcome.facts.clone();
+    fn facts(&mut self, action: &Action, mut outcome: OpOutcome) {
+        let facts = outcome.facts.clone().map(|facts| predicted_fact_vars(&facts, &mut outcome));
         let warnings = outcome.warnings.clone();
         let raw = self.raw_of(outcome);
         let mut report = blank(action, raw.status.unwrap_or(Status::Failed));
         report.message = raw.message;
         report.warnings = warnings;
-        if let Some(facts) = &facts {
-            self.variables.read_facts(fact_vars(facts));
+        if let Some(facts) = facts {
+            self.variables.read_facts(facts);
             report.status = Status::Ok;
         } else if report.status != Status::Failed {
             report.status = Status::Failed;

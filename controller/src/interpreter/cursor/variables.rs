@@ -127,14 +127,26 @@ impl Variables {
 
     /// Takes facts over. As in Ansible, what tasks made facts of stays in `ansible_facts`.
     pub(super) fn read_facts(&mut self, fresh: Dict) {
-        let before = std::mem::replace(&mut self.host.facts, Arc::new(fresh));
+        let listed = std::mem::replace(&mut self.host.facts, Arc::new(fresh));
+        let before = &listed;
         let Some(Value::Map(before)) = before.get("ansible_facts") else { return };
         let now = match self.host.facts.get("ansible_facts") {
             Some(Value::Map(now)) => Arc::clone(now),
             _ => Arc::default(),
         };
         let left = before.iter().filter(|(name, _)| !now.contains(name));
-        self.add_facts(left.map(|(name, value)| (Arc::clone(name), value.clone())).collect());
+        let left: Vec<(Arc<str>, Value)> =
+            left.map(|(name, value)| (Arc::clone(name), value.clone())).collect();
+        for (name, value) in left.iter().filter(|(name, _)| listed.contains(name)) {
+            Arc::make_mut(&mut self.host.facts).insert(Arc::clone(name), value.clone());
+        }
+        self.add_facts(left);
+    }
+
+    /// Adds a fact that is also a variable of its own, such as `packages`.
+    pub(super) fn add_listed(&mut self, name: &Arc<str>, value: Value) {
+        Arc::make_mut(&mut self.host.facts).insert(Arc::clone(name), value.clone());
+        self.add_facts(vec![(Arc::clone(name), value)]);
     }
 
     /// Puts these into `ansible_facts`.

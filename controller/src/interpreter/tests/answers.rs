@@ -722,3 +722,46 @@ fn a_failure_inside_a_rescue_is_not_rescued_by_it() {
     end: Failed { task: "c", message: "z" }
     "#);
 }
+
+#[test]
+fn listed_packages_are_a_fact_and_a_variable() {
+    let text = "- hosts: all\n  gather_facts: false\n  tasks:\n    - {name: list, package_facts: {manager: auto}}\n    - {name: read, setup: {}}\n    - {name: use, debug: {msg: \"{{ packages['a'][0].version }} {{ ansible_facts.packages.a[0].version }} {{ 'b' in packages }}\"}}\n";
+    let listed = |mode, status: &OpStatus| {
+        told(mode, text, |action| match action.task.as_str() {
+            "list" => {
+                let mut answer = outcome(status.clone());
+                if *status == OpStatus::Ok {
+                    let facts = json!({"ansible_facts": {"packages": {"a": [{"version": "{{ 1 }}"}]}}});
+                    answer.data = facts.as_object().expect("a map").clone();
+                }
+                Some(fed(answer))
+            }
+            "read" => {
+                let mut answer = outcome(OpStatus::Ok);
+                answer.facts = Some(Box::default());
+                Some(fed(answer))
+            }
+            _ => None,
+        })
+    };
+    // What a node says is no template, and other facts leave it alone.
+    let known = listed(Mode::Apply, &OpStatus::Ok);
+    assert!(known.lines().contains("use: ok \"{{ 1 }} {{ 1 }} False\""), "{}", known.lines());
+    let open = listed(Mode::Predict, &OpStatus::Possible);
+    assert!(open.lines().contains("use: possible"), "{}", open.lines());
+}
+
+#[test]
+fn facts_that_an_earlier_task_changes_are_not_known_yet() {
+    let text = "- hosts: all\n  gather_facts: false\n  tasks:\n    - {name: read, setup: {filter: ansible_local}, register: r}\n    - {name: use, command: 'a {{ ansible_local.own.name }}'}\n    - {name: other, debug: {msg: '{{ r.foreseen_facts is defined }}'}}\n";
+    let story = told(Mode::Predict, text, |action| {
+        (action.task == "read").then(|| {
+            let mut answer = outcome(OpStatus::Ok);
+            answer.facts = Some(Box::default());
+            answer.data.insert("foreseen_facts".to_owned(), json!(["local"]));
+            fed(answer)
+        })
+    });
+    assert!(story.lines().contains("use: possible"), "{}", story.lines());
+    assert!(story.lines().contains("other: ok \"false\""), "{}", story.lines());
+}

@@ -29,6 +29,7 @@ impl fmt::Display for Subject {
             Self::Module { name } | Self::PackageModule { name } => write!(f, "module {name}"),
             Self::Package { name } => write!(f, "package {name}"),
             Self::PackageManager => f.write_str("package manager"),
+            Self::SigningKey { id } => write!(f, "signing key {id}"),
             Self::User { name } => write!(f, "user {name}"),
             Self::Group { name } => write!(f, "group {name}"),
             Self::Omitted { count } => write!(f, "and {count} more changes"),

@@ -92,6 +92,11 @@ pub enum Subject {
     },
     /// The package manager: its lists and what it downloaded.
     PackageManager,
+    /// A key that packages may be signed with.
+    SigningKey {
+        /// Its fingerprint, or as much of it as is known.
+        id: String,
+    },
     User {
         name: String,
     },

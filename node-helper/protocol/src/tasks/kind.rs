@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
 
-use super::{Params, number::Number, reading::read};
+use super::{PackageFacts, Params, ServiceFacts, number::Number, reading::read};
 use crate::{Disruption, lenient};
 
 /// Where and how a kind is executed.
@@ -92,6 +92,15 @@ impl KindInfo {
     /// Whether it is this kind.
     pub fn is<K: Kind>(&self) -> bool {
         self.name == K::INFO.name
+    }
+
+    /// Returns the fact that a task of this kind sets, if its result is one.
+    pub fn fact(&self) -> Option<&'static str> {
+        match self {
+            kind if kind.is::<PackageFacts>() => Some("packages"),
+            kind if kind.is::<ServiceFacts>() => Some("services"),
+            _ => None,
+        }
     }
 
     /// Reads rendered parameters.

@@ -4,6 +4,7 @@
 //! executes it. Parser, checks, reference, JSON schema and completion are derived from the registry.
 
 mod accounts;
+mod blacklist;
 mod checksum;
 mod content;
 mod control;
@@ -13,12 +14,15 @@ mod gpu;
 mod gpu_keep;
 mod health_info;
 mod job;
+mod keys;
 mod kind;
 mod machine;
 mod number;
 mod packages;
 mod process;
 mod reading;
+mod repositories;
+mod selections;
 mod session;
 mod system;
 mod text;
@@ -28,6 +32,7 @@ mod wait;
 mod words;
 
 pub use accounts::{AccountState, Group, Hidden, UpdatePassword, User};
+pub use blacklist::KernelBlacklist;
 pub use checksum::ChecksumAlgorithm;
 pub use content::{Copy, NewlineSequence, Template};
 pub use control::{
@@ -45,6 +50,7 @@ pub use gpu::{
 pub use gpu_keep::{GpuKeep, KeepPresence, OnKeepFailure};
 pub use health_info::{Form, HealthInfo, OwnReading};
 pub use job::{AsyncStatus, JobMode};
+pub use keys::{AptKey, KeyPlace, RpmKey};
 pub use kind::{Accepted, Alone, Class, Given, Kind, KindInfo, Mistake, ParamError, Reading};
 pub use machine::{
     Cron, CronState, CronTime, Hostname, HostnameStrategy, Modprobe, ModulePersistence, ModuleState, Mount,
@@ -53,6 +59,10 @@ pub use machine::{
 pub use number::Number;
 pub use packages::{Apt, AptState, AptUpgrade, Dnf, ModuleStream, Package, PackageManager, PackageState};
 pub use process::{Command, Raw, Script, Shell};
+pub use repositories::{
+    AptRepository, Deb822Repository, RepositoryState, SignedBy, SourceType, YumRepository,
+};
+pub use selections::{DpkgSelections, PackageFacts, PackageStrategy, Selection, ServiceFacts};
 pub use session::{Reboot, RebootWhen, WaitForConnection};
 pub use system::{KernelCmdline, Service, ServiceScope, ServiceState, Sysctl, SysctlState};
 pub use text::{BlockInFile, LineInFile, LineState, Replace};
@@ -88,11 +98,18 @@ registry! {
         node Package(Package);
         node Apt(Apt);
         node Dnf(Dnf);
+        node AptRepository(AptRepository);
+        node Deb822Repository(Box<Deb822Repository>);
+        node AptKey(AptKey);
+        node YumRepository(Box<YumRepository>);
+        node RpmKey(RpmKey);
+        node DpkgSelections(DpkgSelections);
         node User(Box<User>);
         node Group(Group);
         node Cron(Box<Cron>);
         node Hostname(Hostname);
         node Modprobe(Modprobe);
+        node KernelBlacklist(KernelBlacklist);
         node Mount(Mount);
         node Thp(Thp);
         node File(File);
@@ -110,6 +127,8 @@ registry! {
         here Fetch;
         node WaitFor(WaitFor);
         here Setup;
+        node PackageFacts(PackageFacts);
+        node ServiceFacts(ServiceFacts);
         node Ping(Ping);
         node HealthInfo(HealthInfo);
         here Command;

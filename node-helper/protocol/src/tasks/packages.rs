@@ -2,7 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Alone, Class, Given, Kind, KindInfo, Number, ParamError, Reading, words::words};
+use super::{
+    Alone, Class, Given, Kind, KindInfo, Number, ParamError, Reading, transfer::address, words::words,
+};
 use crate::{
     Disruption, Unit, lenient,
     operation::{Effect, Needs, Newer, Operation, Reach, paths},
@@ -64,7 +66,7 @@ pub struct Apt {
     /// Whether `absent` removes the configuration files too.
     #[serde(default, deserialize_with = "lenient::flag")]
     pub purge: bool,
-    /// Package file on the node.
+    /// Package file on the node, or the address of one, which is downloaded to be compared, in a plan too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deb: Option<String>,
     /// Release that packages come from where several have them.
@@ -237,14 +239,10 @@ impl Kind for Apt {
             ));
         }
         if let Some(deb) = &self.deb {
-            if deb.contains("://") {
-                return Err(ParamError::new(
-                    "deb",
-                    "a path on the node is needed; `get_url` with `checksum` brings the file there",
-                ));
-            }
-            if !deb.starts_with('/') {
-                return Err(ParamError::new("deb", "an absolute path is needed"));
+            match deb.contains("://") {
+                true => address("deb", deb)?,
+                false if deb.starts_with('/') => {}
+                false => return Err(ParamError::new("deb", "an absolute path or an address is needed")),
             }
             if self.state != AptState::Present {
                 return Err(ParamError::new("state", "`deb` goes with `state: present` only"));
@@ -281,6 +279,8 @@ impl Operation for Apt {
         (self.clean, self.autoclean, self.autoremove) = (false, false, false);
         self.upgrade = AptUpgrade::No;
         self.name.retain(|name| name != "*");
+        // Not an address: it may give something else by then, and would be downloaded once more.
+        self.deb = self.deb.take().filter(|deb| !deb.contains("://"));
         // Not `latest`, because repositories may offer something newer at any time.
         if self.state == AptState::Latest {
             self.state = AptState::Present;

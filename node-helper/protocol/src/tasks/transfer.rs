@@ -253,8 +253,8 @@ impl GetUrl {
     }
 }
 
-/// Whether the helper knows how to download from there.
-fn address(parameter: &str, url: &str) -> Result<(), ParamError> {
+/// Checks that the helper knows how to download from there.
+pub(super) fn address(parameter: &str, url: &str) -> Result<(), ParamError> {
     let known = ["https://", "http://", "ftp://", "file://"].iter().any(|scheme| url.starts_with(scheme));
     if known && !url.contains(|c: char| c.is_whitespace() || c.is_control()) {
         return Ok(());

@@ -22,12 +22,17 @@ use super::{Order, effects, plan_orders};
 use crate::{
     declare::{Node, NodeKind, Plan, Trouble},
     process::Run,
-    tasks::tool,
+    tasks::{
+        download::{Request, shown},
+        repositories, tool,
+    },
     world::{Content, Effect, Entry},
 };
 
 /// Output limit in bytes, enough for a node with every package.
 const DATABASE_LIMIT: usize = 32 * 1024 * 1024;
+/// Largest package that is downloaded by address, in bytes; NVIDIA's local repositories are the largest in use.
+const DEB_LIMIT: u64 = 8 << 30;
 const LISTS: &str = "/var/lib/apt/lists";
 const STAMP: &str = "/var/lib/apt/periodic/update-success-stamp";
 const ARCHIVES: &str = "/var/cache/apt/archives";
@@ -82,6 +87,8 @@ fn modified(node: &Node<'_>, path: &str) -> Option<SystemTime> {
 
 /// Simulates a call of `apt-get`.
 fn simulated(node: &Node<'_>, order: &[String], stale: bool, names: &[String]) -> Result<Order, Trouble> {
+    let open = order.first().is_some_and(|verb| verb != "remove" && verb != "autoremove")
+        && repositories::APT.iter().any(|path| node.world.assumes_below(&node.roots.path(path)));
     let mut arguments = vec!["-s".to_owned()];
     arguments.extend_from_slice(order);
     let done = tool::ask(node, &apt_get(node, &arguments)?.limit(DATABASE_LIMIT))?;
@@ -90,11 +97,11 @@ fn simulated(node: &Node<'_>, order: &[String], stale: bool, names: &[String]) -
         let mut actions = output::actions(&done.stdout());
         let assumed = node.world.packages();
         actions.retain(|action| assumed.get(&action.name) != Some(&action.to));
-        return Ok(Order { arguments, actions, ..Order::default() });
+        return Ok(Order { arguments, actions, open, ..Order::default() });
     }
     let errors = output::errors(&done.stderr());
-    if stale && output::lists_lack(&errors) {
-        return Ok(Order { arguments, unknown: names.to_vec(), ..Order::default() });
+    if (stale || open) && output::lists_lack(&errors) {
+        return Ok(Order { arguments, unknown: names.to_vec(), open, ..Order::default() });
     }
     if errors.is_empty() {
         return Err(Trouble::io(done.complaint("apt-get -s")));
@@ -142,7 +149,7 @@ impl NodeKind for Apt {
     }
 
     fn refresh(&self, node: &Node<'_>, state: &State) -> Result<Map<String, Value>, Trouble> {
-        self.update(node)?;
+        update(node, &self.updating())?;
         let now = modified(node, LISTS).and_then(|time| time.duration_since(UNIX_EPOCH).ok());
         let now = now.map_or(state.updated, |time| time.as_secs());
         let data = [("cache_updated", json!(true)), ("cache_update_time", json!(now))];
@@ -193,7 +200,7 @@ impl NodeKind for Apt {
         for arguments in &plan.steps {
             node.check_time()?;
             if arguments.first().is_some_and(|verb| verb == "update") {
-                self.update(node)?;
+                update(node, &self.updating())?;
                 data.insert("cache_updated".to_owned(), json!(true));
                 continue;
             }
@@ -222,12 +229,20 @@ impl NodeKind for Apt {
 /// Helper methods of an `apt` task.
 trait Asks {
     fn only_updates(&self) -> bool;
-    fn update(&self, node: &Node<'_>) -> Result<(), Trouble>;
+    fn updating(&self) -> Update;
     fn options(&self) -> Vec<String>;
     fn install_options(&self) -> Vec<String>;
 }
 
 impl Asks for Apt {
+    fn updating(&self) -> Update {
+        Update {
+            retries: self.update_cache_retries,
+            max_delay_s: self.update_cache_retry_max_delay,
+            lock_timeout_s: self.lock_timeout,
+        }
+    }
+
     /// Whether only an update of the package lists is declared.
     fn only_updates(&self) -> bool {
         self.name.is_empty()
@@ -237,45 +252,6 @@ impl Asks for Apt {
             && !self.autoremove
             && !self.autoclean
             && !self.clean
-    }
-
-    /// Updates the package lists, and retries if mirrors do not answer.
-    fn update(&self, node: &Node<'_>) -> Result<(), Trouble> {
-        let arguments = [
-            "update".to_owned(),
-            "-o".to_owned(),
-            format!("DPkg::Lock::Timeout={}", self.lock_timeout),
-            "-o".to_owned(),
-            "APT::Update::Error-Mode=any".to_owned(),
-        ];
-        (node.progress)("apt-get update".to_owned());
-        let tries = self.update_cache_retries.max(1);
-        for attempt in 0..tries {
-            let done = apt_get(node, &arguments)?.finish(node.deadline)?;
-            if done.exit.success() {
-                // apt leaves the folder's time unchanged if nothing was new, but the age of the lists is read from it.
-                if let Ok(folder) = fs::File::open(node.roots.path(LISTS)) {
-                    let _ = folder.set_modified(SystemTime::now());
-                }
-                return Ok(());
-            }
-            if attempt + 1 == tries {
-                let errors = output::errors(&done.stderr());
-                let message = match errors.is_empty() {
-                    true => done.complaint("apt-get update"),
-                    false => format!("apt-get update: {errors}"),
-                };
-                return Err(Trouble::failed(FailureKind::Exit, message));
-            }
-            let delay = 1u64.checked_shl(attempt).unwrap_or(u64::MAX);
-            let pause = Duration::from_secs(delay.min(u64::from(self.update_cache_retry_max_delay)));
-            let until = std::time::Instant::now() + pause;
-            while std::time::Instant::now() < until {
-                node.check_time()?;
-                std::thread::sleep(Duration::from_millis(100).min(pause));
-            }
-        }
-        Ok(())
     }
 
     fn options(&self) -> Vec<String> {
@@ -310,6 +286,57 @@ impl Asks for Apt {
     }
 }
 
+/// How the package lists are updated.
+pub struct Update {
+    pub retries: u32,
+    /// The longest wait between two tries, in seconds.
+    pub max_delay_s: u32,
+    /// How long another user of apt is waited for, in seconds.
+    pub lock_timeout_s: u32,
+}
+
+/// Updates the package lists, and retries if mirrors do not answer.
+///
+/// # Errors
+/// What apt says about the last try.
+pub fn update(node: &Node<'_>, how: &Update) -> Result<(), Trouble> {
+    let arguments = [
+        "update".to_owned(),
+        "-o".to_owned(),
+        format!("DPkg::Lock::Timeout={}", how.lock_timeout_s),
+        "-o".to_owned(),
+        "APT::Update::Error-Mode=any".to_owned(),
+    ];
+    (node.progress)("apt-get update".to_owned());
+    let tries = how.retries.max(1);
+    for attempt in 0..tries {
+        let done = apt_get(node, &arguments)?.finish(node.deadline)?;
+        if done.exit.success() {
+            // apt leaves the folder's time unchanged if nothing was new, but the age of the lists is read from it.
+            if let Ok(folder) = fs::File::open(node.roots.path(LISTS)) {
+                let _ = folder.set_modified(SystemTime::now());
+            }
+            return Ok(());
+        }
+        if attempt + 1 == tries {
+            let errors = output::errors(&done.stderr());
+            let message = match errors.is_empty() {
+                true => done.complaint("apt-get update"),
+                false => format!("apt-get update: {errors}"),
+            };
+            return Err(Trouble::failed(FailureKind::Exit, message));
+        }
+        let delay = 1u64.checked_shl(attempt).unwrap_or(u64::MAX);
+        let pause = Duration::from_secs(delay.min(u64::from(how.max_delay_s)));
+        let until = std::time::Instant::now() + pause;
+        while std::time::Instant::now() < until {
+            node.check_time()?;
+            std::thread::sleep(Duration::from_millis(100).min(pause));
+        }
+    }
+    Ok(())
+}
+
 fn words(options: Vec<String>, verb: &str, names: &[String]) -> Vec<String> {
     let mut all = vec![verb.to_owned()];
     all.extend(options);
@@ -335,10 +362,17 @@ fn orders(task: &Apt, node: &Node<'_>, stale: bool) -> Result<Vec<Order>, Troubl
         }
         AptUpgrade::Full | AptUpgrade::Dist => add(words(task.install_options(), "dist-upgrade", &[]), &[])?,
     }
-    if let Some(deb) = &task.deb
-        && deb_is_wanted(task, node, deb)?
-    {
-        add(words(task.install_options(), "install", std::slice::from_ref(deb)), &[])?;
+    if let Some(deb) = &task.deb {
+        let path = match deb.contains("://") {
+            true => {
+                let held = node.downloads.get(&Request::plain(deb, true, DEB_LIMIT), node)?;
+                held.path().display().to_string()
+            }
+            false => deb.clone(),
+        };
+        if deb_is_wanted(task, node, deb, &path)? {
+            add(words(task.install_options(), "install", &[path]), &[])?;
+        }
     }
     let names: Vec<&String> = task.name.iter().filter(|name| *name != "*").collect();
     if names.is_empty() {
@@ -447,9 +481,14 @@ fn expand(node: &Node<'_>, pattern: &str) -> Result<Vec<String>, Trouble> {
 }
 
 /// Whether a package file has another version than the installed one.
-fn deb_is_wanted(task: &Apt, node: &Node<'_>, deb: &str) -> Result<bool, Trouble> {
-    let path: PathBuf = node.roots.path(deb);
+///
+/// `deb` is what the task calls it, `path` where it is.
+fn deb_is_wanted(task: &Apt, node: &Node<'_>, deb: &str, path: &str) -> Result<bool, Trouble> {
+    let deb = shown(deb);
+    let downloaded = deb.contains("://");
+    let path = if downloaded { PathBuf::from(path) } else { node.roots.path(path) };
     match node.world.follow(&path)? {
+        _ if downloaded => {}
         (_, Entry::Absent) => return Err(Trouble::missing(format!("there is no file {deb} on this node"))),
         (place, Entry::File { content: Content::On(real), .. }) if real == place => {}
         (_, Entry::File { .. }) => return Err(Trouble::Possible),

@@ -13,7 +13,7 @@ use super::{Action, Order, effects, plan_orders};
 use crate::{
     declare::{Node, NodeKind, Plan, Trouble},
     process::{Finished, Run},
-    tasks::tool,
+    tasks::{repositories, tool},
     world::Effect,
 };
 
@@ -130,7 +130,15 @@ fn simulated(node: &Node<'_>, task: &Dnf, arguments: Vec<String>) -> Result<Orde
     let modules = modules::changed(node, &text)?;
     let aborted = text.contains("Operation aborted") || said.contains("Operation aborted");
     let tells = aborted && !(actions.is_empty() && modules.is_empty());
+    let open = arguments.iter().any(|word| matches!(word.as_str(), "install" | "upgrade"))
+        && node.world.assumes_below(&node.roots.path(repositories::DNF));
     if !done.exit.success() && !tells {
+        let lacks = ["No match for argument", "Unable to find a match", "No packages marked for"];
+        if open && lacks.iter().any(|words| said.contains(words) || text.contains(words)) {
+            let names = arguments.iter().rev().take_while(|word| *word != "install" && *word != "upgrade");
+            let unknown = names.cloned().collect();
+            return Ok(Order { arguments, unknown, open, ..Order::default() });
+        }
         let errors: Vec<&str> = said
             .lines()
             .map(str::trim)
@@ -149,7 +157,7 @@ fn simulated(node: &Node<'_>, task: &Dnf, arguments: Vec<String>) -> Result<Orde
     for action in actions.iter_mut().filter(|action| action.from.is_none()) {
         action.from = installed(node, &action.name)?.filter(|version| !version.is_empty());
     }
-    Ok(Order { arguments, actions, modules, unknown: Vec::new() })
+    Ok(Order { arguments, actions, modules, unknown: Vec::new(), open })
 }
 
 impl NodeKind for Dnf {

@@ -3,7 +3,7 @@
 //! The package manager simulates a call, its answer is the plan, and then it performs the call. Installed packages are
 //! read from the package database alone, so that an unchanged node costs one short process.
 
-mod apt;
+pub mod apt;
 mod dnf;
 
 use gpufleet_protocol::{
@@ -44,11 +44,13 @@ struct Order {
     modules: Vec<Action>,
     /// Names that the package manager does not know before its lists are updated.
     unknown: Vec<String>,
+    /// Whether an earlier task changes where packages come from, so that only the run can tell what this does.
+    open: bool,
 }
 
 impl Order {
     fn does_something(&self) -> bool {
-        !self.actions.is_empty() || !self.modules.is_empty() || !self.unknown.is_empty()
+        !self.actions.is_empty() || !self.modules.is_empty() || !self.unknown.is_empty() || self.open
     }
 }
 
@@ -75,18 +77,35 @@ fn needs_reboot(name: &str) -> bool {
 /// Adds calls to a plan; a call without effect is left out.
 fn plan_orders(orders: &[Order], plan: &mut Plan<Vec<String>>) {
     for order in orders.iter().filter(|order| order.does_something()) {
-        plan.steps.push(order.arguments.clone());
+        let note = if order.open {
+            "an earlier task changes where packages come from"
+        } else {
+            plan.steps.push(order.arguments.clone());
+            "the package lists do not have it and are updated first"
+        };
+        let known = |change: Change| if order.open { change.with_note(note).possible() } else { change };
+        if order.open && order.actions.is_empty() && order.unknown.is_empty() {
+            let packages = Property::new("packages");
+            let to = "the newest";
+            plan.changes.push(known(Change::new(
+                Subject::PackageManager,
+                packages,
+                Typed::Unknown,
+                to,
+                Disruption::Live,
+            )));
+        }
         for module in &order.modules {
             let subject = Subject::PackageModule { name: module.name.clone() };
-            plan.changes.push(module.change(subject));
+            plan.changes.push(known(module.change(subject)));
         }
         for action in &order.actions {
-            plan.changes.push(action.change(Subject::package(&action.name)));
+            plan.changes.push(known(action.change(Subject::package(&action.name))));
         }
         for name in &order.unknown {
             let (package, to) = (Subject::package(name), "installed");
-            let change = Change::new(package, Property::STATE, Typed::Absent, to, Disruption::Live)
-                .with_note("the package lists do not have it and are updated first");
+            let change =
+                Change::new(package, Property::STATE, Typed::Absent, to, Disruption::Live).with_note(note);
             plan.changes.push(change.possible());
         }
         let drivers: Vec<&str> = order
@@ -106,10 +125,12 @@ fn plan_orders(orders: &[Order], plan: &mut Plan<Vec<String>>) {
 
 /// Returns the effects of calls.
 fn effects(orders: &[Order]) -> Vec<Effect> {
-    let known = orders
-        .iter()
-        .flat_map(|order| &order.actions)
-        .map(|action| Effect::Package { name: action.name.clone(), version: action.to.clone() });
+    let known = orders.iter().flat_map(|order| order.actions.iter().map(move |action| (order, action))).map(
+        |(order, action)| {
+            let version = action.to.clone().map(|to| if order.open { String::new() } else { to });
+            Effect::Package { name: action.name.clone(), version }
+        },
+    );
     let unknown = orders.iter().flat_map(|order| &order.unknown).map(|name| Effect::Package {
         name: name.split(['=', '>', '<', ' ']).next().unwrap_or(name).to_owned(),
         version: Some(String::new()),

@@ -409,10 +409,6 @@ fn a_module_that_is_left_out_on_purpose_says_what_to_do() {
             "getent",
             "use `command: getent passwd NAME` with `register`, `changed_when: false` and `check_mode: false`",
         ),
-        (
-            "service_facts",
-            "use `command: systemctl is-active UNIT` with `register`, `changed_when: false` and `check_mode: false`",
-        ),
         ("uri", "use `command: curl …` with `register`, `changed_when: false` and `check_mode: false`"),
     ] {
         for name in [module.to_owned(), format!("ansible.builtin.{module}")] {

@@ -9,6 +9,17 @@ if tool == "dpkg-query":
     for n, v in db.items():
         print(n, "amd64", "config-files" if v == "-" else "installed", v, "mail-agent (= 1)" if n == "postfix" else "", sep="\t")
     sys.exit()
+if tool == "dpkg" and sys.argv[1] == "--get-selections":
+    name = sys.argv[2]
+    word = read("selections").get(name, "install" if name in db else None)
+    if word: print(name, word, sep="\t")
+    else: print("dpkg: no packages found matching " + name, file=sys.stderr)
+    sys.exit()
+if tool == "dpkg" and sys.argv[1] == "--set-selections":
+    line = sys.stdin.read()
+    with open(d + "/log", "a") as f: f.write("select " + line)
+    open(d + "/selections", "a").write(line)
+    sys.exit()
 if tool == "dpkg":
     a, op, b = sys.argv[2:]
     sys.exit(0 if {"ge": a >= b, "lt": a < b}[op] else 1)

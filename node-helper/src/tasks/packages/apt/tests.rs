@@ -8,7 +8,13 @@ use gpufleet_protocol::{
 use serde_json::{Value, json};
 
 use super::output;
-use crate::tasks::testing::{Bench, Told, told};
+use crate::{
+    tasks::{
+        keys::tests::curl,
+        testing::{Bench, Told, told},
+    },
+    world::{Effect, Entry},
+};
 
 /// Fake dpkg-query, dpkg, dpkg-deb, apt-cache and apt-get in one. `pool` has the lists' packages, `db` the installed
 /// ones.
@@ -144,6 +150,45 @@ fn package_files_are_compared_with_what_is_installed() {
     bench.write("tmp/hello.deb", "");
     let done = converges!(&bench, apt(json!({"deb": "/tmp/hello.deb"})));
     assert_eq!(shown(&done), ["package hello: 2.1 -> 3.0"]);
+}
+
+#[test]
+fn a_package_file_may_come_from_an_address() {
+    let bench = bench();
+    curl(&bench, "a package");
+    let by_address = apt(json!({"deb": "https://me:pw@a.example/x/hello_3.0.deb?token=1"}));
+    let predicted = bench.run(&by_address, Mode::Predict);
+    assert_eq!(shown(&predicted), ["package hello: 2.1 -> 3.0"], "{predicted:?}");
+    assert_eq!(bench.read("log").lines().count(), 1, "a plan downloads and installs nothing");
+    bench.forget();
+    assert_eq!(bench.run(&by_address, Mode::Apply).changes, predicted.changes);
+    let log = bench.read("log");
+    let installed: Vec<&str> = log.lines().filter(|line| line.starts_with("install")).collect();
+    assert!(matches!(installed[..], [one] if one.ends_with("/hello_3.0.deb")), "{log}");
+    assert_eq!(log.lines().count(), 3, "the run downloads once: {log}");
+    let left = installed[0].trim_start_matches("install ");
+    assert!(!std::path::Path::new(left).exists(), "{left} is left behind");
+    assert_eq!(bench.run(&by_address, Mode::Apply).status, OpStatus::Ok);
+}
+
+#[test]
+fn packages_are_possible_while_a_plan_changes_the_sources() {
+    let bench = bench();
+    let path = bench.path("etc/apt/sources.list.d/new.list");
+    bench.overlay.assume([Effect::Path { path, entry: Entry::Absent }]);
+    for (name, change) in [("chrony", "package chrony: - -> 4.3"), ("fresh", "package fresh: - -> installed")]
+    {
+        let predicted = bench.run(&apt(json!({"name": name})), Mode::Predict);
+        assert_eq!((&predicted.status, shown(&predicted)), (&OpStatus::Possible, vec![change.to_owned()]));
+        assert_eq!(bench.run(&apt(json!({"name": name})), Mode::Predict).status, OpStatus::Ok);
+    }
+    let newest = bench.run(&apt(json!({"name": "hello", "state": "latest"})), Mode::Predict);
+    assert_eq!(newest.status, OpStatus::Possible, "{newest:?}");
+    assert_eq!(bench.run(&apt(json!({"name": "hello"})), Mode::Predict).status, OpStatus::Ok);
+    assert_eq!(
+        bench.run(&apt(json!({"name": "postfix", "state": "absent"})), Mode::Predict).status,
+        OpStatus::Changed
+    );
 }
 
 #[test]

@@ -227,3 +227,13 @@ fn a_stream_that_is_enabled_without_a_profile_goes_by_a_reset_alone() {
     let done = converges!(&bench, dnf(json!({"name": "@nodejs:18", "state": "absent"})));
     assert_eq!(shown(&done), ["module nodejs: 18 -> absent"]);
 }
+
+#[test]
+fn packages_are_possible_while_a_plan_changes_the_repositories() {
+    let bench = bench();
+    let path = bench.path("etc/yum.repos.d/new.repo");
+    bench.overlay.assume([crate::world::Effect::Path { path, entry: crate::world::Entry::Absent }]);
+    let fresh = bench.run(&dnf(json!({"name": "fresh-from-there"})), Mode::Predict);
+    assert_eq!(fresh.status, OpStatus::Possible, "{fresh:?}");
+    assert_eq!(fresh.changes.len(), 1);
+}

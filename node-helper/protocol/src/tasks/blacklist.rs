@@ -1,0 +1,88 @@
+//! Parameters of `kernel_blacklist`.
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Alone, Class, Given, Kind, KindInfo, ParamError, Reading, files::absolute, repositories::RepositoryState,
+};
+use crate::{
+    Disruption, NodeOp,
+    operation::{Claim, Effect, Needs, Newer, Operation, Part, Reach, paths},
+};
+
+/// Declares whether a kernel module is kept from being loaded for hardware.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct KernelBlacklist {
+    /// Kernel module.
+    pub name: String,
+    /// `present` (default): no hardware loads it; `absent`: the file does not say so.
+    #[serde(default)]
+    pub state: RepositoryState,
+    /// File of modprobe.d.
+    #[serde(default = "usual_file")]
+    pub blacklist_file: String,
+}
+
+fn usual_file() -> String {
+    "/etc/modprobe.d/blacklist-ansible.conf".to_owned()
+}
+
+impl Kind for KernelBlacklist {
+    const INFO: KindInfo = KindInfo {
+        name: "kernel_blacklist",
+        aliases: &["community.general.kernel_blacklist"],
+        class: Class::Node,
+        disruption: Disruption::Live,
+        gpus: false,
+        needs_root: true,
+        judged: true,
+        alone: Alone::Yes,
+        free_form: None,
+        open_keys: false,
+        ignored: &[],
+        refused: &[],
+        secret: &[],
+        numbers: &[],
+        since: &[],
+        summary: "Declares whether a kernel module is kept from being loaded for hardware, from the next boot on.",
+        example: "kernel_blacklist: {name: nouveau}",
+        reading: Reading::of::<Self>(),
+    };
+
+    fn rewrite(_: &mut Given) {}
+
+    fn check(&self) -> Result<(), ParamError> {
+        let legal = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+        if self.name.is_empty() || !self.name.chars().all(legal) {
+            return Err(ParamError::new("name", format!("`{}` is not the name of a module", self.name)));
+        }
+        absolute("blacklist_file", &self.blacklist_file)
+    }
+}
+
+impl Operation for KernelBlacklist {
+    paths!(blacklist_file);
+
+    fn effect(&self) -> Effect {
+        Effect::Declares
+    }
+
+    fn needs(&self) -> Needs<'_> {
+        Needs::Nothing
+    }
+
+    fn reach(&self) -> Reach<'_> {
+        Reach::File(Claim { path: self.blacklist_file.clone(), part: Part::Lines })
+    }
+
+    fn lasting(&mut self) -> bool {
+        true
+    }
+
+    fn yields(&mut self, newer: &Newer<'_>) -> bool {
+        let NodeOp::KernelBlacklist(new) = newer.op else { return true };
+        (&new.name, &new.blacklist_file) != (&self.name, &self.blacklist_file)
+    }
+}
