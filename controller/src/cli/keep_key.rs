@@ -28,6 +28,8 @@ pub struct KeepKey {
     /// Whether it may be made.
     own: bool,
     environment: Environment,
+    /// Held while it is made, as nodes keep something at the same time.
+    making: Mutex<()>,
     /// The public half, once it is known.
     public: Mutex<Option<String>>,
 }
@@ -35,10 +37,11 @@ pub struct KeepKey {
 impl KeepKey {
     pub fn new(given: Option<&Path>, state_dir: &Path, environment: Environment) -> Self {
         let path = given.map_or_else(|| state_dir.join(OWN), Path::to_path_buf);
-        Self { path, own: given.is_none(), environment, public: Mutex::default() }
+        Self { path, own: given.is_none(), environment, making: Mutex::default(), public: Mutex::default() }
     }
 
     fn make(&self) -> io::Result<()> {
+        let _making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
         if !self.own || self.path.exists() {
             return Ok(());
         }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     Change,
-    op::GpuMember,
+    op::{GpuGroup, GpuMember},
     tasks::{GpuKeep, OnKeepFailure},
 };
 
@@ -33,7 +33,7 @@ pub struct KeptState {
     pub serial: u64,
     /// The run that declared it.
     pub run: String,
-    pub policy: GpuKeep,
+    pub policy: KeepPolicy,
     pub members: Vec<GpuMember>,
 }
 
@@ -48,6 +48,49 @@ impl KeptState {
     pub fn holds(&self) -> bool {
         self.policy.on_failure == OnKeepFailure::Hold
     }
+}
+
+/// How a node asserts what it keeps.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KeepPolicy {
+    pub on_failure: OnKeepFailure,
+    /// Units that wait with `hold`.
+    pub hold: Vec<String>,
+    /// Most time of one boot, in seconds.
+    pub timeout: u64,
+}
+
+impl KeepPolicy {
+    /// Returns what a task asks for; what it leaves out stays as the node has it.
+    pub fn of(asked: &GpuKeep, before: Option<&Self>) -> Self {
+        let first = Self {
+            on_failure: OnKeepFailure::Serve,
+            hold: ["slurmd.service", "kubelet.service"].map(str::to_owned).to_vec(),
+            timeout: 8 * 60,
+        };
+        let before = before.unwrap_or(&first);
+        Self {
+            on_failure: asked.on_failure.unwrap_or(before.on_failure),
+            hold: asked.hold.clone().unwrap_or_else(|| before.hold.clone()),
+            timeout: asked.timeout.unwrap_or(before.timeout),
+        }
+    }
+}
+
+/// Returns what a node keeps once a run has declared more: what other playbooks declared stays, and of the same state
+/// the newer counts.
+///
+/// In the node's order if that has the new ones in theirs already, so that two plays of a playbook do not write in turn.
+pub fn united(kept: &[GpuMember], newer: &[GpuMember]) -> Vec<GpuMember> {
+    let mut rest = kept.iter();
+    if newer.iter().all(|member| rest.any(|known| known == member)) {
+        return kept.to_vec();
+    }
+    let group = |members: &[GpuMember]| GpuGroup { members: members.to_vec(), defer_to_reboot: false };
+    let stays = group(kept).kept(&group(newer));
+    let others = kept.iter().zip(stays).filter(|(member, stays)| *stays && !newer.contains(member));
+    others.map(|(member, _)| member).chain(newer).cloned().collect()
 }
 
 /// A document with its signature.
@@ -150,6 +193,8 @@ pub struct KeptReport {
     pub holds: bool,
     /// Whether those units may start in this boot.
     pub open: bool,
+    /// Whether the unit has asserted it in this boot, or a run has proven it since.
+    pub proven: bool,
     /// Why the next boot would not assert it, or not start the unit.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<String>,
@@ -163,8 +208,7 @@ impl KeptReport {
         let mut concerns = self.problems.clone();
         if let Some(last) = self.boots.last()
             && last.verdict != KeptVerdict::Asserted
-            // A run that keeps a state has proven it since.
-            && !(self.holds && self.open)
+            && !self.proven
         {
             let reasons = if last.reasons.is_empty() {
                 String::new()
@@ -183,6 +227,29 @@ impl KeptReport {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn playbooks_add_to_what_a_node_keeps() {
+        let member = |value: serde_json::Value| -> GpuMember { serde_json::from_value(value).unwrap() };
+        let power = |watts: u32, gpus: &[u32]| {
+            member(
+                serde_json::json!({"task": {"kind": "gpu_power", "with": {"limit_watts": watts, "gpus": gpus}}}),
+            )
+        };
+        let mig = member(serde_json::json!({"task": {"kind": "gpu_mig", "with": {"mode": "enabled"}}}));
+        let (all, first, less) = (power(400, &[]), power(500, &[0]), power(300, &[]));
+        assert_eq!(united(&[], &[all.clone()]), [all.clone()]);
+        assert_eq!(united(&[mig.clone()], &[all.clone()]), [mig.clone(), all.clone()]);
+        // The same limits again, of another playbook: those of before give way.
+        assert_eq!(united(&[mig.clone(), all.clone()], &[less.clone()]), [mig.clone(), less.clone()]);
+        // Two plays of one playbook, run twice.
+        let both = [all.clone(), first.clone()];
+        assert_eq!(united(&both, &[all.clone()]), both);
+        assert_eq!(united(&both, &both), both);
+        // Another limit for all comes before the one of a single GPU again once the second play has said so.
+        let between = united(&both, &[less.clone()]);
+        assert_eq!(united(&between, &[less.clone(), first.clone()]), [less, first]);
+    }
 
     #[test]
     fn the_signed_bytes_are_those_of_sshsig() {

@@ -67,7 +67,8 @@ impl Operation for GpuGroup {
     }
 
     fn lasting(&mut self) -> bool {
-        true
+        self.members.retain(|member| !member.task.is_once());
+        !self.members.is_empty()
     }
 
     fn yields(&mut self, newer: &Newer<'_>) -> bool {

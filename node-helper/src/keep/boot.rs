@@ -7,6 +7,7 @@ use std::{
     fs::{File, OpenOptions},
     io::Write as _,
     os::unix::fs::OpenOptionsExt,
+    path::{Path, PathBuf},
     process::ExitCode,
     thread,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
@@ -22,7 +23,7 @@ use gpufleet_protocol::{
 
 use rustix::fs::{FlockOperation, flock};
 
-use super::{Store, declared, gate, kept, read};
+use super::{Store, declared, gate, kept};
 use crate::{
     deadline::Deadline,
     gpu::{self, Gpus, Settings},
@@ -36,15 +37,24 @@ use crate::{
 
 /// Time between two looks at a lock, or at a driver that is not up yet.
 const PAUSE: Duration = Duration::from_millis(500);
-/// Time for a run to take the lock that was left to it.
-const HANDOVER: Duration = Duration::from_secs(2);
+/// Time to wait for the lock.
+const TURN: Duration = Duration::from_secs(5);
 /// Time for one reading of the GPUs.
 const READING: Duration = Duration::from_secs(60);
 /// The last part of the time, in which nothing begins, so that the end can be told.
 const RESERVE: Duration = Duration::from_secs(10);
 /// Units whose processes may use a GPU at any moment.
-const WORKERS: [&str; 5] =
-    ["slurmd.service", "kubelet.service", "containerd.service", "docker.service", "crio.service"];
+const WORKERS: [&str; 9] = [
+    "slurmd.service",
+    "kubelet.service",
+    "k3s.service",
+    "k3s-agent.service",
+    "rke2-server.service",
+    "rke2-agent.service",
+    "containerd.service",
+    "docker.service",
+    "crio.service",
+];
 
 /// Writes a line to the unit's journal.
 pub fn say(text: &str) {
@@ -52,6 +62,7 @@ pub fn say(text: &str) {
 }
 
 /// How an assertion ended.
+#[derive(Clone)]
 struct Ended {
     verdict: KeptVerdict,
     reasons: Vec<String>,
@@ -77,13 +88,13 @@ pub fn assert(roots: &Roots) -> ExitCode {
         reasons: Vec::new(),
         changes: Vec::new(),
     };
-    let state = match kept(roots) {
+    match kept(roots) {
         Ok(None) => {
             say("nothing is kept");
             return ExitCode::SUCCESS;
         }
-        state => state,
-    };
+        Ok(Some(_)) | Err(_) => {}
+    }
     let record = |boot: &KeptBoot| {
         if let Err(error) = store.put_boot(boot) {
             say(&format!("what came of it cannot be recorded: {error}"));
@@ -91,10 +102,21 @@ pub fn assert(roots: &Roots) -> ExitCode {
     };
     record(&boot);
     let _alive = alive(&store);
-    let ended = match state {
-        Ok(Some(kept)) => Boot { roots, kept: &kept, deadline: deadline(&kept) }.ended(),
-        Err(why) => Ended::because(KeptVerdict::Refused, why),
-        Ok(None) => return ExitCode::SUCCESS,
+    // Held until the gate is set, so that no run writes another document meanwhile.
+    let lock = lock(roots);
+    let ended = match &lock {
+        Ok((lock, state_dir)) => match kept(roots) {
+            Ok(None) => {
+                say("nothing is kept any more");
+                return ExitCode::SUCCESS;
+            }
+            Ok(Some((kept, sealed))) => {
+                let ended = Boot { roots, kept: &kept, deadline: deadline(&kept) }.ended(lock, state_dir);
+                with_gate(roots, &sealed, ended)
+            }
+            Err(why) => with_gate_shut(roots, Ended::because(KeptVerdict::Refused, why)),
+        },
+        Err(ended) => ended.clone(),
     };
     boot.ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
     (boot.verdict, boot.reasons, boot.changes) = (ended.verdict, ended.reasons, ended.changes);
@@ -106,16 +128,27 @@ pub fn assert(roots: &Roots) -> ExitCode {
     }
     say(&format!("{} after {:.1} s", boot.verdict, begun.elapsed().as_secs_f64()));
     record(&boot);
-    let asserted = boot.verdict == KeptVerdict::Asserted;
-    let gate = match read::<Sealed>(&store.state()) {
-        Ok(Some(sealed)) if asserted => gate::open(roots, &sealed),
-        _ => gate::shut(roots),
-    };
-    if let Err(error) = gate {
-        say(&error.to_string());
-        return ExitCode::FAILURE;
+    if boot.verdict == KeptVerdict::Asserted { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Opens the gate for what was asserted, or shuts it. A run that took the node over has the gate too.
+fn with_gate(roots: &Roots, sealed: &Sealed, mut ended: Ended) -> Ended {
+    match ended.verdict {
+        KeptVerdict::Asserted => {
+            if let Err(error) = gate::open(roots, sealed) {
+                ended.verdict = KeptVerdict::Failed;
+                ended.reasons.push(error.to_string());
+            }
+            ended
+        }
+        KeptVerdict::Yielded => ended,
+        _ => with_gate_shut(roots, ended),
     }
-    if asserted { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn with_gate_shut(roots: &Roots, mut ended: Ended) -> Ended {
+    ended.reasons.extend(gate::shut(roots).err().map(|error| error.to_string()));
+    ended
 }
 
 /// Holds a lock until this process ends.
@@ -136,63 +169,49 @@ struct Boot<'a> {
     deadline: Deadline,
 }
 
-impl Boot<'_> {
-    fn ended(&self) -> Ended {
-        let failed = |why: String| Ended::because(KeptVerdict::Failed, why);
-        let place = dir::Place::default();
-        let state_dir = match dir::locate(self.roots, &place) {
-            Ok(path) => path,
-            Err(error) => return failed(error.to_string()),
-        };
-        loop {
-            let lock = match self.lock(&state_dir) {
-                Ok(lock) => lock,
-                Err(ended) => return ended,
-            };
-            let record = Record::of(Some(state_dir.as_path()));
-            let gpus = Gpus::new(Settings { state_dir: state_dir.clone(), record, no_block: true });
-            let ended = self.under_lock(gpus, &lock);
-            let taken_over = matches!(lock.is_current(), Ok(false));
-            if !taken_over {
-                return ended;
+/// Takes the node's lock; a run that has it keeps it.
+fn lock(roots: &Roots) -> Result<(Lock, PathBuf), Ended> {
+    let failed = |why: String| Ended::because(KeptVerdict::Failed, why);
+    let state_dir = dir::locate(roots, &dir::Place::default()).map_err(|error| failed(error.to_string()))?;
+    let open = Open {
+        holder: RunEpoch { run: KEEPER.to_owned(), epoch: 0 },
+        who: format!("{} of this node", super::units::UNIT),
+        writes: true,
+        guest: false,
+        commands: false,
+        own_commands: false,
+        login_uid: None,
+    };
+    let until = Instant::now() + TURN;
+    loop {
+        match Lock::take(&state_dir, &open) {
+            Ok(lock) => return Ok((lock, state_dir)),
+            Err(LockError::File(error)) => return Err(failed(error.to_string())),
+            Err(LockError::Locked(_)) if Instant::now() < until => thread::sleep(PAUSE),
+            // Not longer: the boot is not over before this unit is, and the run may wait for the boot.
+            Err(LockError::Locked(locked)) => {
+                let why = format!(
+                    "a run of gpufleet works on the node ({}); its end starts this again",
+                    locked.who
+                );
+                return Err(Ended::because(KeptVerdict::Yielded, why));
             }
-            // The run asserts what it declares; afterwards this one looks again.
-            say("a run of gpufleet took the node over; waiting until it is done");
-            drop(lock);
-            thread::sleep(HANDOVER);
         }
     }
+}
 
-    /// Takes the node's lock; waits while a run has it.
-    fn lock(&self, state_dir: &std::path::Path) -> Result<Lock, Ended> {
-        let open = Open {
-            holder: RunEpoch { run: KEEPER.to_owned(), epoch: 0 },
-            who: format!("{} of this node", super::units::UNIT),
-            writes: true,
-            guest: false,
-            commands: false,
-            own_commands: false,
-            login_uid: None,
-        };
-        let mut told = false;
-        loop {
-            match Lock::take(state_dir, &open) {
-                Ok(lock) => return Ok(lock),
-                Err(LockError::File(error)) => {
-                    return Err(Ended::because(KeptVerdict::Failed, error.to_string()));
-                }
-                Err(LockError::Locked(locked)) => {
-                    let why = format!("a run of gpufleet works on the node ({})", locked.who);
-                    if self.deadline.stop().is_some() {
-                        return Err(Ended::because(KeptVerdict::Yielded, why));
-                    }
-                    if !told {
-                        say(&format!("{why}; waiting until it is done"));
-                        told = true;
-                    }
-                    thread::sleep(PAUSE);
-                }
-            }
+impl Boot<'_> {
+    fn ended(&self, lock: &Lock, state_dir: &Path) -> Ended {
+        let record = Record::of(Some(state_dir));
+        let gpus = Gpus::new(Settings { state_dir: state_dir.to_owned(), record, no_block: true });
+        let ended = self.under_lock(gpus, lock);
+        match lock.is_current() {
+            Ok(false) => Ended {
+                verdict: KeptVerdict::Yielded,
+                reasons: vec!["a run of gpufleet took the node over; its end starts this again".to_owned()],
+                changes: ended.changes,
+            },
+            _ => ended,
         }
     }
 
@@ -275,7 +294,9 @@ impl Boot<'_> {
 
     /// Returns what may be disturbed: GPUs without work, if nothing could give them any meanwhile.
     fn allowed(&self) -> Disruption {
-        let may_work = match units::show("systemctl", &WORKERS, &self.deadline) {
+        let hold = self.kept.policy.hold.iter().map(String::as_str);
+        let names: Vec<&str> = WORKERS.into_iter().chain(hold).collect();
+        let may_work = match units::show("systemctl", &names, &self.deadline) {
             Ok(units) => units.values().any(|unit| unit.main_pid > 0),
             Err(_) => true,
         };

@@ -20,6 +20,14 @@ pub fn note(roots: &Roots, run: &str) -> Result<(), FileError> {
     write_below_run(&path(roots), &run)
 }
 
+/// Forgets it: a run has proven what the node keeps.
+///
+/// # Errors
+/// If it cannot be removed.
+pub fn forget(roots: &Roots) -> Result<(), FileError> {
+    super::kind::unlink(&path(roots))
+}
+
 /// Returns the run that has changed them in this boot.
 pub fn noted(roots: &Roots) -> Option<String> {
     read(&path(roots)).ok().flatten()

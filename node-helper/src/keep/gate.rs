@@ -2,10 +2,10 @@
 
 use std::{io, path::PathBuf, process::ExitCode};
 
-use gpufleet_protocol::keep::{KeptState, Sealed};
+use gpufleet_protocol::keep::Sealed;
 use serde::{Deserialize, Serialize};
 
-use super::{Store, read, seal, write_below_run};
+use super::{kept, read, write_below_run};
 use crate::{
     os::{
         files::{self, At, FileError},
@@ -82,15 +82,11 @@ pub fn gate(roots: &Roots) -> ExitCode {
 
 /// Returns why units wait; `None` if they may start.
 fn waits(roots: &Roots) -> Option<String> {
-    match read::<Sealed>(&Store::of(roots).state()) {
+    // Checked as before an act: what is not authentic must not say that nobody waits.
+    match kept(roots) {
         Ok(None) => None,
+        Ok(Some((kept, sealed))) if !kept.holds() || is_open(roots, &sealed) => None,
+        Ok(Some(_)) => Some("the GPUs are not as declared".to_owned()),
         Err(why) => Some(why),
-        // Not checked as before an act: what is not authentic was not asserted, so that the gate is shut.
-        Ok(Some(sealed)) if is_open(roots, &sealed) => None,
-        Ok(Some(sealed)) => match seal::document(&sealed) {
-            Ok(kept) if !KeptState::holds(&kept) => None,
-            Ok(_) => Some("the GPUs are not as declared".to_owned()),
-            Err(why) => Some(why),
-        },
     }
 }

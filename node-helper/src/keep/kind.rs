@@ -2,7 +2,6 @@
 
 use std::{
     io,
-    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
 };
 
@@ -15,7 +14,7 @@ use gpufleet_protocol::{
 };
 use serde_json::{Map, Value};
 
-use super::{PROGRAM, Pin, Store, gate, machine_id, parsed, seal, units, write};
+use super::{PROGRAM, Pin, Store, declared, gate, machine_id, may, parsed, seal, units, write};
 use crate::{
     declare::{Node, NodeKind, Plan, Trouble},
     gpu,
@@ -132,6 +131,12 @@ fn all(world: &World, roots: &Roots) -> Result<Vec<PathBuf>, FileError> {
 /// # Errors
 /// If something cannot be removed; the rest is removed.
 pub fn remove(roots: &Roots) -> Result<(), String> {
+    if !may(roots) {
+        let there = roots.path(PROGRAM).exists() || roots.path(units::FOLDER).join(units::UNIT).exists();
+        let why =
+            "the node asserts a state of its GPUs at each boot, which only root can remove: clean it with -b";
+        return if there { Err(why.to_owned()) } else { Ok(()) };
+    }
     let paths = all(&World::real(), roots).map_err(|error| error.to_string())?;
     let problems: Vec<String> =
         paths.iter().filter_map(|path| unlink(path).err()).map(|error| error.to_string()).collect();
@@ -139,7 +144,7 @@ pub fn remove(roots: &Roots) -> Result<(), String> {
     if problems.is_empty() { Ok(()) } else { Err(problems.join("; ")) }
 }
 
-fn unlink(path: &Path) -> Result<(), FileError> {
+pub(super) fn unlink(path: &Path) -> Result<(), FileError> {
     let done = tree::spot(path).and_then(|spot| {
         spot.remove().at("remove", path)?;
         spot.dir().sync();
@@ -255,6 +260,13 @@ impl NodeKind for KeepState {
                 ),
             ));
         }
+        if let Some(pin) = state.pin.as_ref().filter(|_| key.is_empty()) {
+            plan.warnings.push(format!(
+                "the node's kept state is signed by the key {}…, and this controller has none: a run is refused unless it \
+                 has that key",
+                pin.key.get(..16).unwrap_or_default()
+            ));
+        }
         if let Some((digest, size, missing)) = &state.program {
             let from = if *missing { Typed::Absent } else { Typed::from("another version") };
             let to =
@@ -284,6 +296,11 @@ impl NodeKind for KeepState {
         }
         let old = state.kept.as_ref().and_then(|kept| kept.as_ref().ok());
         let same = old.is_some_and(|old| old.declares_as(wanted));
+        if !same && state.pin.as_ref().is_some_and(|pin| wanted.serial < pin.serial) {
+            let why = "the node keeps a newer state than this one: it was signed by a controller whose clock is ahead of \
+                       this one's; set the clocks, or remove the kept state first with `gpufleet keep remove`";
+            return Err(Trouble::failed(FailureKind::Refused, why));
+        }
         if !same {
             let mut change = live(Subject::KeptState, Property::STATE, now, Typed::from(summary(wanted)));
             let difference = diff::unified("kept state", &lines(old), &lines(Some(wanted)));
@@ -302,12 +319,12 @@ impl NodeKind for KeepState {
         if !same {
             // Another document closes it, so that this is a part of writing the document.
             plan.steps.push(Step::Open);
-        } else if !state.open && wanted.holds() {
-            let subject = Subject::unit(wanted.policy.hold.join(", "));
-            plan.push(
-                Step::Open,
-                live(subject, Property::STATE, Typed::from("held"), Typed::from("may start")),
-            );
+        } else if !state.open {
+            let (subject, from, to) = match wanted.holds() {
+                true => (Subject::unit(wanted.policy.hold.join(", ")), "held", "may start"),
+                false => (Subject::unit(units::UNIT), "not asserted in this boot", "proven by this run"),
+            };
+            plan.push(Step::Open, live(subject, Property::STATE, Typed::from(from), Typed::from(to)));
         }
         Ok(plan)
     }
@@ -393,6 +410,7 @@ impl NodeKind for KeepState {
                     let now = super::read::<Sealed>(&path).map_err(Trouble::io)?;
                     if let Some(now) = now {
                         gate::open(roots, &now)?;
+                        declared::forget(roots)?;
                     }
                 }
             }
@@ -415,13 +433,15 @@ fn put(path: &Path, text: &str) -> Result<(), FileError> {
 fn install(roots: &Roots, path: &Path) -> Result<(), FileError> {
     if let Some(folder) = path.parent().filter(|folder| !folder.exists()) {
         tree::make_dirs(folder)?;
-        std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o755))
-            .at("set the mode of", folder)?;
+        tree::own(folder, Ownership { mode: Some(0o755), ..Ownership::default() })?;
     }
     let mut own = io::Read::take(own_file(roots)?, PROGRAM_LIMIT);
     let mut fresh = files::Fresh::beside(path)?;
     let mut bytes = Vec::new();
     io::Read::read_to_end(&mut own, &mut bytes).at("read", OWN)?;
+    if bytes.len() as u64 == PROGRAM_LIMIT {
+        return Err(FileError::new("read", OWN, io::Error::from(io::ErrorKind::FileTooLarge)));
+    }
     fresh.write_all(&bytes)?;
     fresh.own(Ownership { mode: Some(0o755), ..Ownership::default() })?;
     fresh.place()

@@ -30,10 +30,11 @@ pub use boot::assert;
 pub use declared::note;
 pub use gate::gate;
 pub use kind::remove;
-pub use report::report;
+pub use report::{document, report, resume};
 
 /// Only for the helper's own user, as all of the state directory.
 const FOLDER: &str = "/var/lib/gpufleet/keep";
+const STATE: &str = "/var/lib/gpufleet/keep/state.json";
 /// Where programs of the machine's owner are, so that SELinux lets systemd start it.
 const PROGRAM: &str = "/usr/local/sbin/gpufleet-keep";
 
@@ -123,13 +124,19 @@ fn machine_id(roots: &Roots) -> Option<String> {
     Some(text.trim().to_owned()).filter(|id| !id.is_empty())
 }
 
-/// Returns what the node keeps, checked against its pin and the machine.
+/// Returns what the node keeps, checked against its pin and the machine, and as it was signed.
 ///
 /// # Errors
 /// Why it must not be asserted, for people.
-fn kept(roots: &Roots) -> Result<Option<KeptState>, String> {
+fn kept(roots: &Roots) -> Result<Option<(KeptState, Sealed)>, String> {
     let store = Store::of(roots);
     let Some(sealed) = read::<Sealed>(&store.state())? else { return Ok(None) };
     let pin = read::<Pin>(&store.pin())?;
-    seal::check(&sealed, pin.as_ref(), machine_id(roots).as_deref()).map(Some)
+    let kept = seal::check(&sealed, pin.as_ref(), machine_id(roots).as_deref())?;
+    Ok(Some((kept, sealed)))
+}
+
+/// Whether this process may read and change what the node keeps.
+fn may(roots: &Roots) -> bool {
+    rustix::process::geteuid().is_root() || !roots.is_real()
 }

@@ -1,15 +1,18 @@
 //! What a node keeps, and what came of it.
 
-use std::fs::File;
+use std::{fs::File, time::Duration};
 
 use gpufleet_protocol::keep::{KeptBoot, KeptReport, KeptVerdict, Sealed};
 use rustix::fs::{FlockOperation, flock};
 
-use super::{PROGRAM, Store, gate, kept, read, seal, units};
-use crate::{os::roots::Roots, tasks::reboot};
+use super::{PROGRAM, Store, gate, kept, may, read, seal, units};
+use crate::{deadline::Deadline, os::roots::Roots, process::Run, tasks::reboot};
 
-/// Returns `None` if the node keeps nothing.
+/// Returns `None` if the node keeps nothing, or only root can tell.
 pub fn report(roots: &Roots) -> Option<KeptReport> {
+    if !may(roots) {
+        return None;
+    }
     let store = Store::of(roots);
     let sealed = read::<Sealed>(&store.state()).transpose()?;
     let mut report = KeptReport {
@@ -18,11 +21,13 @@ pub fn report(roots: &Roots) -> Option<KeptReport> {
         tasks: 0,
         holds: false,
         open: false,
+        proven: false,
         problems: Vec::new(),
         boots: store.boots(),
     };
     if let Ok(sealed) = &sealed {
-        report.open = gate::is_open(roots, sealed);
+        report.proven = gate::is_open(roots, sealed);
+        report.open = report.proven;
         if let Ok(document) = seal::document(sealed) {
             report.holds = document.holds();
             report.open |= !document.holds();
@@ -45,13 +50,36 @@ pub fn report(roots: &Roots) -> Option<KeptReport> {
             boot.reasons.push("it was cut off before its end".to_owned());
         }
     }
-    // Opened also by the run that wrote the document, in the boot in which it did.
-    let opened = sealed.as_ref().is_ok_and(|sealed| gate::is_open(roots, sealed));
-    if !opened && !report.boots.last().is_some_and(of_now) {
+    // Proven also by the run that wrote the document, in the boot in which it did.
+    if !report.proven && !report.boots.last().is_some_and(of_now) {
         let why = format!("nothing tells that this boot asserted it: `journalctl -b -u {}` may", units::UNIT);
         report.problems.push(why);
     }
     Some(report)
+}
+
+/// Returns the document if the node would act on it.
+///
+/// # Errors
+/// If only root can tell.
+pub fn document(roots: &Roots) -> Result<Option<String>, String> {
+    if !may(roots) {
+        return Err("only root can read what the node keeps".to_owned());
+    }
+    Ok(kept(roots).ok().flatten().map(|(_, sealed)| sealed.document))
+}
+
+/// Starts the unit again if it gave way to the run that ends now.
+pub fn resume(roots: &Roots) {
+    let yielded = report(roots).is_some_and(|report| {
+        let last = report.boots.last().filter(|boot| boot.verdict == KeptVerdict::Yielded);
+        last.is_some_and(|last| reboot::boot_id(roots).as_ref() == Some(&last.boot_id))
+    });
+    if yielded {
+        // Ignored, because the report of the next session tells that it yielded.
+        let deadline = Deadline::after(Duration::from_secs(20));
+        let _ = Run::new("systemctl").args(["restart", "--no-block", units::UNIT]).finish(&deadline);
+    }
 }
 
 /// Whether a process asserts it now.

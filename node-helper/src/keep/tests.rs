@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use ed25519_dalek::{Signer, SigningKey};
 use gpufleet_protocol::{
     FailureKind, OpOutcome, OpStatus,
-    keep::{FORMAT, KeptState, KeptVerdict, Seal, Sealed, to_be_signed},
+    keep::{FORMAT, KeepPolicy, KeptState, KeptVerdict, Seal, Sealed, to_be_signed},
     message::Mode,
     op::{GpuMember, GpuTask, KeepState},
     tasks::{GpuKeep, GpuPower, KeepPresence, OnKeepFailure},
@@ -31,7 +31,7 @@ fn power(watts: u32) -> GpuMember {
     GpuMember { task: GpuTask::GpuPower(power) }
 }
 
-fn document(serial: u64, watts: u32, policy: GpuKeep) -> KeptState {
+fn document(serial: u64, watts: u32, policy: KeepPolicy) -> KeptState {
     KeptState {
         format: FORMAT,
         machine_id: MACHINE.to_owned(),
@@ -51,16 +51,17 @@ fn signed(kept: &KeptState, key: u8) -> Sealed {
     Sealed { document, seal: Seal { key, signature } }
 }
 
-fn hold(units: &[&str]) -> GpuKeep {
-    GpuKeep {
-        on_failure: OnKeepFailure::Hold,
-        hold: units.iter().map(|unit| (*unit).to_owned()).collect(),
-        ..GpuKeep::default()
-    }
+fn serve() -> KeepPolicy {
+    KeepPolicy::of(&GpuKeep::default(), None)
+}
+
+fn hold(units: &[&str]) -> KeepPolicy {
+    let hold = units.iter().map(|unit| (*unit).to_owned()).collect();
+    KeepPolicy { on_failure: OnKeepFailure::Hold, hold, ..serve() }
 }
 
 fn asked(kept: &KeptState, key: u8) -> KeepState {
-    KeepState { policy: kept.policy.clone(), members: kept.members.clone(), sealed: Some(signed(kept, key)) }
+    KeepState { policy: GpuKeep::default(), members: kept.members.clone(), sealed: Some(signed(kept, key)) }
 }
 
 fn absent() -> KeepState {
@@ -123,7 +124,7 @@ fn what_a_boot_must_not_assert_is_told() {
     let bench = bench();
     let kept_now = || kept(&bench.roots).map(|kept| kept.is_some());
     assert_eq!(kept_now(), Ok(false));
-    bench.run(&asked(&document(5, 400, GpuKeep::default()), 1), Mode::Apply);
+    bench.run(&asked(&document(5, 400, serve()), 1), Mode::Apply);
     assert_eq!(kept_now(), Ok(true));
     let good = bench.read(STATE);
     let refused = |why: &str| {
@@ -136,11 +137,11 @@ fn what_a_boot_must_not_assert_is_told() {
     refused("it was changed after it was signed");
     bench.write(STATE, &good[..good.len() - 9]);
     refused("is damaged");
-    bench.write(STATE, &serde_json::to_string(&signed(&document(5, 400, GpuKeep::default()), 2)).unwrap());
+    bench.write(STATE, &serde_json::to_string(&signed(&document(5, 400, serve()), 2)).unwrap());
     refused("signed by another key");
-    bench.write(STATE, &serde_json::to_string(&signed(&document(4, 300, GpuKeep::default()), 1)).unwrap());
+    bench.write(STATE, &serde_json::to_string(&signed(&document(4, 300, serve()), 1)).unwrap());
     refused("stale");
-    let foreign = KeptState { machine_id: "f".repeat(32), ..document(6, 400, GpuKeep::default()) };
+    let foreign = KeptState { machine_id: "f".repeat(32), ..document(6, 400, serve()) };
     bench.write(STATE, &serde_json::to_string(&signed(&foreign, 1)).unwrap());
     refused("its disk was copied");
     bench.write(STATE, &good);
@@ -153,16 +154,16 @@ fn what_a_boot_must_not_assert_is_told() {
 fn nothing_that_a_boot_would_refuse_is_written() {
     let bench = bench();
     let before = bench.snapshot();
-    let mut unsigned = asked(&document(5, 400, GpuKeep::default()), 1);
+    let mut unsigned = asked(&document(5, 400, serve()), 1);
     unsigned.sealed.as_mut().unwrap().seal.signature = "0".repeat(128);
     let refused = bench.run(&unsigned, Mode::Apply);
     assert_eq!(failure(&refused).0, FailureKind::Refused, "{refused:?}");
-    let foreign = KeptState { machine_id: "f".repeat(32), ..document(6, 400, GpuKeep::default()) };
+    let foreign = KeptState { machine_id: "f".repeat(32), ..document(6, 400, serve()) };
     assert!(failure(&bench.run(&asked(&foreign, 1), Mode::Apply)).1.contains("its disk was copied"));
     assert_eq!(bench.snapshot(), before);
-    bench.run(&asked(&document(5, 400, GpuKeep::default()), 1), Mode::Apply);
+    bench.run(&asked(&document(5, 400, serve()), 1), Mode::Apply);
     let mine = bench.snapshot();
-    let theirs = bench.run(&asked(&document(6, 300, GpuKeep::default()), 2), Mode::Apply);
+    let theirs = bench.run(&asked(&document(6, 300, serve()), 2), Mode::Apply);
     assert!(failure(&theirs).1.contains("another key has signed"), "{theirs:?}");
     assert_eq!(bench.snapshot(), mine);
 }
@@ -187,7 +188,7 @@ fn units_wait_until_the_gate_is_open() {
     // Another state closes it, unless a run has proven that one.
     bench.write(STATE, &bench.read(STATE).replace("400", "401"));
     assert!(units_wait(&bench).is_some());
-    bench.run(&asked(&document(7, 400, GpuKeep::default()), 1), Mode::Apply);
+    bench.run(&asked(&document(7, 400, serve()), 1), Mode::Apply);
     bench.write("proc/sys/kernel/random/boot_id", "boot-3\n");
     assert!(units_wait(&bench).is_none(), "a node that serves as it is");
 }
@@ -222,7 +223,7 @@ fn removal_leaves_nothing_and_touches_nothing_else() {
 #[test]
 fn boots_are_remembered_and_one_that_was_cut_off_says_so() {
     let bench = bench();
-    bench.run(&asked(&document(5, 400, GpuKeep::default()), 1), Mode::Apply);
+    bench.run(&asked(&document(5, 400, serve()), 1), Mode::Apply);
     let store = Store::of(&bench.roots);
     let boot = |at: u64, verdict| gpufleet_protocol::keep::KeptBoot {
         boot_id: format!("boot-{at}"),
@@ -237,6 +238,7 @@ fn boots_are_remembered_and_one_that_was_cut_off_says_so() {
         store.put_boot(&boot(at, KeptVerdict::Asserted)).unwrap();
     }
     store.put_boot(&boot(40, KeptVerdict::Begun)).unwrap();
+    bench.write("proc/sys/kernel/random/boot_id", "boot-40\n");
     let report = report(&bench.roots).unwrap();
     assert_eq!((report.boots.len(), report.tasks, report.run.as_str()), (16, 1, "RUN"));
     let concerns = report.concerns();
@@ -266,7 +268,7 @@ proptest! {
     /// No change of a document, a key or a signature is taken for what was signed.
     #[test]
     fn one_changed_byte_is_refused(at in any::<prop::sample::Index>(), byte in 0x20u8..0x7f) {
-        let sealed = signed(&document(5, 400, GpuKeep::default()), 1);
+        let sealed = signed(&document(5, 400, serve()), 1);
         let pin = Pin { key: sealed.seal.key.clone(), serial: 0 };
         prop_assert!(seal::check(&sealed, Some(&pin), Some(MACHINE)).is_ok());
         let text = serde_json::to_string(&sealed).unwrap();

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use gpufleet_protocol::keep::KeptState;
 
-use super::PROGRAM;
+use super::{PROGRAM, STATE};
 use crate::os::roots::Roots;
 
 pub const UNIT: &str = "gpufleet-keep.service";
@@ -17,10 +17,12 @@ pub const FOLDER: &str = "/etc/systemd/system";
 pub const WANTS: &str = "/etc/systemd/system/multi-user.target.wants/gpufleet-keep.service";
 const DROP_IN: &str = "50-gpufleet-keep.conf";
 
+/// With mig-parted's own unit: of two that lay out MIG, the later one counts.
 const AFTER: &str = "nvidia-persistenced.service nvidia-fabricmanager.service nvidia-imex.service \
-                     systemd-modules-load.service local-fs.target";
+                     nvidia-mig-manager.service systemd-modules-load.service local-fs.target";
+/// Without `nvidia-cdi-refresh.path`, because paths come before basic.target, and that before this unit.
 const BEFORE: &str = "nvidia-gpu-reset.target nvidia-dcgm.service dcgm-exporter.service nvsm.service \
-                      nvidia-cdi-refresh.service nvidia-cdi-refresh.path nvidia-mps.service gpufleet-mps.service \
+                      nvidia-cdi-refresh.service nvidia-mps.service gpufleet-mps.service \
                       containerd.service docker.service crio.service slurmd.service kubelet.service";
 
 /// Time that the unit gets beyond what the assertion may take, in seconds, so that it ends itself and tells why.
@@ -36,13 +38,14 @@ pub fn unit(kept: &KeptState) -> String {
          Description=Assert the declared state of the GPUs\n\
          After={AFTER}\n\
          Before={before}\n\
+         RequiresMountsFor=/usr/local/sbin /var/lib/gpufleet\n\
          \n\
          [Service]\n\
          Type=oneshot\n\
          RemainAfterExit=yes\n\
          ExecStart={PROGRAM} keep\n\
          TimeoutStartSec={}\n\
-         KillMode=process\n\
+         KillMode=mixed\n\
          \n\
          [Install]\n\
          WantedBy=multi-user.target\n",
@@ -52,18 +55,20 @@ pub fn unit(kept: &KeptState) -> String {
 
 /// Returns the drop-in of a unit that waits.
 ///
-/// kubelet's own unit always restarts it, which `on-failure` would weaken.
+/// Those that their own unit restarts always would be weakened by `on-failure`. The state and not the program tells
+/// whether anything is kept: a program that is gone is no reason to start, and `gpufleet keep remove` needs no reload.
 pub fn drop_in(unit: &str) -> String {
-    let restart = if unit == "kubelet.service" { "" } else { "Restart=on-failure\n" };
+    const ALWAYS: [&str; 4] = ["kubelet.service", "docker.service", "containerd.service", "crio.service"];
+    let restart = if ALWAYS.contains(&unit) { "" } else { "Restart=on-failure\n" };
     format!(
         "# Written by gpufleet: `gpu_keep` with `on_failure: hold`.\n\
          [Unit]\n\
          After={UNIT}\n\
+         RequiresMountsFor=/usr/local/sbin /var/lib/gpufleet\n\
          StartLimitIntervalSec=0\n\
          \n\
          [Service]\n\
-         # Without the program nothing is kept any more, and nothing waits.\n\
-         ExecStartPre=+/bin/sh -c 'test ! -x {PROGRAM} || exec {PROGRAM} gate'\n\
+         ExecStartPre=+/bin/sh -c 'test ! -e {STATE} || exec {PROGRAM} gate'\n\
          {restart}\
          RestartSec=15\n"
     )

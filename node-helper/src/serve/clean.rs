@@ -20,8 +20,7 @@ use crate::{
 /// If something cannot be removed; the rest is removed.
 pub fn clean(roots: &Roots, state_dir: &Path) -> Result<(), String> {
     // First: a unit whose state is gone would tell of it at each boot.
-    let may = rustix::process::geteuid().is_root() || !roots.is_real();
-    let kept = if may { keep::remove(roots) } else { Ok(()) };
+    let kept = keep::remove(roots);
     let state = match tree::remove_all(state_dir, &|| true) {
         Err(error) if error.source.kind() == io::ErrorKind::NotFound => Ok(()),
         done => done,

@@ -4,6 +4,7 @@
 //! disruptive operations run one at a time.
 
 use std::{
+    cell::Cell,
     collections::HashMap,
     path::PathBuf,
     sync::{
@@ -388,9 +389,13 @@ impl Session {
 
     /// Releases the lock and the GPUs.
     pub fn release(&self) {
-        *lock(&self.opening) = None;
+        let written =
+            lock(&self.opening).take().is_some_and(|opening| opening.open.writes && !opening.open.guest);
         if let Ok(mut gpus) = self.gpus.try_lock() {
             *gpus = None;
+        }
+        if written {
+            keep::resume(&self.roots);
         }
     }
 
@@ -541,13 +546,17 @@ impl Session {
                 Ok(match request.mode {
                     Mode::Predict => gpus.predict(group, &self.overlay, deadline, &progress),
                     Mode::Apply => {
-                        let outcome =
-                            gpus.run(group, Mode::Apply, allowed, deadline, &progress, &|| fence(opening));
-                        if !outcome.changes.is_empty() && !matches!(outcome.status, OpStatus::NeedsPermit { .. }) {
-                            // Ignored: without it, only a boot that is asserted at this moment asserts more than it should.
-                            let _ = keep::note(&self.roots, &opening.open.holder.run);
-                        }
-                        outcome
+                        let noted = Cell::new(false);
+                        // Before the first act, so that a helper that is killed in it has said so.
+                        let fence = || {
+                            fence(opening)?;
+                            if !noted.replace(true) {
+                                let run = &opening.open.holder.run;
+                                keep::note(&self.roots, run).map_err(|error| error.to_string())?;
+                            }
+                            Ok(())
+                        };
+                        gpus.run(group, Mode::Apply, allowed, deadline, &progress, &fence)
                     }
                 })
             }
@@ -588,9 +597,19 @@ impl Session {
                 outcome.system = Some(health::system(&self.roots, deadline));
                 Ok(outcome)
             }
-            NodeOp::KeepState(task) => declared.run(task),
+            NodeOp::KeepState(task) => {
+                // The unit of a boot knows one lock and one record: those of the machine.
+                if opening.exists && opening.state_dir != self.roots.path("/var/lib/gpufleet") {
+                    let why = "this host has a state directory of its own (`ansible_connection: local` under another name than \
+                               localhost), and the boot of its machine knows only /var/lib/gpufleet";
+                    return Err(Trouble::invalid(why));
+                }
+                declared.run(task)
+            }
             NodeOp::KeptStatus(_) => {
                 let mut outcome = OpOutcome::new(OpStatus::Ok);
+                let document = keep::document(&self.roots).map_err(Trouble::invalid)?;
+                outcome.data.extend(document.map(|text| ("document".to_owned(), text.into())));
                 let kept = keep::report(&self.roots).map(serde_json::to_value).transpose();
                 outcome.data.extend(kept.ok().flatten().map(|kept| ("kept".to_owned(), kept)));
                 Ok(outcome)

@@ -32,6 +32,8 @@ pub const KEEPER: &str = "gpufleet-keep";
 const REMEMBERED: usize = 32;
 /// Time for an older helper of the same run to end.
 const HANDOVER: Duration = Duration::from_secs(8);
+/// The same for the assertion of a boot, which may be reading GPUs that the driver has yet to start.
+const FROM_KEEPER: Duration = Duration::from_secs(25);
 const LIMIT: u64 = 1024 * 1024;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -123,14 +125,15 @@ impl Lock {
             return Ok(Self { _file: file, holder_path, token: None });
         }
         let file = open_file(&path)?;
-        let known = read_holder(&holder_path)?;
+        let mut known = read_holder(&holder_path)?;
         let newest = known.as_ref().and_then(|known| known.newest(&open.holder.run));
         if newest.is_some_and(|newest| newest > open.holder.epoch) {
             return Err(locked(known.as_ref(), open, true));
         }
-        let same_run = known
-            .as_ref()
-            .is_some_and(|known| known.holder.run == open.holder.run || known.holder.run == KEEPER);
+        let gives_way = |known: Option<&Holder>| {
+            known.is_some_and(|known| known.holder.run == open.holder.run || known.holder.run == KEEPER)
+        };
+        let same_run = gives_way(known.as_ref());
         let mut have = try_lock(&file, &path)?;
         let token = tree::random_letters::<24>().at("lock", state_dir)?;
         if !have && !same_run {
@@ -141,12 +144,17 @@ impl Lock {
                 have = try_lock(&file, &path)?;
             }
         }
-        if !have && !same_run {
-            return Err(locked(known.as_ref(), open, false));
+        if !have {
+            // Read again: who holds it may have come after the one that the file named.
+            known = read_holder(&holder_path)?;
+            if !gives_way(known.as_ref()) {
+                return Err(locked(known.as_ref(), open, false));
+            }
         }
         // A helper of the same run that still runs sees this, stops its operations and ends.
         write_holder(&holder_path, known.as_ref(), open, &token)?;
-        let until = Instant::now() + HANDOVER;
+        let keeper = known.as_ref().is_some_and(|known| known.holder.run == KEEPER);
+        let until = Instant::now() + if keeper { FROM_KEEPER } else { HANDOVER };
         while !have && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(20));
             have = try_lock(&file, &path)?;

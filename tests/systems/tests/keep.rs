@@ -124,9 +124,14 @@ impl Fleet {
     #[track_caller]
     fn ended(&self, name: &str) -> (KeptVerdict, String, KeptReport) {
         let id = self.machines.read(name, "cat /proc/sys/kernel/random/boot_id");
+        let now = |report: &KeptReport| {
+            report.boots.last().filter(|boot| boot.boot_id == id).map(|boot| boot.verdict)
+        };
         wait(&format!("the end of the unit on {name}"), || {
             let state = self.machines.tried(name, "systemctl show -P ActiveState gpufleet-keep.service");
+            // A run that took the node over starts it again.
             matches!(state.as_deref(), Some("active" | "failed"))
+                && now(&self.kept_of(name)) != Some(KeptVerdict::Yielded)
         });
         let report = self.kept_of(name);
         match report.boots.last().filter(|boot| boot.boot_id == id) {

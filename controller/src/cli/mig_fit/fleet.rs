@@ -222,6 +222,9 @@ fn usable(row: &Row, now: &GpuNow, tables: &mut Tables) -> Result<Gpu, String> {
         let placement = part.placement.ok_or("the places of its instances are not known")?;
         let profile = profiles.iter().find(|profile| profile.name == part.profile);
         let profile = profile.ok_or_else(|| format!("its driver lists no profile `{}`", part.profile))?;
+        if !profile.placements.iter().flatten().any(|place| *place == placement) {
+            return Err(format!("its driver lists no place for its instance of `{}`", part.profile));
+        }
         let slot = Slot { placement, profile_id: profile.id };
         instances.push(Instance { slot, whole: part.whole });
         frozen |= is_split(part);

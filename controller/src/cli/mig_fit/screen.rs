@@ -18,6 +18,9 @@ use super::{
 use crate::cli::output::Output;
 
 /// Kinds of changes that are drawn.
+/// Largest number of instances for which it is told how many GPUs more would do.
+const MOST_SPARE: u64 = 4096;
+
 const MOST_KINDS: usize = 24;
 /// Nodes that are named for each.
 const MOST_NODES: usize = 6;
@@ -296,11 +299,17 @@ fn more_gpus(fleet: &Fleet, scopes: &Scopes, fit: &Fit) -> Vec<String> {
             named().filter(inside).chain(named()).find(|(node, _)| node.gpus.iter().any(|gpu| has_all(&gpu)));
         let Some((node, (name, _))) = like else { continue };
         let Some(gpu) = node.gpus.iter().find(has_all) else { continue };
-        let count_of = |demands: &[Demand]| demands.iter().map(|demand| demand.count).sum::<u32>();
+        let count_of = |demands: &[Demand]| demands.iter().map(|demand| u64::from(demand.count)).sum::<u64>();
+        if count_of(&wanted) > MOST_SPARE {
+            continue;
+        }
         let empty = Gpu { mig: false, instances: Vec::new(), freedom: Freedom::Any, ..gpu.clone() };
-        let spare = vec![Node { gpus: vec![empty], scopes: vec![0] }; count_of(&wanted) as usize];
+        let spare = vec![
+            Node { gpus: vec![empty], scopes: vec![0] };
+            usize::try_from(count_of(&wanted)).unwrap_or_default()
+        ];
         let found = fit_fleet(&spare, &wanted);
-        let more = found.cost.changed + count_of(&whole);
+        let more = u64::from(found.cost.changed) + count_of(&whole);
         if found.cost.missing == 0 && more > 0 {
             let place = match scopes.name(scope) {
                 "all" => String::new(),
@@ -308,7 +317,7 @@ fn more_gpus(fleet: &Fleet, scopes: &Scopes, fit: &Fit) -> Vec<String> {
             };
             lines.push(format!(
                 "{} more{place}, empty and like those of {name}, would do.",
-                count(more as usize, "GPU")
+                count(usize::try_from(more).unwrap_or(usize::MAX), "GPU")
             ));
         }
     }

@@ -46,6 +46,10 @@ impl LedgerPasses {
         let mut all = earlier.clone();
         for (_, entry) in self.ledger.standing() {
             let NodeOp::GpuGroup(newer) = &entry.op else { continue };
+            // What is hidden stays off the disks of nodes, and out of the differences that a plan shows.
+            if entry.owners.iter().any(|owner| owner.task.no_log) {
+                continue;
+            }
             let mut kept = all.kept(newer).into_iter();
             all.members.retain(|_| kept.next().unwrap_or(true));
             // A reset is an act, and nothing that a boot takes away.

@@ -267,7 +267,7 @@ fn compute_instances_share_a_gpu_instance_until_it_is_full() {
     assert_eq!(error(&["1c.3g.40gb"; 7]), "7x 1c.3g.40gb do not fit together; 6x 1c.3g.40gb would");
     assert_eq!(
         error(&["1c.4g.40gb", "2c.4g.40gb", "2c.4g.40gb", "3g.40gb"]),
-        "1x 3g.40gb + 2x 2c.4g.40gb + 1x 1c.4g.40gb do not fit together; 1x 3g.40gb + 2x 2c.4g.40gb would"
+        "2x 2c.4g.40gb + 1x 1c.4g.40gb + 1x 3g.40gb do not fit together; 2x 2c.4g.40gb + 1x 3g.40gb would"
     );
     for (name, known) in [
         ("3c.4g.40gb", "1c.4g.40gb, 2c.4g.40gb, 4g.40gb"),

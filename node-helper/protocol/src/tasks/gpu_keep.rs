@@ -1,6 +1,6 @@
 //! Parameters of `gpu_keep`: what a node asserts at each boot.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::{Alone, Class, Given, Kind, KindInfo, Number, ParamError, Reading, words::words};
 use crate::{Disruption, Unit, lenient};
@@ -27,36 +27,48 @@ pub struct GpuKeep {
     /// `present` (default): what this run declared of GPUs up to here is kept; `absent`: nothing is.
     #[serde(default = "present")]
     pub state: KeepPresence,
-    /// What becomes of a boot after which the GPUs are not as declared: `serve` (default) or `hold`.
-    #[serde(default = "serve")]
-    pub on_failure: OnKeepFailure,
-    /// With `on_failure: hold`, the units that wait: slurmd.service and kubelet.service when left out.
-    #[serde(default = "schedulers", deserialize_with = "lenient::one_or_many")]
-    pub hold: Vec<String>,
-    /// How long one boot may take over it, such as `8m`.
-    #[serde(default = "eight_minutes", deserialize_with = "lenient::seconds")]
-    pub timeout: u64,
+    /// What becomes of a boot after which the GPUs are not as declared: `serve` or `hold`. Left out, it stays as the node
+    /// has it, at first `serve`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_failure: Option<OnKeepFailure>,
+    /// With `on_failure: hold`, the units that wait. Left out, they stay as the node has them, at first slurmd.service and
+    /// kubelet.service.
+    #[serde(default, deserialize_with = "some_or_many", skip_serializing_if = "Option::is_none")]
+    pub hold: Option<Vec<String>>,
+    /// How long one boot may take over it, such as `8m`, which it is at first.
+    #[serde(
+        default,
+        deserialize_with = "lenient::optional_seconds",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub timeout: Option<u64>,
 }
 
 fn present() -> KeepPresence {
     KeepPresence::Present
 }
-fn serve() -> OnKeepFailure {
-    OnKeepFailure::Serve
-}
-fn schedulers() -> Vec<String> {
-    ["slurmd.service", "kubelet.service"].map(str::to_owned).to_vec()
-}
-fn eight_minutes() -> u64 {
-    8 * 60
+fn some_or_many<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<String>>, D::Error> {
+    lenient::one_or_many(deserializer).map(Some)
 }
 
 impl Default for GpuKeep {
     fn default() -> Self {
-        Self { state: present(), on_failure: serve(), hold: schedulers(), timeout: eight_minutes() }
+        Self { state: present(), on_failure: None, hold: None, timeout: None }
     }
 }
 
+/// Units that the assertion itself comes after, and those through which a person reaches the node.
+const NEVER: [&str; 9] = [
+    "nvidia-persistenced.service",
+    "nvidia-fabricmanager.service",
+    "nvidia-imex.service",
+    "nvidia-mig-manager.service",
+    "systemd-modules-load.service",
+    "gpufleet-keep.service",
+    "dbus.service",
+    "ssh.service",
+    "sshd.service",
+];
 /// Largest number of units that wait.
 const MOST_UNITS: usize = 32;
 
@@ -93,16 +105,21 @@ impl Kind for GpuKeep {
     fn rewrite(_: &mut Given) {}
 
     fn check(&self) -> Result<(), ParamError> {
-        if let Some(wrong) = self.hold.iter().find(|name| !is_service(name)) {
+        let hold = self.hold.as_deref().unwrap_or_default();
+        if let Some(wrong) = hold.iter().find(|name| NEVER.contains(&name.as_str())) {
+            let why = "the assertion needs it, or a person who looks at the node does";
+            return Err(ParamError::new("hold", format!("`{wrong}` cannot wait: {why}")));
+        }
+        if let Some(wrong) = hold.iter().find(|name| !is_service(name)) {
             return Err(ParamError::new(
                 "hold",
                 format!("`{wrong}` is not the name of a service, such as slurmd.service"),
             ));
         }
-        if self.hold.len() > MOST_UNITS {
+        if hold.len() > MOST_UNITS {
             return Err(ParamError::new("hold", format!("at most {MOST_UNITS} units can wait")));
         }
-        if self.on_failure == OnKeepFailure::Hold && self.hold.is_empty() {
+        if self.on_failure == Some(OnKeepFailure::Hold) && self.hold.as_ref().is_some_and(Vec::is_empty) {
             return Err(ParamError::new("hold", "`on_failure: hold` needs the units that wait"));
         }
         Ok(())
@@ -123,7 +140,7 @@ mod tests {
     #[test]
     fn only_services_wait() {
         assert_eq!(read(json!({})).unwrap(), GpuKeep::default());
-        assert_eq!(read(json!({"hold": "slurmd@a.service"})).unwrap().hold, ["slurmd@a.service"]);
+        assert_eq!(read(json!({"hold": "slurmd@a.service"})).unwrap().hold.unwrap(), ["slurmd@a.service"]);
         for wrong in
             ["slurmd", "../x.service", "a b.service", ".service", "/etc/x.service", "x.socket", ".x.service"]
         {

@@ -2,15 +2,19 @@
 
 use gpufleet_protocol::{
     NodeOp,
-    facts::GpuSystemState,
-    keep::{FORMAT, KeptState, MOST_BYTES, Sealed, to_be_signed},
-    op::KeepState,
+    facts::{Facts, GpuSystemState},
+    keep::{FORMAT, KeepPolicy, KeptState, MOST_BYTES, Sealed, to_be_signed, united},
+    op::{FactsRequest, KeepState, KeptStatus},
     tasks::KeepPresence,
 };
+use serde_json::Value;
 use sha2::{Digest as _, Sha512};
 
 use crate::{
-    engine::node::{conversation::Conversation, early_end::EarlyEnd},
+    engine::node::{
+        conversation::{Conversation, READING},
+        early_end::EarlyEnd,
+    },
     interpreter::{Action, Mode},
 };
 
@@ -25,8 +29,14 @@ impl Conversation {
         if asked.policy.state == KeepPresence::Absent {
             return Ok(Ok(NodeOp::KeepState(asked)));
         }
-        self.facts().await?;
-        let document = match self.document(&asked) {
+        // Now, because an earlier task may have brought the driver.
+        let request = FactsRequest { gpus: true, ..FactsRequest::default() };
+        let facts = self.simple(NodeOp::Facts(request), READING).await?.facts;
+        // What other playbooks let it keep, which it says by itself and for itself.
+        let said = self.simple(NodeOp::KeptStatus(KeptStatus {}), READING).await?;
+        let before = said.data.get("document").and_then(Value::as_str);
+        let before = before.and_then(|text| serde_json::from_str::<KeptState>(text).ok());
+        let document = match self.document(&asked, facts.as_deref(), before.as_ref()) {
             Ok(document) => document,
             Err(why) => return Ok(Err(why)),
         };
@@ -45,8 +55,13 @@ impl Conversation {
         Ok(Ok(NodeOp::KeepState(asked)))
     }
 
-    fn document(&self, asked: &KeepState) -> Result<String, String> {
-        let facts = self.host.facts.as_ref().ok_or("the node gave no facts")?;
+    fn document(
+        &self,
+        asked: &KeepState,
+        facts: Option<&Facts>,
+        before: Option<&KeptState>,
+    ) -> Result<String, String> {
+        let facts = facts.ok_or("the node gave no facts")?;
         if facts.gpu.state != GpuSystemState::Ok {
             return Err(
                 "its GPUs cannot be read, so it cannot be told for which hardware the state is".to_owned()
@@ -62,8 +77,8 @@ impl Conversation {
             gpus,
             serial: self.settings.run.holder.epoch,
             run: self.settings.run.holder.run.clone(),
-            policy: asked.policy.clone(),
-            members: asked.members.clone(),
+            policy: KeepPolicy::of(&asked.policy, before.map(|before| &before.policy)),
+            members: united(before.map_or(&[], |before| &before.members), &asked.members),
         };
         let document = serde_json::to_string(&kept).map_err(|error| error.to_string())?;
         if document.len() > MOST_BYTES {
