@@ -238,17 +238,18 @@ mod tests {
         };
         let mig = member(serde_json::json!({"task": {"kind": "gpu_mig", "with": {"mode": "enabled"}}}));
         let (all, first, less) = (power(400, &[]), power(500, &[0]), power(300, &[]));
-        assert_eq!(united(&[], &[all.clone()]), [all.clone()]);
-        assert_eq!(united(&[mig.clone()], &[all.clone()]), [mig.clone(), all.clone()]);
+        let list = |members: &[&GpuMember]| -> Vec<GpuMember> { members.iter().copied().cloned().collect() };
+        assert_eq!(united(&[], &list(&[&all])), list(&[&all]));
+        assert_eq!(united(&list(&[&mig]), &list(&[&all])), list(&[&mig, &all]));
         // The same limits again, of another playbook: those of before give way.
-        assert_eq!(united(&[mig.clone(), all.clone()], &[less.clone()]), [mig.clone(), less.clone()]);
+        assert_eq!(united(&list(&[&mig, &all]), &list(&[&less])), list(&[&mig, &less]));
         // Two plays of one playbook, run twice.
-        let both = [all.clone(), first.clone()];
-        assert_eq!(united(&both, &[all.clone()]), both);
+        let both = list(&[&all, &first]);
+        assert_eq!(united(&both, &list(&[&all])), both);
         assert_eq!(united(&both, &both), both);
         // Another limit for all comes before the one of a single GPU again once the second play has said so.
-        let between = united(&both, &[less.clone()]);
-        assert_eq!(united(&between, &[less.clone(), first.clone()]), [less, first]);
+        let between = united(&both, &list(&[&less]));
+        assert_eq!(united(&between, &list(&[&less, &first])), list(&[&less, &first]));
     }
 
     #[test]

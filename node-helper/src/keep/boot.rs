@@ -88,12 +88,9 @@ pub fn assert(roots: &Roots) -> ExitCode {
         reasons: Vec::new(),
         changes: Vec::new(),
     };
-    match kept(roots) {
-        Ok(None) => {
-            say("nothing is kept");
-            return ExitCode::SUCCESS;
-        }
-        Ok(Some(_)) | Err(_) => {}
+    if let Ok(None) = kept(roots) {
+        say("nothing is kept");
+        return ExitCode::SUCCESS;
     }
     let record = |boot: &KeptBoot| {
         if let Err(error) = store.put_boot(boot) {
