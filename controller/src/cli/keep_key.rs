@@ -15,7 +15,7 @@ use gpufleet::{
     engine::KeepSigner,
     transport::{Environment, SigningKey},
 };
-use gpufleet_protocol::keep::Seal;
+use gpufleet_protocol::{hex, keep::Seal};
 use ssh_key::{LineEnding, PrivateKey, PublicKey, private::Ed25519Keypair};
 use zeroize::Zeroizing;
 
@@ -70,10 +70,6 @@ impl KeepKey {
         *self.public.lock().unwrap_or_else(PoisonError::into_inner) = Some(key.clone());
         Some(key)
     }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 impl KeepSigner for KeepKey {

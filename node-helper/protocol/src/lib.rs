@@ -8,6 +8,7 @@ pub mod facts;
 pub mod frame;
 pub mod glob;
 pub mod health;
+mod hex;
 pub mod keep;
 pub mod lenient;
 pub mod message;
@@ -27,6 +28,7 @@ mod unit;
 pub mod xid;
 
 pub use change::{Awaiting, Blocker, Certainty, Change, Disruption, Layer, Property, Subject};
+pub use hex::hex;
 pub use message::{Envelope, FailureKind, OpOutcome, OpRequest, OpStatus, Reply, Request};
 pub use op::NodeOp;
 pub use permit::{Permit, RunEpoch};

@@ -156,8 +156,10 @@ impl Running<'_> {
                     self.reboot = true;
                     self.made_by_activation(&first);
                     self.applied.made.retain(|planned| planned.change.property != GPU_RESET);
-                    self.not_reset(&desired);
+                    let failed = self.not_reset(&desired);
                     self.await_reboot(activation, left);
+                    // A reset for its own sake is no reason for a reboot.
+                    self.applied.awaiting.retain(|(member, _)| !failed.contains(member));
                     return self.verify(Some(activation));
                 }
                 self.made_by_activation(&first);
@@ -191,12 +193,12 @@ impl Running<'_> {
     }
 
     /// Fails members that asked for a reset that this machine cannot make; one that is needed waits for the reboot.
-    fn not_reset(&mut self, desired: &Desired) {
+    fn not_reset(&mut self, desired: &Desired) -> BTreeSet<usize> {
         let asked = |wants: &GpuWants| {
             Some(wants.reset.as_ref().filter(|want| want.value == ResetWhen::Always)?.member)
         };
         let members: BTreeSet<usize> = desired.gpus.values().filter_map(asked).collect();
-        for member in members {
+        for member in members.iter().copied() {
             let message = "the GPUs were not reset, because this machine cannot".to_owned();
             self.applied.failures.push(Failure {
                 member,
@@ -205,6 +207,7 @@ impl Running<'_> {
                 idle: None,
             });
         }
+        members
     }
 
     /// What is desired of the present state; a reset that was asked for is not asked for again once it was made.

@@ -310,7 +310,7 @@ fn waiting(state: &State, desired: &Desired) -> (Vec<String>, Vec<(usize, String
 ///
 /// Source: nvidia-smi documentation: before Ampere, all NVLink peers are reset in one command; on Ampere only while the
 /// fabric manager does not run; later GPUs are reset alone.
-fn reset_group(state: &State, uuids: &[String]) -> Vec<String> {
+pub fn reset_group(state: &State, uuids: &[String]) -> Vec<String> {
     let together = uuids.iter().filter_map(|uuid| state.gpu(uuid)).any(|gpu| {
         gpu.nvlinks > 0
             && (gpu.architecture < Architecture::AMPERE

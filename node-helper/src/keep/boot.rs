@@ -20,7 +20,6 @@ use gpufleet_protocol::{
     message::{Mode, Open},
     op::{GpuGroup, GpuTask},
 };
-
 use rustix::fs::{FlockOperation, flock};
 
 use super::{Store, declared, gate, kept};
@@ -354,18 +353,17 @@ fn compared(mut outcome: OpOutcome, run: &str) -> Ended {
 }
 
 fn judged(outcome: OpOutcome, mut reasons: Vec<String>) -> Ended {
-    let left = !reasons.is_empty() || !outcome.awaiting.is_empty();
     reasons.extend(outcome.awaiting.iter().map(|awaiting| awaiting.reason.clone()));
+    // All of it was so when it was kept, so that what does not apply any more is not as declared.
+    reasons.extend(outcome.members.iter().filter_map(|member| match &member.status {
+        OpStatus::NotApplicable { reason } | OpStatus::Skipped { reason } => Some(reason.clone()),
+        _ => None,
+    }));
+    let left = !reasons.is_empty();
     let verdict = match outcome.status {
-        OpStatus::Ok | OpStatus::Changed | OpStatus::NotApplicable { .. } | OpStatus::Skipped { .. }
-            if left =>
-        {
+        OpStatus::Ok | OpStatus::Changed if !left => KeptVerdict::Asserted,
+        OpStatus::Ok | OpStatus::Changed | OpStatus::NotApplicable { .. } | OpStatus::Skipped { .. } => {
             KeptVerdict::Left
-        }
-        OpStatus::Ok | OpStatus::Changed | OpStatus::Skipped { .. } => KeptVerdict::Asserted,
-        OpStatus::NotApplicable { reason } => {
-            reasons.push(reason);
-            KeptVerdict::Asserted
         }
         OpStatus::NeedsPermit { class } => {
             reasons.push(format!("the GPUs changed meanwhile, and it needs {class} now"));
@@ -390,4 +388,30 @@ fn judged(outcome: OpOutcome, mut reasons: Vec<String>) -> Ended {
     };
     reasons.extend(outcome.warnings);
     Ended { verdict, reasons, changes: outcome.changes }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with_members(status: OpStatus, members: Vec<OpStatus>) -> Ended {
+        let mut outcome = OpOutcome::new(status);
+        outcome.members = members.into_iter().map(OpOutcome::new).collect();
+        judged(outcome, Vec::new())
+    }
+
+    #[test]
+    fn what_does_not_apply_any_more_is_not_asserted() {
+        let gone = || OpStatus::NotApplicable { reason: "no MIG here".to_owned() };
+        assert_eq!(with_members(OpStatus::Ok, vec![OpStatus::Ok]).verdict, KeptVerdict::Asserted);
+        for whole in [OpStatus::Changed, OpStatus::Ok, gone()] {
+            let ended = with_members(whole, vec![OpStatus::Ok, gone()]);
+            assert_eq!(
+                (ended.verdict, ended.reasons.join("; ").as_str()),
+                (KeptVerdict::Left, "no MIG here")
+            );
+        }
+        let unknown = with_members(OpStatus::Unknown { reason: "hung".to_owned() }, Vec::new());
+        assert_eq!(unknown.verdict, KeptVerdict::Failed);
+    }
 }

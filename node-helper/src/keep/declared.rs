@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::{read, write_below_run};
+use super::{kind::unlink, read, write};
 use crate::os::{files::FileError, roots::Roots};
 
 /// Below /run, so that a boot forgets it.
@@ -17,7 +17,7 @@ fn path(roots: &Roots) -> PathBuf {
 /// # Errors
 /// If it cannot be written.
 pub fn note(roots: &Roots, run: &str) -> Result<(), FileError> {
-    write_below_run(&path(roots), &run)
+    write(&path(roots), &run)
 }
 
 /// Forgets it: a run has proven what the node keeps.
@@ -25,7 +25,7 @@ pub fn note(roots: &Roots, run: &str) -> Result<(), FileError> {
 /// # Errors
 /// If it cannot be removed.
 pub fn forget(roots: &Roots) -> Result<(), FileError> {
-    super::kind::unlink(&path(roots))
+    unlink(&path(roots))
 }
 
 /// Returns the run that has changed them in this boot.

@@ -5,12 +5,11 @@ use std::{io, path::PathBuf, process::ExitCode};
 use gpufleet_protocol::keep::Sealed;
 use serde::{Deserialize, Serialize};
 
-use super::{kept, read, write_below_run};
+use super::{kept, kind::unlink, read, write};
 use crate::{
     os::{
-        files::{self, At, FileError},
+        files::{self, FileError},
         roots::Roots,
-        tree,
     },
     tasks::reboot,
 };
@@ -45,7 +44,7 @@ pub fn open(roots: &Roots, sealed: &Sealed) -> Result<(), FileError> {
         let why = io::Error::other("the kernel gives no boot id");
         return Err(FileError::new("write", path, why));
     };
-    write_below_run(&path, &opened)
+    write(&path, &opened)
 }
 
 /// Closes it.
@@ -53,11 +52,7 @@ pub fn open(roots: &Roots, sealed: &Sealed) -> Result<(), FileError> {
 /// # Errors
 /// If it cannot be removed.
 pub fn shut(roots: &Roots) -> Result<(), FileError> {
-    let path = path(roots);
-    match tree::spot(&path).and_then(|spot| spot.remove().at("remove", &path)) {
-        Err(error) if error.source.kind() == io::ErrorKind::NotFound => Ok(()),
-        done => done,
-    }
+    unlink(&path(roots))
 }
 
 /// Whether it is open for this document in this boot.

@@ -100,19 +100,11 @@ fn parsed<T: DeserializeOwned>(path: &Path, bytes: Option<&[u8]>) -> Result<Opti
     serde_json::from_slice(bytes).map(Some).map_err(|error| format!("{} is damaged: {error}", path.display()))
 }
 
+/// Writes a small JSON file that only the helper's own user can read.
 fn write(path: &Path, value: &impl Serialize) -> Result<(), FileError> {
     if let Some(folder) = path.parent().filter(|folder| !folder.exists()) {
         tree::make_dirs(folder)?;
         tree::own(folder, Ownership { mode: Some(0o700), ..Ownership::default() })?;
-    }
-    let bytes = serde_json::to_vec(value).map_err(|error| FileError::new("write", path, error))?;
-    files::replace(path, &bytes, Ownership { mode: Some(0o600), ..Ownership::default() })
-}
-
-/// Writes a small JSON file into a folder below /run, which a boot empties.
-fn write_below_run(path: &Path, value: &impl Serialize) -> Result<(), FileError> {
-    if let Some(folder) = path.parent().filter(|folder| !folder.exists()) {
-        tree::make_dirs(folder)?;
     }
     let bytes = serde_json::to_vec(value).map_err(|error| FileError::new("write", path, error))?;
     files::replace(path, &bytes, Ownership { mode: Some(0o600), ..Ownership::default() })
@@ -129,11 +121,18 @@ fn machine_id(roots: &Roots) -> Option<String> {
 /// # Errors
 /// Why it must not be asserted, for people.
 fn kept(roots: &Roots) -> Result<Option<(KeptState, Sealed)>, String> {
-    let store = Store::of(roots);
-    let Some(sealed) = read::<Sealed>(&store.state())? else { return Ok(None) };
-    let pin = read::<Pin>(&store.pin())?;
-    let kept = seal::check(&sealed, pin.as_ref(), machine_id(roots).as_deref())?;
+    let Some(sealed) = read::<Sealed>(&Store::of(roots).state())? else { return Ok(None) };
+    let kept = authentic(roots, &sealed)?;
     Ok(Some((kept, sealed)))
+}
+
+/// Returns the document if it is the newest one for this machine, by the pinned key.
+///
+/// # Errors
+/// Why it must not be asserted, for people.
+fn authentic(roots: &Roots, sealed: &Sealed) -> Result<KeptState, String> {
+    let pin = read::<Pin>(&Store::of(roots).pin())?;
+    seal::check(sealed, pin.as_ref(), machine_id(roots).as_deref())
 }
 
 /// Whether this process may read and change what the node keeps.

@@ -5,7 +5,7 @@ use std::{fs::File, time::Duration};
 use gpufleet_protocol::keep::{KeptBoot, KeptReport, KeptVerdict, Sealed};
 use rustix::fs::{FlockOperation, flock};
 
-use super::{PROGRAM, Store, gate, kept, may, read, seal, units};
+use super::{PROGRAM, Store, authentic, gate, kept, may, read, seal, units};
 use crate::{deadline::Deadline, os::roots::Roots, process::Run, tasks::reboot};
 
 /// Returns `None` if the node keeps nothing, or only root can tell.
@@ -25,17 +25,18 @@ pub fn report(roots: &Roots) -> Option<KeptReport> {
         problems: Vec::new(),
         boots: store.boots(),
     };
-    if let Ok(sealed) = &sealed {
-        report.proven = gate::is_open(roots, sealed);
+    let judged = sealed.and_then(|sealed| {
+        report.proven = gate::is_open(roots, &sealed);
         report.open = report.proven;
-        if let Ok(document) = seal::document(sealed) {
+        if let Ok(document) = seal::document(&sealed) {
             report.holds = document.holds();
             report.open |= !document.holds();
             report.tasks = document.members.len();
             (report.run, report.serial) = (document.run, document.serial);
         }
-    }
-    report.problems.extend(kept(roots).err());
+        authentic(roots, &sealed)
+    });
+    report.problems.extend(judged.err());
     if !roots.path(PROGRAM).exists() {
         report.problems.push(format!("{PROGRAM} is gone, so the next boot asserts nothing"));
     }
@@ -69,13 +70,20 @@ pub fn document(roots: &Roots) -> Result<Option<String>, String> {
     Ok(kept(roots).ok().flatten().map(|(_, sealed)| sealed.document))
 }
 
-/// Starts the unit again if it gave way to the run that ends now.
+/// Starts the unit again if it gave way to the run that ends now, or still waits for it.
 pub fn resume(roots: &Roots) {
-    let yielded = report(roots).is_some_and(|report| {
-        let last = report.boots.last().filter(|boot| boot.verdict == KeptVerdict::Yielded);
-        last.is_some_and(|last| reboot::boot_id(roots).as_ref() == Some(&last.boot_id))
+    if !may(roots) {
+        return;
+    }
+    let store = Store::of(roots);
+    let boots = store.boots();
+    let last = boots.last().filter(|boot| reboot::boot_id(roots).as_ref() == Some(&boot.boot_id));
+    let waits = last.is_some_and(|boot| match boot.verdict {
+        KeptVerdict::Yielded => true,
+        KeptVerdict::Begun => is_alive(&store),
+        _ => false,
     });
-    if yielded {
+    if waits {
         // Ignored, because the report of the next session tells that it yielded.
         let deadline = Deadline::after(Duration::from_secs(20));
         let _ = Run::new("systemctl").args(["restart", "--no-block", units::UNIT]).finish(&deadline);

@@ -13,6 +13,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+pub use gpufleet_protocol::hex;
 use rustix::fs::{Gid, Uid, XattrFlags};
 use sha2::{Digest, Sha256};
 
@@ -59,18 +60,9 @@ impl<T, E: Into<io::Error>> At<T> for Result<T, E> {
     }
 }
 
-/// Encodes bytes in lower-case hexadecimal.
-pub fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write as _;
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
-}
-
 /// Returns the SHA-256 of bytes, in lower-case hexadecimal.
 pub fn sha256(bytes: &[u8]) -> String {
-    hex(&Sha256::digest(bytes))
+    hex(Sha256::digest(bytes))
 }
 
 /// Returns the SHA-256 and the length in bytes of a reader's content, without holding it in memory.
@@ -83,7 +75,7 @@ pub fn sha256_of(mut reader: impl Read) -> io::Result<(String, u64)> {
     let mut size = 0u64;
     loop {
         match reader.read(&mut buffer) {
-            Ok(0) => return Ok((hex(&digest.finalize()), size)),
+            Ok(0) => return Ok((hex(digest.finalize()), size)),
             Ok(count) => {
                 digest.update(buffer.get(..count).unwrap_or_default());
                 size += count as u64;

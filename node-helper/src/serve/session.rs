@@ -159,7 +159,11 @@ impl Session {
                 if opening.open.writes && !opening.open.guest {
                     self.put_back(&opening);
                 }
-                let kept = keep::report(&self.roots).map(Box::new);
+                // Without earlier boots: every session of a fleet carries this, and `keep status` asks for all.
+                let kept = keep::report(&self.roots).map(|mut report| {
+                    report.boots.drain(..report.boots.len().saturating_sub(1));
+                    Box::new(report)
+                });
                 Reply::Opened(Opened { state_dir, kept })
             }
             Err(reply) => *reply,

@@ -5,6 +5,7 @@
 
 use ctr::Ctr128BE;
 use ctr::cipher::{KeyIvInit as _, StreamCipher as _};
+use gpufleet_protocol::hex;
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
 use zeroize::Zeroizing;
@@ -162,14 +163,6 @@ fn seal_with(plain: &[u8], password: &[u8], id: Option<&str>, salt: &[u8]) -> Re
 
 fn shortened(text: &str) -> String {
     text.chars().take(20).collect()
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes
-        .iter()
-        .flat_map(|byte| [byte >> 4, byte & 15])
-        .filter_map(|n| char::from_digit(n.into(), 16))
-        .collect()
 }
 
 /// Decodes hex. `strict` refuses capital letters: the inner parts are written in small letters, and another spelling

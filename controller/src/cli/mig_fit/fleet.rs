@@ -177,8 +177,10 @@ impl Fleet {
 }
 
 fn is_held(now: &GpuNow) -> bool {
-    let processes = now.signals.readings.get("process_count").and_then(|signal| number(Some(signal)));
-    !now.holders.is_empty() || now.more_holders > 0 || processes.is_some_and(|count| count > 0.0)
+    let processes = now.signals.readings.get("process_count");
+    let counted = matches!(processes, Some(Signal::Known(_))).then(|| number(processes)).flatten();
+    // A count that is not there is no proof that nothing works.
+    !now.holders.is_empty() || now.more_holders > 0 || counted.is_none_or(|count| count > 0.0)
 }
 
 /// Whether a name selects exactly itself in the `hosts` of a play.

@@ -142,8 +142,9 @@ pub fn text(args: &MigFitArgs, fleet: &Fleet, scopes: &Scopes, fit: &Fit, head: 
     );
     line("# changed, and a node that has to be idle and is not is held: make the playbook anew for them.");
     line(
-        "# On Hopper and later, MIG is lost at every reboot: keep the layouts that are to last in group_vars (bringup.yaml).",
+        "# Instances are lost at every reboot, and on Hopper and later MIG mode too: with --keep, nodes lay them out again at each",
     );
+    line("# boot. A node that keeps another layout already goes back to that one without it.");
     line("- name: MIG layouts");
     line("  hosts:");
     for (name, _) in &entries {

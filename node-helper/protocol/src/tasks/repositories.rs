@@ -681,10 +681,20 @@ impl Kind for YumRepository {
             }
         }
         let lists = ["baseurl", "gpgkey"];
+        let whole = crate::repository::repo_file::written(&self.name, &self.options());
+        let read = crate::repository::repo_file::sections(&whole)
+            .ok()
+            .and_then(|mut all| all.pop())
+            .map(|one| one.options);
         for (name, value) in self.options() {
             let broken = if lists.contains(&name.as_str()) { "\r\0" } else { "\n\r\0" };
             if value.contains(|c| broken.contains(c)) {
                 return Err(ParamError::new(name, "a value of this kind is one line"));
+            }
+            // Otherwise each run would write it again.
+            if read.as_ref().is_none_or(|read| !read.contains(&(name.clone(), value.clone()))) {
+                let why = "dnf would read another value than this: it has blanks around it, or a line that is empty or a comment";
+                return Err(ParamError::new(name, why));
             }
         }
         if self.state == RepositoryState::Present {

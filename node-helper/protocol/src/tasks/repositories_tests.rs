@@ -85,3 +85,13 @@ fn a_newer_task_takes_over_what_is_called_alike() {
     assert!(old.operation_mut().yields(&Newer::of(&yum("b"))));
     assert!(!old.operation_mut().yields(&Newer::of(&yum("a"))));
 }
+
+#[test]
+fn what_dnf_would_read_otherwise_is_refused() {
+    let repository = |description: &str, baseurl: Value| {
+        refused("yum_repository", json!({"name": "x", "description": description, "baseurl": baseurl}))
+    };
+    assert!(!repository("CUDA", json!(["https://a.example", "https://b.example"])));
+    assert!(repository(" CUDA", json!("https://a.example")));
+    assert!(repository("CUDA", json!(["https://a.example", "#https://b.example"])));
+}

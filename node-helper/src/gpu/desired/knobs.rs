@@ -9,7 +9,7 @@ use gpufleet_protocol::{
 
 use super::{Merge, Want};
 use crate::gpu::{
-    plan::{DRAIN_AND_RESET, GPU_RESET, RESET},
+    plan::{DRAIN_AND_RESET, GPU_RESET, RESET, reset_group},
     state::Gpu,
 };
 
@@ -47,15 +47,25 @@ impl Merge<'_> {
         {
             let text =
                 format!("{}: the driver asks for {needs}, which a reset of the GPU is not", gpu.label());
+            if when == ResetWhen::Required {
+                return self.fail(text);
+            }
             self.verdict().warnings.push(text);
         }
         if when == ResetWhen::Always && self.group.defer_to_reboot {
             let text = "this run leaves resets to a reboot; declare `reboot: {when: always}` instead";
             return self.fail(text.to_owned());
         }
-        if when == ResetWhen::Always && !gpu.resettable {
+        let group = reset_group(self.state, std::slice::from_ref(&gpu.uuid));
+        let fixed = group.iter().filter_map(|uuid| self.state.gpu(uuid)).find(|gpu| !gpu.resettable);
+        if let Some(fixed) = fixed.filter(|_| when == ResetWhen::Always) {
+            let with = if fixed.uuid == gpu.uuid {
+                String::new()
+            } else {
+                format!(" without {}, which", fixed.label())
+            };
             let text = format!(
-                "{} cannot be reset on this machine; declare `reboot: {{when: always}}` instead",
+                "{}{with} cannot be reset on this machine; declare `reboot: {{when: always}}` instead",
                 gpu.label()
             );
             return self.fail(text);

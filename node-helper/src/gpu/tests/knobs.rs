@@ -139,8 +139,10 @@ fn what_a_reset_does_not_help_is_said() {
     let sim = |gpu: SimGpu| Node::new(Sim::new(vec![gpu]));
     let mut node = sim(SimGpu { recovery_action: Ok(2), ..SimGpu::new(0, true) });
     let done = node.apply(&reset("required"));
-    assert_eq!((done.status.clone(), resets(&node)), (OpStatus::Ok, 0));
-    assert!(done.warnings.iter().any(|text| text.contains("a reboot of the node")), "{done:?}");
+    let asks =
+        |message: &str| message.contains("asks for a reboot of the node, which a reset of the GPU is not");
+    assert!(matches!(&done.status, OpStatus::Failed { message, .. } if asks(message)), "{done:?}");
+    assert_eq!(resets(&node), 0);
 
     let mut node = sim(SimGpu { recovery_action: Err(Code::UNKNOWN), ..SimGpu::new(0, true) });
     assert!(matches!(node.apply(&reset("required")).status, OpStatus::Unknown { .. }));
@@ -165,7 +167,7 @@ fn what_a_reset_does_not_help_is_said() {
         matches!(&failed.status, OpStatus::Failed { message, .. } if message.contains("this machine cannot")),
         "{failed:?}"
     );
-    assert_eq!(failed.changes, Vec::new());
+    assert_eq!((&failed.changes, &failed.awaiting), (&Vec::new(), &Vec::new()), "no reason for a reboot");
 
     let mut node = sim(SimGpu { client: Some(41), recovery_action: Ok(4), ..SimGpu::new(0, true) });
     let failed = node.apply(&reset("required"));

@@ -10,7 +10,9 @@ use gpufleet_protocol::{
 };
 use serde_json::{Map, Value, json};
 
-use super::{Keyring, LIMIT, TRUSTED_FOLDER, fingerprint, long_id, material, names, no_key};
+use super::{
+    Keyring, LIMIT, TRUSTED_FOLDER, fingerprint, is_armored, long_id, material, names, no_key, only,
+};
 use crate::{
     declare::{Node, NodeKind, Plan, Trouble},
     os::files::Ownership,
@@ -26,8 +28,10 @@ const TRUSTED: &str = "/etc/apt/trusted.gpg";
 pub struct State {
     /// The keyrings that count.
     rings: Vec<Keyring>,
-    /// Files among them that hold something else, and what is wrong.
-    unread: Vec<(String, &'static str)>,
+    /// Files among them that apt ignores, such as keyboxes of gpg, and what they are.
+    ignored: Vec<(String, &'static str)>,
+    /// A file among them that apt may read, but the helper cannot, and why.
+    unread: Option<(String, &'static str)>,
     /// What the task's source gives, if it was needed.
     material: Option<(Vec<u8>, Vec<Certificate>)>,
     /// The id that the task is about.
@@ -70,6 +74,14 @@ impl State {
     }
 }
 
+/// Whether apt takes a file for a keyring: armored, or with the tag of a public key at its begin.
+///
+/// Source: `is_supported_keyring` of apt-key, apt 2.6.
+fn apt_may_read(file: &Present) -> bool {
+    let bytes = file.bytes.as_deref().unwrap_or_default();
+    is_armored(bytes) || matches!(bytes.first(), Some(0x98 | 0x99 | 0xC6))
+}
+
 /// Reads the task's source.
 fn read_source(task: &AptKey, node: &Node<'_>) -> Result<Option<(String, Vec<u8>)>, Trouble> {
     let from = |url: &str| -> Result<Option<(String, Vec<u8>)>, Trouble> {
@@ -109,30 +121,33 @@ impl NodeKind for AptKey {
                 all
             }
         };
-        let (mut rings, mut unread) = (Vec::new(), Vec::new());
+        let (mut rings, mut ignored, mut unread) = (Vec::new(), Vec::new(), None);
         for file in &files {
             match Keyring::of(file) {
                 Ok(ring) => rings.push(ring),
                 Err(why) if self.keyring.is_some() => return Err(no_key(&file.shown, why)),
-                Err(why) => unread.push((file.shown.clone(), why)),
+                Err(why) if apt_may_read(file) => unread = Some((file.shown.clone(), why)),
+                Err(why) => ignored.push((file.shown.clone(), why)),
             }
         }
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        let mut state = State { rings, unread, material: None, id: self.key_id(), new: None, now };
+        let mut state = State { rings, ignored, unread, material: None, id: self.key_id(), new: None, now };
         let wanted = self.state == RepositoryState::Present;
         let missing = state.id.as_ref().is_none_or(|id| wanted && !state.has(id));
         if missing && let Some((place, bytes)) = read_source(self, node)? {
             let bytes = material(&bytes).map_err(|why| no_key(&place, why))?;
-            let all = openpgp::certificates(&bytes).map_err(|why| no_key(&place, why))?;
-            let mut keys = all.iter().flat_map(|one| &one.keys);
+            let mut all = openpgp::certificates(&bytes).map_err(|why| no_key(&place, why))?;
+            let mut bytes = bytes;
             match &state.id {
-                Some(id) if !keys.clone().any(|key| names(id, key)) => {
-                    let found: Vec<String> =
-                        all.iter().filter_map(|one| one.keys.first()).map(fingerprint).collect();
-                    return Err(no_key(&place, &format!("it holds {}, not {id}", found.join(", "))));
+                Some(id) => {
+                    bytes = only(&bytes, std::slice::from_ref(id)).map_err(|id| {
+                        let found: Vec<String> =
+                            all.iter().filter_map(|one| one.keys.first()).map(fingerprint).collect();
+                        no_key(&place, &format!("it holds {}, not {id}", found.join(", ")))
+                    })?;
+                    all = openpgp::certificates(&bytes).map_err(|why| no_key(&place, why))?;
                 }
-                Some(_) => {}
-                None => state.id = keys.next().map(long_id),
+                None => state.id = all.iter().flat_map(|one| &one.keys).next().map(long_id),
             }
             if wanted && !all.iter().any(|one| state.is_valid(one)) {
                 let id = all.iter().find_map(|one| one.keys.first()).map(fingerprint).unwrap_or_default();
@@ -149,7 +164,7 @@ impl NodeKind for AptKey {
 
     fn plan(&self, state: &State) -> Result<Plan<Step>, Trouble> {
         let mut plan = Plan::default();
-        for (path, why) in &state.unread {
+        for (path, why) in &state.ignored {
             plan.warnings.push(format!("{path}: {why}; apt does not read it either"));
         }
         let change = |id: String, from: Typed, to: Typed| {
@@ -183,6 +198,11 @@ impl NodeKind for AptKey {
                 for key in all.iter().filter_map(|one| one.keys.first()) {
                     plan.changes.push(change(fingerprint(key), Typed::Absent, within(file)));
                 }
+            }
+            RepositoryState::Absent if let Some((path, why)) = &state.unread => {
+                return Err(Trouble::io(format!(
+                    "whether the key is in {path} cannot be told: {why}; name the keyring with `keyring`, or remove that file"
+                )));
             }
             RepositoryState::Absent => {
                 let id = state.id.clone().unwrap_or_default();
@@ -331,5 +351,23 @@ mod tests {
             outcome.warnings,
             ["/etc/apt/trusted.gpg: it is no OpenPGP key; apt does not read it either"]
         );
+        assert_eq!(outcome.status, OpStatus::Ok);
+    }
+
+    #[test]
+    fn a_keyring_that_cannot_be_judged_is_not_taken_for_one_without_the_key() {
+        let bench = bench();
+        let whole = material(ARMORED.as_bytes()).unwrap();
+        bench.write("etc/apt/trusted.gpg.d/cut.gpg", "");
+        std::fs::write(bench.path("etc/apt/trusted.gpg.d/cut.gpg"), &whole[..whole.len() - 9]).unwrap();
+        let absent = task(json!({"id": FINGERPRINT, "state": "absent"}));
+        for mode in [Mode::Predict, Mode::Apply] {
+            let outcome = bench.run(&absent, mode);
+            let (OpStatus::Failed { message, .. } | OpStatus::Unknown { reason: message }) = &outcome.status
+            else {
+                panic!("{outcome:?}")
+            };
+            assert!(message.contains("trusted.gpg.d/cut.gpg cannot be told"), "{message}");
+        }
     }
 }

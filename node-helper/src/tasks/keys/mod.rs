@@ -61,10 +61,20 @@ pub fn material(bytes: &[u8]) -> Result<Vec<u8>, &'static str> {
     }
 }
 
-/// Whether key material has a key with this id.
-pub fn holds(material: &[u8], id: &str) -> bool {
+/// Returns the certificates whose primary keys have one of these ids, and nothing else of the material.
+///
+/// Not by subkeys: signatures that bind them are not verified here, and anybody can append somebody else's key to his own.
+///
+/// # Errors
+/// The id that no primary key has.
+pub fn only<'a>(material: &[u8], ids: &'a [String]) -> Result<Vec<u8>, &'a str> {
     let all = openpgp::certificates(material).unwrap_or_default();
-    all.iter().any(|one| one.keys.iter().any(|key| names(id, key)))
+    let is = |one: &Certificate, id: &str| one.keys.first().is_some_and(|key| names(id, key));
+    if let Some(id) = ids.iter().find(|id| !all.iter().any(|one| is(one, id))) {
+        return Err(id);
+    }
+    let named = all.iter().filter(|one| ids.iter().any(|id| is(one, id)));
+    Ok(named.flat_map(|one| material.get(one.range.clone()).unwrap_or_default()).copied().collect())
 }
 
 /// A file of keys.
@@ -157,5 +167,24 @@ pub mod tests {
         }
         assert_eq!(material(b"<html>"), Err("it is no OpenPGP key"));
         assert_eq!(material(b""), Err("it holds no public key"));
+    }
+
+    #[test]
+    fn a_foreign_subkey_does_not_name_a_key() {
+        let (own, other) = (material(ARMORED.as_bytes()).unwrap(), material(EXPIRED.as_bytes()).unwrap());
+        let ids = |id: &str| [id.to_owned()];
+        // Of a file with several, only the declared one is taken.
+        let both = [own.clone(), other.clone()].concat();
+        assert_eq!(only(&both, &ids(EXPIRED_FINGERPRINT)), Ok(other.clone()));
+        assert_eq!(only(&both, &ids(FINGERPRINT)), Ok(own.clone()));
+        // Somebody's key, with the public half of another one behind it as a subkey.
+        let hashed = &openpgp::certificates(&other).unwrap()[0].keys[0].hashed;
+        let body = &hashed[3..];
+        let length = u32::try_from(body.len()).unwrap().to_be_bytes();
+        let forged = [&own[..], &[0xC0 | 14, 255], &length, body].concat();
+        assert!(
+            openpgp::certificates(&forged).unwrap()[0].keys.iter().any(|key| names(EXPIRED_FINGERPRINT, key))
+        );
+        assert_eq!(only(&forged, &ids(EXPIRED_FINGERPRINT)), Err(EXPIRED_FINGERPRINT));
     }
 }

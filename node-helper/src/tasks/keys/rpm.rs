@@ -13,7 +13,7 @@ use gpufleet_protocol::{
 };
 use serde_json::{Map, Value};
 
-use super::{LIMIT, fingerprint, material, names, no_key};
+use super::{LIMIT, fingerprint, material, names, no_key, only};
 use crate::{
     declare::{Node, NodeKind, Plan, Trouble},
     os::{checksum::base64, files::At},
@@ -132,15 +132,19 @@ impl NodeKind for RpmKey {
         };
         let bytes = material(&bytes).map_err(|why| no_key(&place, why))?;
         let all = openpgp::certificates(&bytes).map_err(|why| no_key(&place, why))?;
-        let has = |id: &String| all.iter().flat_map(|one| &one.keys).any(|key| names(id, key));
-        if let Some(id) = fingerprints.iter().find(|id| !has(id)) {
+        if fingerprints.is_empty() {
+            state.material = Some((bytes, all));
+            return Ok(state);
+        }
+        let bytes = only(&bytes, &fingerprints).map_err(|id| {
             let found: Vec<String> = all.iter().filter_map(|one| one.keys.first()).map(fingerprint).collect();
             let why = format!(
-                "the specified fingerprint, {id}, does not match any key in it: {}",
+                "the specified fingerprint, {id}, does not match any primary key in it: {}",
                 found.join(", ")
             );
-            return Err(no_key(&place, &why));
-        }
+            no_key(&place, &why)
+        })?;
+        let all = openpgp::certificates(&bytes).map_err(|why| no_key(&place, why))?;
         state.material = Some((bytes, all));
         Ok(state)
     }

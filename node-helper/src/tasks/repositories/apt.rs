@@ -105,10 +105,8 @@ fn key(
     }
     let material = keys::material(&ask(&AptKey::at_server(KEYSERVER, &fingerprint))?)
         .map_err(|why| Trouble::failed(FailureKind::Exit, format!("{KEYSERVER}: {why}")))?;
-    if !keys::holds(&material, &fingerprint) {
-        let message = format!("{KEYSERVER} has no key {fingerprint}");
-        return Err(Trouble::failed(FailureKind::Exit, message));
-    }
+    let material = keys::only(&material, std::slice::from_ref(&fingerprint))
+        .map_err(|id| Trouble::failed(FailureKind::Exit, format!("{KEYSERVER} has no primary key {id}")))?;
     let path = format!("{}/{}-ubuntu-{}.gpg", keys::TRUSTED_FOLDER, ppa.owner, ppa.name);
     Ok(Some((Present::read(node, &path)?, material, fingerprint)))
 }

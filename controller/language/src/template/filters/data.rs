@@ -1,7 +1,6 @@
 //! Filters for types, encodings and digests.
 
-use std::fmt::Write as _;
-
+use gpufleet_protocol::hex;
 use sha2::Digest as _;
 
 use super::{Call, Filter, Test};
@@ -67,13 +66,6 @@ fn boolean(value: &Value) -> bool {
         Value::Str(text) => matches!(text.to_lowercase().as_str(), "yes" | "on" | "1" | "true"),
         _ => false,
     }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut out, byte| {
-        let _ = write!(out, "{byte:02x}");
-        out
-    })
 }
 
 fn digest(text: &str, name: &str) -> Result<Value, String> {

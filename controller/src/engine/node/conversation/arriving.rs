@@ -10,6 +10,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+pub(crate) use gpufleet_protocol::hex;
 use rustix::fs::{FlockOperation, flock, statvfs};
 use sha2::{Digest, Sha256};
 
@@ -19,10 +20,6 @@ const RESERVE: u64 = 512 << 20;
 /// Why nothing is written, in words for people.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Refused(pub(crate) String);
-
-pub(crate) fn hex(bytes: impl AsRef<[u8]>) -> String {
-    bytes.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
-}
 
 /// A size as people read it: to the next lower tenth.
 pub(crate) fn size_text(bytes: u64) -> String {

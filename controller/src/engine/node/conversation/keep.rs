@@ -1,7 +1,7 @@
 //! `gpu_keep`: the document that the node keeps, made when it is sent, because only then the node is known.
 
 use gpufleet_protocol::{
-    NodeOp,
+    NodeOp, OpStatus,
     facts::{Facts, GpuSystemState},
     keep::{FORMAT, KeepPolicy, KeptState, MOST_BYTES, Sealed, to_be_signed, united},
     op::{FactsRequest, KeepState, KeptStatus},
@@ -34,6 +34,9 @@ impl Conversation {
         let facts = self.simple(NodeOp::Facts(request), READING).await?.facts;
         // What other playbooks let it keep, which it says by itself and for itself.
         let said = self.simple(NodeOp::KeptStatus(KeptStatus {}), READING).await?;
+        if let OpStatus::Failed { message, .. } = said.status {
+            return Ok(Err(message));
+        }
         let before = said.data.get("document").and_then(Value::as_str);
         let before = before.and_then(|text| serde_json::from_str::<KeptState>(text).ok());
         let document = match self.document(&asked, facts.as_deref(), before.as_ref()) {
