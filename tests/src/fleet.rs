@@ -218,11 +218,16 @@ impl Fleet {
 
     /// Runs a command on a node with OpenSSH's client.
     pub fn ssh(&self, node: &str, command: &str) -> std::process::Output {
+        self.ssh_from(node, command, Stdio::null())
+    }
+
+    /// As [`Self::ssh`], with a standard input.
+    pub fn ssh_from(&self, node: &str, command: &str, input: impl Into<Stdio>) -> std::process::Output {
         Command::new("ssh")
             .arg("-F")
             .arg(self.dir().join("ssh_config"))
             .args(["-o", "ConnectTimeout=10", "-o", "BatchMode=yes", node, command])
-            .stdin(Stdio::null())
+            .stdin(input)
             .output()
             .expect("OpenSSH's client is installed (`make setup`)")
     }

@@ -7,6 +7,7 @@
 mod binaries;
 mod campaign;
 mod document;
+mod drivers;
 mod faults;
 mod fleet;
 mod gpufleet;
@@ -18,6 +19,7 @@ mod schemas;
 pub use binaries::binary;
 pub use campaign::{Campaign, CampaignOptions, Kill, Outcome, Variant};
 pub use document::{Document, Row};
+pub use drivers::{Driver, Drivers};
 pub use faults::{FAULTS, FaultCase, FaultResult};
 pub use fleet::{Fleet, FleetOptions};
 pub use gpufleet::{Command, Finished, Home, Running};

@@ -36,9 +36,8 @@ echo 0 > /proc/sys/kernel/numa_balancing
 echo 10 > /proc/sys/vm/swappiness
 echo '100000.00 1.00' > /run/uptime
 mount --bind /run/uptime /proc/uptime
-printf '#!/bin/sh\\necho 580.159.04\\n' > /usr/sbin/modinfo
 printf '#!/bin/sh\\necho READY\\n' > /usr/bin/nvidia-imex-ctl
-chmod 755 /usr/sbin/modinfo /usr/bin/nvidia-imex-ctl
+chmod 755 /usr/bin/nvidia-imex-ctl
 printf '[Service]\\nExecStart=/bin/sleep infinity\\n' > /etc/systemd/system/nvidia-imex.service
 systemctl start nvidia-imex nvidia-dcgm
 systemctl enable --now nvidia-persistenced
@@ -220,11 +219,26 @@ const FAULTS: &[Fault] = &[
     ("err.xid_memory", "warn", "none", "gpusimctl xid 1 63"),
     ("err.xid_nvlink5", "fail", "reset", "gpusimctl xid 1 145; one recovery_action 1"),
     ("err.xid_other", "fail", "investigate", "gpusimctl xid 1 54"),
-    ("err.sxid", "fail", "reboot", "touch /dev/nvidia-nvswitch0
-        log 'nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 12028, Fatal, Link 32 egress non-posted PRIV error'"),
-    ("err.nvml_responsive", "unknown", "reboot", "gpusimctl fault add '{function: nvmlInit_v2, effect: hang}'"),
+    (
+        "err.sxid",
+        "fail",
+        "reboot",
+        "touch /dev/nvidia-nvswitch0
+        log 'nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 12028, Fatal, Link 32 egress non-posted PRIV error'",
+    ),
+    (
+        "err.nvml_responsive",
+        "unknown",
+        "reboot",
+        "gpusimctl fault add '{function: nvmlInit_v2, effect: hang}'",
+    ),
     ("err.log_complete", "warn", "apply", "log later; sed -i 1d /dev/kmsg"),
-    ("err.nvrm_assert", "fail", "reboot", "log 'NVRM: GPU 0000:1b:00.0: RmInitAdapter failed! (0x62:0x0:1860)'"),
+    (
+        "err.nvrm_assert",
+        "fail",
+        "reboot",
+        "log 'NVRM: GPU 0000:1b:00.0: RmInitAdapter failed! (0x62:0x0:1860)'",
+    ),
     ("mem.ecc_mode", "drift", "reset", "one ecc_pending off"),
     ("mem.ecc_pending", "drift", "reset", "one ecc_pending off"),
     ("mem.uncorrected_volatile", "warn", "reset", "one volatile_uncorrectable 1"),
@@ -234,7 +248,12 @@ const FAULTS: &[Fault] = &[
     ("mem.class", "fail", "replace", "one remap_failed on"),
     ("mem.remap_budget", "warn", "investigate", "one banks_none 1"),
     ("mem.remap_budget", "warn", "none", "one banks_low 1"),
-    ("mem.retired_pages", "fail", "replace", "one retired_single 64; one retired_double 0; one retired_pending 0"),
+    (
+        "mem.retired_pages",
+        "fail",
+        "replace",
+        "one retired_single 64; one retired_double 0; one retired_pending 0",
+    ),
     ("mem.sram_threshold", "fail", "replace", "one sram_threshold on"),
     ("mem.sram_uncorrected", "fail", "reset", "one sram_uncorrected 1"),
     ("mem.repair_pending", "drift", "reset", "one repair_channel on"),
@@ -246,7 +265,12 @@ const FAULTS: &[Fault] = &[
     ("thermal.memory", "fail", "investigate", "one memory_temperature_c 120"),
     ("thermal.hw_slowdown", "warn", "investigate", "one event_reasons 8"),
     ("thermal.sw_slowdown", "warn", "none", "one event_reasons 32; one margin_c 1"),
-    ("thermal.fan", "fail", "replace", "one fans 1; one fan_percent 0; one fan_target 0; one temperature_c 90"),
+    (
+        "thermal.fan",
+        "fail",
+        "replace",
+        "one fans 1; one fan_percent 0; one fan_target 0; one temperature_c 90",
+    ),
     ("power.limit", "drift", "apply", "one power_limit_mw 500000"),
     ("power.enforced", "warn", "investigate", "one power_enforced_mw 300000"),
     ("power.brake", "warn", "investigate", "one event_reasons 128"),
@@ -263,22 +287,48 @@ const FAULTS: &[Fault] = &[
     ("cfg.accounting", "drift", "apply", "one accounting on"),
     ("cfg.conf_compute", "fail", "apply", "gpusimctl machine confidential on"),
     ("cfg.drain_state", "drift", "apply", "one drain on"),
-    ("sw.driver_loaded", "fail", "apply", "systemctl stop nvidia-dcgm nvidia-persistenced; rmmod nvidia; rm -r /sys/module/nvidia*"),
+    (
+        "sw.driver_loaded",
+        "fail",
+        "apply",
+        "systemctl stop nvidia-dcgm nvidia-persistenced; rmmod nvidia_uvm nvidia_modeset nvidia",
+    ),
     ("sw.module_match", "fail", "reboot", "gpusimctl machine library_version 580.200.01"),
-    ("sw.driver_version", "drift", "apply", "gpusimctl machine library_version 570.86.15
-        gpusimctl machine module_version 570.86.15; echo 570.86.15 > /sys/module/nvidia/version"),
+    (
+        "sw.driver_version",
+        "drift",
+        "apply",
+        "gpusimctl machine library_version 570.86.15
+        gpusimctl machine module_version 570.86.15; echo 570.86.15 > /sys/module/nvidia/version",
+    ),
     ("sw.gsp", "fail", "reboot", "one gsp_version 1.2.3"),
     ("sw.gsp", "drift", "reboot", "one gsp_mode 0"),
     ("sw.vbios", "warn", "none", "one vbios 96.00.01.00.01"),
     ("sw.nouveau", "fail", "reboot", "mkdir /sys/module/nouveau"),
-    ("sw.driver_pending", "warn", "reboot", "printf '#!/bin/sh\\necho 580.200.01\\n' > /usr/sbin/modinfo"),
+    (
+        "sw.driver_pending",
+        "warn",
+        "reboot",
+        "mkdir -p /lib/modules/$(uname -r)/updates
+        echo version=580.200.01 > /lib/modules/$(uname -r)/updates/nvidia.ko",
+    ),
     ("sw.inforom_valid", "fail", "replace", "one inforom_code 14"),
     ("sw.inforom", "warn", "none", "one inforom_version G520.0201.00.01"),
-    ("sw.secure_boot", "fail", "apply", "systemctl stop nvidia-dcgm nvidia-persistenced; rmmod nvidia
-        rm -r /sys/module/nvidia* /proc/driver/nvidia; mkdir -p /sys/firmware/efi/efivars; cd /sys/firmware/efi/efivars
+    (
+        "sw.secure_boot",
+        "fail",
+        "apply",
+        "systemctl stop nvidia-dcgm nvidia-persistenced; rmmod nvidia_uvm nvidia_modeset nvidia
+        mkdir -p /sys/firmware/efi/efivars; cd /sys/firmware/efi/efivars
         printf '\\006\\000\\000\\000\\001' > SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c
-        log 'nvidia: module verification failed: signature and/or required key missing'"),
-    ("sw.module_kind", "drift", "apply", "sed -i 's/Open Kernel Module/Kernel Module/' /proc/driver/nvidia/version"),
+        log 'nvidia: module verification failed: signature and/or required key missing'",
+    ),
+    (
+        "sw.module_kind",
+        "drift",
+        "apply",
+        "sed -i 's/Open Kernel Module/Kernel Module/' /proc/driver/nvidia/version",
+    ),
     ("sw.device_nodes", "fail", "apply", "rm /dev/nvidia-uvm"),
     ("sw.persistenced", "drift", "apply", "systemctl disable nvidia-persistenced"),
     ("sw.dcgm", "drift", "apply", "systemctl stop nvidia-dcgm"),
@@ -287,37 +337,87 @@ const FAULTS: &[Fault] = &[
     ("proc.pids", "warn", "investigate", "echo 1 > /proc/sys/kernel/pid_max"),
     ("nvl.imex", "fail", "apply", "systemctl stop nvidia-imex"),
     ("nvl.c2c", "fail", "reboot", "one c2c_enabled on; one c2c_links 10; one c2c_link_status 0"),
-    ("os.systemd", "fail", "investigate", "mkdir -p /run/systemd/shutdown; touch /run/systemd/shutdown/scheduled"),
+    (
+        "os.systemd",
+        "fail",
+        "investigate",
+        "mkdir -p /run/systemd/shutdown; touch /run/systemd/shutdown/scheduled",
+    ),
     ("os.taint", "fail", "investigate", "echo 16 > /proc/sys/kernel/tainted"),
     ("os.mce", "fail", "replace", "log 'mce: [Hardware Error]: CPU 3: Machine Check Exception: 5 Bank 7'"),
     ("os.kernel_log", "fail", "reboot", "log 'BUG: unable to handle page fault for address: ffffa0'"),
-    ("os.oom", "warn", "investigate", "log 'oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),task=train,pid=9,uid=0'"),
+    (
+        "os.oom",
+        "warn",
+        "investigate",
+        "log 'oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),task=train,pid=9,uid=0'",
+    ),
     ("os.reboot_pending", "warn", "reboot", "touch /run/reboot-required"),
     ("os.kernel_version", "warn", "none", "echo 5.4.0-1 > /proc/sys/kernel/osrelease"),
     ("os.cpus", "warn", "investigate", "echo 0 > /sys/devices/system/cpu/online"),
-    ("os.governor", "drift", "apply", "echo powersave > /sys/devices/system/cpu/cpufreq/policy0/scaling_governor"),
-    ("os.thp", "drift", "apply", "echo '[always] madvise never' > /sys/kernel/mm/transparent_hugepage/enabled"),
+    (
+        "os.governor",
+        "drift",
+        "apply",
+        "echo powersave > /sys/devices/system/cpu/cpufreq/policy0/scaling_governor",
+    ),
+    (
+        "os.thp",
+        "drift",
+        "apply",
+        "echo '[always] madvise never' > /sys/kernel/mm/transparent_hugepage/enabled",
+    ),
     ("os.numa_balancing", "drift", "apply", "echo 1 > /proc/sys/kernel/numa_balancing"),
     ("os.swap", "drift", "apply", "echo 60 > /proc/sys/vm/swappiness"),
-    ("os.numa_affinity", "warn", "investigate", "echo -1 > $(ls -d /sys/bus/pci/devices/* | sed -n 2p)/numa_node"),
-    ("os.pressure", "warn", "investigate", "put /proc/pressure/memory 'full avg10=0.00 avg60=0.00 avg300=60.00 total=7'"),
+    (
+        "os.numa_affinity",
+        "warn",
+        "investigate",
+        "echo -1 > $(ls -d /sys/bus/pci/devices/* | sed -n 2p)/numa_node",
+    ),
+    (
+        "os.pressure",
+        "warn",
+        "investigate",
+        "put /proc/pressure/memory 'full avg10=0.00 avg60=0.00 avg300=60.00 total=7'",
+    ),
     ("os.hugepages", "drift", "apply", "echo 0 > /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"),
-    ("disk.space", "fail", "investigate", "mkdir -p /var/lib/docker; mount -t tmpfs -o size=1m lab /var/lib/docker
-        head -c 1000000 /dev/zero > /var/lib/docker/full"),
+    (
+        "disk.space",
+        "fail",
+        "investigate",
+        "mkdir -p /var/lib/docker; mount -t tmpfs -o size=1m lab /var/lib/docker
+        head -c 1000000 /dev/zero > /var/lib/docker/full",
+    ),
     ("disk.io_errors", "fail", "replace", "log 'nvme nvme3: Disabling device after reset failure: -19'"),
     ("disk.raid", "warn", "investigate", "mkdir -p /sys/block/md0/md; echo 1 > /sys/block/md0/md/degraded"),
     ("disk.count", "fail", "investigate", "rm -r /sys/class/nvme/nvme0"),
     ("disk.nfs", "warn", "investigate", "log 'nfs: server filer1 not responding, still trying'"),
-    ("pcie.nic_width", "fail", "investigate", "echo 8 > /sys/bus/pci/devices/0000:e8:00.0/current_link_width"),
-    ("net.ib_ports", "fail", "investigate", "echo '1: DOWN' > $port/state; echo '3: Polling' > $port/phys_state"),
+    (
+        "pcie.nic_width",
+        "fail",
+        "investigate",
+        "echo 8 > /sys/bus/pci/devices/0000:e8:00.0/current_link_width",
+    ),
+    (
+        "net.ib_ports",
+        "fail",
+        "investigate",
+        "echo '1: DOWN' > $port/state; echo '3: Polling' > $port/phys_state",
+    ),
     ("net.ib_ports", "fail", "investigate", "echo '200 Gb/sec (4X HDR)' > $port/rate"),
     ("net.nic_firmware", "drift", "investigate", "echo 20.35.1012 > /sys/class/infiniband/mlx5_0/fw_ver"),
     ("net.ib_devices", "fail", "reboot", "rm /dev/infiniband/uverbs0"),
     ("net.peermem", "drift", "apply", "echo 5.4.0-1 > /proc/sys/kernel/osrelease"),
     ("net.eth", "drift", "investigate", "echo 10000 > /sys/class/net/eno1/speed"),
     ("os.cmdline", "drift", "reboot", "put /proc/cmdline quiet"),
-    ("os.limits", "drift", "apply", "comm=$(grep -lx slurmd /proc/[0-9]*/comm | head -n 1)
-        put ${comm%comm}limits 'Max locked memory  65536  65536  bytes'"),
+    (
+        "os.limits",
+        "drift",
+        "apply",
+        "comm=$(grep -lx slurmd /proc/[0-9]*/comm | head -n 1)
+        put ${comm%comm}limits 'Max locked memory  65536  65536  bytes'",
+    ),
     ("ctr.runtime", "fail", "apply", "systemctl stop containerd"),
 ];
 

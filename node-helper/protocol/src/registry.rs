@@ -2,13 +2,14 @@
 //! [`crate::op::GpuTask`] and [`crate::tasks::KINDS`] from one line for each.
 //!
 //! `gpu` kinds become members of the one desired state of the GPUs. `node` kinds are sent to the node as they are.
-//! `here` kinds are executed by the controller. `operations` belong to no kind of their name.
+//! `here` kinds are executed by the controller. `hardware` lists kinds besides `gpu` kinds that have facts of the hardware. `operations` belong to no kind of their name.
 
 macro_rules! registry {
     (
         kinds {
             $($(gpu $gpu:ident)? $(node $node:ident($sent:ty))? $(here $here:ident)?;)*
         }
+        hardware { $($hardware:ident),* }
         operations {
             $($(#[$doc:meta])* $other:ident($other_sent:ty);)*
         }
@@ -85,6 +86,7 @@ macro_rules! registry {
         /// The hardware facts of the kinds that declare the state of GPUs, by their names.
         pub static HARDWARE: &[(&str, $crate::tasks::Hardware)] = &[
             $($((<$gpu as Kind>::INFO.name, <$gpu as $crate::tasks::GpuKind>::HARDWARE),)?)*
+            $((<$hardware as Kind>::INFO.name, <$hardware as $crate::tasks::GpuKind>::HARDWARE),)*
         ];
 
         /// All kinds, in the order of the reference.

@@ -23,6 +23,8 @@ pub enum Event {
     /// The GPUs, by UUID, that are reset together; persistence was off during the reset and is on again after it.
     Reset(Vec<String>),
     Reboot,
+    /// The driver's modules are unloaded and loaded; the units that hold it are stopped meanwhile.
+    Reload,
     /// The NVML worker closes the driver; `stopped` is whether the units that hold GPUs are stopped meanwhile.
     LetGo {
         stopped: bool,
@@ -54,6 +56,15 @@ pub fn after(mut state: State, event: &Event) -> State {
             let holding = &state.holding;
             let sleeps = |gpu: &&mut Gpu| gpu.persistence == Ok(false) && !holding.holds(gpu.index, !stopped);
             state.gpus.iter_mut().filter(sleeps).for_each(forget);
+        }
+        Event::Reload => {
+            for gpu in &mut state.gpus {
+                reset(gpu);
+                unloaded(gpu);
+            }
+            state.confidential_ready = state.confidential_ready.map(|_| false);
+            let on = state.host.persistenced.active;
+            set_persistence(&mut state, on);
         }
         Event::Reboot => {
             // The services stay, because a boot starts what holds the GPUs again.

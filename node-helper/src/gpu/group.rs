@@ -76,12 +76,14 @@ pub struct Settings {
 
 /// The GPUs of one session.
 pub struct Gpus {
-    machine: Box<dyn Machine>,
-    record: Record,
+    pub(super) machine: Box<dyn Machine>,
+    pub(super) record: Record,
     /// The state after the predictions so far.
     predicted: Option<State>,
-    /// Predicted activations before the first reading.
-    assumed: Vec<Disruption>,
+    /// Predicted events before the first reading.
+    assumed: Vec<Event>,
+    /// Whether an earlier task of a prediction loads the driver, without which nothing can be read now.
+    pub(super) driver_comes: bool,
 }
 
 impl std::fmt::Debug for Gpus {
@@ -105,7 +107,7 @@ impl Gpus {
 
     /// Creates it on any machine.
     pub fn with_machine(machine: Box<dyn Machine>, record: Record) -> Self {
-        Self { machine, record, predicted: None, assumed: Vec::new() }
+        Self { machine, record, predicted: None, assumed: Vec::new(), driver_comes: false }
     }
 
     /// Plans a group, and applies it if its class is allowed.
@@ -129,7 +131,7 @@ impl Gpus {
         };
         let (state, forecast) = match planned {
             Ok(planned) => planned,
-            Err(error) => return self.unreadable(group, &error),
+            Err(error) => return self.unreadable(group, mode, &error),
         };
         let blocked =
             blocked(group, &forecast.desired).or_else(|| hindered(mode, allowed, &state, &forecast));
@@ -176,7 +178,7 @@ impl Gpus {
     ) -> OpOutcome {
         let state = match self.predicted_state(deadline) {
             Ok(state) => state,
-            Err(error) => return self.unreadable(group, &error),
+            Err(error) => return self.unreadable(group, Mode::Predict, &error),
         };
         let seen = state.holding.clone();
         let state = foreseen(state, &World::overlaid(overlay));
@@ -200,16 +202,22 @@ impl Gpus {
     pub fn forget_predictions(&mut self) {
         self.predicted = None;
         self.assumed.clear();
+        self.driver_comes = false;
     }
 
     /// Assumes a reboot in later predictions.
     ///
     /// A GPU reset changes nothing here: only this module resets GPUs, and its predictions include what that loses.
     pub fn assume_activation(&mut self, class: Disruption) {
-        match (self.predicted.take(), Event::of_activation(class)) {
-            (Some(state), Some(event)) => self.predicted = Some(after(state, &event)),
-            (None, Some(_)) => self.assumed.push(class),
-            (state, None) => self.predicted = state,
+        if let Some(event) = Event::of_activation(class) {
+            self.assume_event(event);
+        }
+    }
+
+    pub(super) fn assume_event(&mut self, event: Event) {
+        match self.predicted.take() {
+            Some(state) => self.predicted = Some(after(state, &event)),
+            None => self.assumed.push(event),
         }
     }
 
@@ -382,18 +390,19 @@ impl Gpus {
         let (mut state, snapshot) = self.observed(deadline)?;
         state.holding = self.holding(&snapshot);
         self.machine.release();
-        for class in self.assumed.drain(..) {
-            if let Some(event) = Event::of_activation(class) {
-                state = after(state, &event);
-            }
+        for event in self.assumed.drain(..) {
+            state = after(state, &event);
         }
         self.predicted = Some(state.clone());
         Ok(state)
     }
 
     /// Returns the outcome if NVML cannot be read: why, and the next step.
-    fn unreadable(&mut self, group: &GpuGroup, error: &NvmlError) -> OpOutcome {
+    fn unreadable(&mut self, group: &GpuGroup, mode: Mode, error: &NvmlError) -> OpOutcome {
         let status = match error.state() {
+            _ if mode == Mode::Predict && self.driver_comes && self.machine.pci_count() > 0 => {
+                OpStatus::Possible
+            }
             GpuSystemState::NoDriver { .. } | GpuSystemState::NoGpu if self.machine.pci_count() == 0 => {
                 let message = "there is no NVIDIA GPU on this node's PCI bus".to_owned();
                 OpStatus::Failed { kind: FailureKind::Invalid, message }

@@ -29,6 +29,7 @@ use crate::{
 };
 
 pub const FABRIC_MANAGER: &str = "nvidia-fabricmanager.service";
+pub const IMEX: &str = "nvidia-imex.service";
 const CDI_REFRESH: &str = "nvidia-cdi-refresh.service";
 /// Time limit of systemd for one unit; stopping DCGM takes seconds.
 const UNIT_TIME: Duration = Duration::from_secs(90);
@@ -119,7 +120,7 @@ impl Machine for RealMachine {
     }
 
     fn host(&mut self, deadline: &Deadline) -> Host {
-        let mut names = vec![PERSISTENCED, FABRIC_MANAGER, CDI_REFRESH];
+        let mut names = vec![PERSISTENCED, FABRIC_MANAGER, IMEX, CDI_REFRESH];
         names.extend(CLIENT_UNITS);
         let units = units::show("systemctl", &names, deadline).unwrap_or_default();
         self.service_pids = units.values().map(|unit| unit.main_pid).filter(|pid| *pid > 1).collect();
@@ -135,6 +136,7 @@ impl Machine for RealMachine {
             persistenced,
             persistenced_fault: self.persistenced_fault(persistenced, deadline),
             fabric_manager: unit(FABRIC_MANAGER).active,
+            imex: unit(IMEX).active,
             mps,
             client_units: CLIENT_UNITS
                 .iter()

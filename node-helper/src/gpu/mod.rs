@@ -20,6 +20,7 @@ mod observe;
 mod persistenced;
 mod plan;
 mod state;
+mod suspend;
 mod values;
 mod wording;
 pub(crate) mod worker;
@@ -27,6 +28,7 @@ pub(crate) mod worker;
 pub use desired::kind;
 pub use group::{Audited, Gpus, InUse, Settings};
 pub use observe::resets;
+pub use suspend::Held;
 pub use worker::{NoHealth, NvmlError};
 
 #[cfg(test)]

@@ -561,6 +561,7 @@ impl Machine for SimMachine {
             persistenced: sim.persistenced,
             persistenced_fault: sim.persistenced_fault.clone().filter(|_| !sim.persistenced.active),
             fabric_manager: sim.fabric_manager,
+            imex: false,
             mps: Mps {
                 program: Some("/usr/bin/nvidia-cuda-mps-control".to_owned()),
                 unit: sim.mps.unit,

@@ -173,6 +173,8 @@ pub struct Host {
     pub persistenced_fault: Option<String>,
     /// Whether the fabric manager runs.
     pub fabric_manager: bool,
+    /// Whether the daemon runs that shares GPU memory between nodes.
+    pub imex: bool,
     pub mps: Mps,
     /// Running units that hold GPUs, in stop order.
     pub client_units: Vec<String>,

@@ -5,6 +5,7 @@
 
 pub mod channel;
 mod clean;
+mod declared;
 pub mod job;
 pub mod session;
 mod streams;

@@ -18,18 +18,19 @@ use gpufleet_protocol::{
     Disruption, FailureKind, NodeOp, OpOutcome, OpRequest, OpStatus, Permit, Reply,
     health::{HealthReport, HealthRequest},
     message::{IdleVerdict, Mode, Open, Opened, Spooled},
-    op::{PutTree, Reboot, Staying},
+    op::{Reboot, Staying},
     operation::Effect,
 };
 
 use super::{
     channel::Channel,
+    declared::Declared,
     job,
     streams::{Asker, Streams},
 };
 use crate::{
     deadline::{Deadline, Stop},
-    declare::{Node, NodeKind, Trouble, drive},
+    declare::{Node, Trouble},
     facts,
     gpu::{self, Gpus, Settings},
     health, keep,
@@ -46,7 +47,8 @@ use crate::{
         spool::{Durability, Spool, without_output},
     },
     tasks::{
-        dispatch, download, exec, geturl, puttree, reading, reboot, tempfile, unarchive::Unpacking, waiting,
+        dispatch, download, driver::Driver, exec, geturl, puttree, reading, reboot, tempfile,
+        unarchive::Unpacking, waiting,
     },
     world::{Overlay, World},
 };
@@ -507,7 +509,8 @@ impl Session {
             downloads: download::Downloads::default(),
         };
         let _turn = allowed.needs_permit().then(|| turn(&self.disturbing, deadline)).transpose()?;
-        let declared = Declared { session: self, node: &node, mode: request.mode, allowed, gate: &gate };
+        let declared =
+            Declared { overlay: &self.overlay, node: &node, mode: request.mode, allowed, gate: &gate };
         let owner = Owner {
             user: node.user.as_ref(),
             users: &users,
@@ -563,6 +566,17 @@ impl Session {
                         gpus.run(group, Mode::Apply, allowed, deadline, &progress, &fence)
                     }
                 })
+            }
+            NodeOp::GpuDriver(task) => {
+                let mut gpus = turn(&self.gpus, deadline)?;
+                let gpus = gpus.get_or_insert_with(|| Gpus::new(settings(opening)));
+                let fence = || {
+                    fence(opening)?;
+                    keep::note(&self.roots, &opening.open.holder.run).map_err(|error| error.to_string())
+                };
+                let driver = Driver::new(task, gpus, &opening.record, &opening.state_dir, &fence);
+                let outcome = declared.run(&driver)?;
+                Ok(driver.settled(outcome, request.mode, &node))
             }
             NodeOp::Facts(wanted) => {
                 let mut facts = facts::read(&self.roots);
@@ -764,39 +778,4 @@ fn settled(mut outcome: OpOutcome, deadline: &Deadline) -> OpOutcome {
         *kind = FailureKind::Cancelled;
     }
     outcome
-}
-
-/// Runs declarative kinds with the rights of the task's user.
-struct Declared<'a> {
-    session: &'a Session,
-    node: &'a Node<'a>,
-    mode: Mode,
-    allowed: Disruption,
-    gate: crate::declare::Gate<'a>,
-}
-
-impl Declared<'_> {
-    fn tree(&self, tree: &PutTree) -> Result<OpOutcome, Trouble> {
-        puttree::run(tree, self.node, |part| match part {
-            puttree::Part::Directory(file) => self.run(&**file),
-            puttree::Part::File(file) => self.run(&**file),
-        })
-    }
-
-    /// Runs `work`, which is no declarative kind, with the rights of the task's user.
-    fn act(&self, work: impl FnOnce() -> Result<OpOutcome, Trouble> + Send) -> Result<OpOutcome, Trouble> {
-        match &self.node.user {
-            Some(user) => user.with_rights(work)?,
-            None => work(),
-        }
-    }
-
-    fn run<D: NodeKind>(&self, declaration: &D) -> Result<OpOutcome, Trouble> {
-        let work =
-            || drive(declaration, self.node, self.mode, &self.session.overlay, self.allowed, self.gate);
-        match &self.node.user {
-            Some(user) => Ok(user.with_rights(work)?),
-            None => Ok(work()),
-        }
-    }
 }

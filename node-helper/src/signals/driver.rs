@@ -26,7 +26,6 @@ use crate::{
     process::Run,
 };
 
-pub const IMEX: &str = "nvidia-imex.service";
 pub const DCGM_UNITS: [&str; 2] = ["nvidia-dcgm.service", "dcgm.service"];
 /// Time limit of each program.
 const ANSWER: Duration = Duration::from_secs(5);
@@ -228,7 +227,7 @@ fn fm_version(reader: &Reader<'_>, switches: &Found<bool>) -> Found<String> {
 /// Returns the word of `nvidia-imex-ctl`, such as `READY`, or that the daemon does not run.
 fn imex_state(reader: &Reader<'_>, units: &Units) -> Found<String> {
     let Some(units) = units.as_ref().map_err(Clone::clone)? else { return Ok(None) };
-    let Some(unit) = units.get(IMEX).filter(|unit| unit.exists) else { return Ok(None) };
+    let Some(unit) = units.get(host::IMEX).filter(|unit| unit.exists) else { return Ok(None) };
     if !unit.active {
         return Ok(Some(if unit.failed { "failed" } else { "stopped" }.to_owned()));
     }

@@ -35,7 +35,7 @@ pub fn units(reader: &Reader<'_>) -> Units {
     if !reader.exists("/run/systemd/system")? {
         return Ok(None);
     }
-    let mut names = vec![clients::PERSISTENCED, host::FABRIC_MANAGER, driver::IMEX];
+    let mut names = vec![clients::PERSISTENCED, host::FABRIC_MANAGER, host::IMEX];
     names.extend(driver::DCGM_UNITS);
     names.extend([DOCKER_UNIT, CONTAINERD_UNIT, CRIO_UNIT]);
     let program = reader.roots.tool("systemctl").ok_or("there is no systemctl")?;

@@ -5,6 +5,7 @@ mod blacklist;
 mod blockinfile;
 mod cron;
 pub mod download;
+pub mod driver;
 mod edits;
 pub mod exec;
 mod file;

@@ -21,6 +21,7 @@ use nvml_sim::store::Store;
 
 use crate::keys;
 use crate::node::{files, ssh};
+use crate::programs::modules::OnDisk;
 use crate::rules::{self, Extras, RuleError, StateRule};
 use crate::spec::{NodeSpec, SshServer, ending};
 use crate::{power, restore};
@@ -456,7 +457,10 @@ fn supervise(spec: &NodeSpec, stop: &Stop) {
             _ if switched(&spec.dir) => true,
             ending::REBOOT => {
                 failures = 0;
-                let _ = store.update(|machine| reboot(machine, &faults));
+                let _ = store.update(|machine| {
+                    reboot(machine, &faults);
+                    load_driver(spec, machine);
+                });
                 let seconds =
                     faults.iter().find_map(|f| if let Effect::BootSeconds(s) = f { Some(*s) } else { None });
                 let pause =
@@ -478,7 +482,10 @@ fn supervise(spec: &NodeSpec, stop: &Stop) {
         }
         if power::asked(&spec.dir) {
             failures = 0;
-            let _ = store.update(|machine| machine.reboot(uuid::Uuid::new_v4().to_string()));
+            let _ = store.update(|machine| {
+                machine.reboot(uuid::Uuid::new_v4().to_string());
+                load_driver(spec, machine);
+            });
             if let Err(error) = power::seen(&spec.dir) {
                 note(&console, &format!("cannot be switched on: {error}"));
                 break;
@@ -508,6 +515,14 @@ fn away(spec: &NodeSpec, stop: &Stop, time: Duration) -> bool {
         }
     }
     stop.asked()
+}
+
+/// Loads the driver that the node's packages brought, as a boot does.
+fn load_driver(spec: &NodeSpec, machine: &mut Machine) {
+    match OnDisk::of(&spec.upper()) {
+        Some(disk) => disk.boot(machine),
+        None => machine.driver_loaded = false,
+    }
 }
 
 /// Applies a reboot to a machine, with the node's faults.

@@ -8,6 +8,7 @@ mod blacklist;
 mod checksum;
 mod content;
 mod control;
+mod driver;
 mod facts;
 mod files;
 mod gpu;
@@ -39,6 +40,7 @@ pub use control::{
     Assert, Debug, Fail, HashBehaviour, IncludeRole, IncludeTasks, IncludeVars, Meta, MetaAction, SetFact,
     ValidateArgumentSpec,
 };
+pub use driver::{DriverFlavour, DriverGoBack, DriverReboot, DriverSource, GpuDriver};
 pub use facts::{AGES, AgeStamp, Find, FindType, Ping, SIZES, Setup, bound};
 pub use files::{File, FileMode, FileState, Stat};
 pub use gpu::{
@@ -92,6 +94,7 @@ registry! {
         gpu GpuReset;
         gpu GpuConfidentialCompute;
         here GpuKeep;
+        node GpuDriver(Box<GpuDriver>);
         node Sysctl(Sysctl);
         node KernelCmdline(KernelCmdline);
         node Service(Service);
@@ -149,6 +152,7 @@ registry! {
         here IncludeVars;
         here ValidateArgumentSpec;
     }
+    hardware { GpuDriver }
     operations {
         /// The GPU tasks of one group, with one desired state and one activation.
         GpuGroup(GpuGroup);

@@ -1,6 +1,6 @@
 //! `apt`: packages of Debian and Ubuntu, through `dpkg-query` and `apt-get`.
 
-mod output;
+pub(in crate::tasks) mod output;
 
 use std::{
     collections::HashMap,
@@ -49,7 +49,7 @@ pub struct State {
     cleanings: Vec<(&'static str, usize)>,
 }
 
-fn apt_get(node: &Node<'_>, arguments: &[String]) -> Result<Run, Trouble> {
+pub(in crate::tasks) fn apt_get(node: &Node<'_>, arguments: &[String]) -> Result<Run, Trouble> {
     let program = tool::find(node, "apt-get", BRINGS)?;
     let run = tool::run(node, program)
         .env("DEBIAN_FRONTEND", "noninteractive")
@@ -60,7 +60,7 @@ fn apt_get(node: &Node<'_>, arguments: &[String]) -> Result<Run, Trouble> {
     Ok(run.args(arguments))
 }
 
-fn installed(node: &Node<'_>) -> Result<Installed, Trouble> {
+pub(in crate::tasks) fn installed(node: &Node<'_>) -> Result<Installed, Trouble> {
     let program = tool::find(node, "dpkg-query", BRINGS)?;
     let run = tool::run(node, program).args(["-W", output::FORMAT]).limit(DATABASE_LIMIT);
     let done = tool::ask(node, &run)?;
@@ -86,7 +86,12 @@ fn modified(node: &Node<'_>, path: &str) -> Option<SystemTime> {
 }
 
 /// Simulates a call of `apt-get`.
-fn simulated(node: &Node<'_>, order: &[String], stale: bool, names: &[String]) -> Result<Order, Trouble> {
+pub(in crate::tasks) fn simulated(
+    node: &Node<'_>,
+    order: &[String],
+    stale: bool,
+    names: &[String],
+) -> Result<Order, Trouble> {
     let open = order.first().is_some_and(|verb| verb != "remove" && verb != "autoremove")
         && repositories::APT.iter().any(|path| node.world.assumes_below(&node.roots.path(path)));
     let mut arguments = vec!["-s".to_owned()];
@@ -99,12 +104,15 @@ fn simulated(node: &Node<'_>, order: &[String], stale: bool, names: &[String]) -
         actions.retain(|action| assumed.get(&action.name) != Some(&action.to));
         return Ok(Order { arguments, actions, open, ..Order::default() });
     }
-    let errors = output::errors(&done.stderr());
+    let mut errors = output::errors(&done.stderr());
     if (stale || open) && output::lists_lack(&errors) {
         return Ok(Order { arguments, unknown: names.to_vec(), open, ..Order::default() });
     }
     if errors.is_empty() {
         return Err(Trouble::io(done.complaint("apt-get -s")));
+    }
+    if let Some(unmet) = output::unmet(&done.stdout()) {
+        errors = format!("{errors} {unmet}");
     }
     let hint = if output::lists_lack(&errors) && !names.is_empty() {
         "; `update_cache: true` would update the package lists first"

@@ -21,11 +21,11 @@ use crate::{
 
 /// The change of one package.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Action {
-    name: String,
-    from: Option<String>,
+pub(in crate::tasks) struct Action {
+    pub name: String,
+    pub from: Option<String>,
     /// The version afterwards; `None` if it is removed.
-    to: Option<String>,
+    pub to: Option<String>,
 }
 
 impl Action {
@@ -36,16 +36,16 @@ impl Action {
 
 /// One call of the package manager, and its simulated result.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Order {
+pub(in crate::tasks) struct Order {
     /// The arguments after the program's name.
-    arguments: Vec<String>,
-    actions: Vec<Action>,
+    pub arguments: Vec<String>,
+    pub actions: Vec<Action>,
     /// Changes of dnf's modules and their profiles.
     modules: Vec<Action>,
     /// Names that the package manager does not know before its lists are updated.
-    unknown: Vec<String>,
+    pub unknown: Vec<String>,
     /// Whether an earlier task changes where packages come from, so that only the run can tell what this does.
-    open: bool,
+    pub open: bool,
 }
 
 impl Order {

@@ -40,6 +40,9 @@ pub struct Machine {
     pub library_version: String,
     /// Version of the loaded kernel module; if it differs from the library's, NVML returns 18.
     pub module_version: String,
+    /// Whether the loaded kernel module is the proprietary one.
+    #[serde(default)]
+    pub proprietary: bool,
     /// In-kernel users of the driver's display module, which prevent resets on Ampere.
     pub nvidia_drm_refs: u32,
     /// Whether it is a virtual machine with GPUs by pass-through, which must reboot for a reset.
@@ -173,6 +176,7 @@ impl Machine {
             driver_loaded: true,
             library_version: DRIVER_VERSION.to_owned(),
             module_version: DRIVER_VERSION.to_owned(),
+            proprietary: false,
             nvidia_drm_refs: 0,
             passthrough: false,
             excluded_gpus: 0,

@@ -13,7 +13,7 @@ use nvml_sim::state::Machine;
 use crate::spec::{NodeSpec, SHARE};
 
 /// Names of the lab's binary inside a node, by directory.
-const SBIN: [&str; 12] = [
+const SBIN: [&str; 13] = [
     "reboot",
     "poweroff",
     "halt",
@@ -23,6 +23,7 @@ const SBIN: [&str; 12] = [
     "grub-mkconfig",
     "grub2-mkconfig",
     "grubby",
+    "modinfo",
     "modprobe",
     "rmmod",
     "insmod",
@@ -64,7 +65,10 @@ pub fn create(spec: &NodeSpec, faults: &[Effect]) -> io::Result<()> {
     }
     if driver && !faults.contains(&Effect::NoLibrary) {
         for dir in library_dirs() {
-            link(&format!("{SHARE}/libnvidia-ml.so.1"), &upper.join(dir).join("libnvidia-ml.so.1"))?;
+            // Versioned, as in every driver: the name says which version the library is.
+            let versioned = format!("libnvidia-ml.so.{}", nvml_sim::state::DRIVER_VERSION);
+            link(&format!("{SHARE}/libnvidia-ml.so.1"), &upper.join(&dir).join(&versioned))?;
+            link(&versioned, &upper.join(&dir).join("libnvidia-ml.so.1"))?;
         }
     }
     write(&upper.join("etc/hostname"), &format!("{}\n", spec.name))?;
@@ -167,17 +171,71 @@ pub fn prepare_boot(spec: &NodeSpec, machine: &Machine, faults: &[Effect]) -> io
     write(&boot.join("sysrq-trigger"), "")?;
     let driver = has_driver(machine, faults);
     write(&boot.join("modules"), &modules(machine, driver))?;
-    let version = if driver {
-        format!(
-            "NVRM version: NVIDIA UNIX Open Kernel Module for {}  {}  Release Build  (lab)\nGCC version:  gcc version 12.2.0\n",
-            std::env::consts::ARCH,
-            machine.module_version
-        )
-    } else {
-        String::new()
-    };
+    let version = if driver { proc_version(machine) } else { String::new() };
     write(&boot.join("nvidia-version"), &version)?;
     Ok(())
+}
+
+/// Returns the text of `/proc/driver/nvidia/version`.
+fn proc_version(machine: &Machine) -> String {
+    let (arch, version) = (std::env::consts::ARCH, &machine.module_version);
+    let first = match machine.proprietary {
+        true => format!("NVIDIA UNIX {arch} Kernel Module  {version}  Release Build  (lab)"),
+        false => format!("NVIDIA UNIX Open Kernel Module for {arch}  {version}  Release Build  (lab)"),
+    };
+    format!("NVRM version: {first}\nGCC version:  gcc version 12.2.0\n")
+}
+
+/// Shows a module that was loaded, below a node's root.
+pub fn show_module(root: &Path, machine: &Machine, module: &str) -> io::Result<()> {
+    let refs = module_refs(machine).into_iter().find(|(name, _)| *name == module).map_or(0, |(_, refs)| refs);
+    write_module(&root.join("sys"), machine, module, refs)?;
+    if module == "nvidia" {
+        // Hosts whose kernel has no drivers have no such folder.
+        if root.join("proc/driver").is_dir() {
+            write(&root.join("proc/driver/nvidia/version"), &proc_version(machine))?;
+        }
+        super::mounts::make_devices(&root.join("dev"), machine)?;
+    }
+    list_modules(root)
+}
+
+/// Hides a module that was unloaded.
+pub fn hide_module(root: &Path, module: &str) -> io::Result<()> {
+    let missing = |done: io::Result<()>| match done {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        done => done,
+    };
+    missing(fs::remove_dir_all(root.join("sys/module").join(module)))?;
+    if module == "nvidia" {
+        missing(fs::remove_file(root.join("proc/driver/nvidia/version")))?;
+        for entry in fs::read_dir(root.join("dev"))?.flatten() {
+            if entry.file_name().to_string_lossy().starts_with("nvidia") {
+                let path = entry.path();
+                missing(if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) })?;
+            }
+        }
+    }
+    list_modules(root)
+}
+
+/// Writes `/proc/modules` again, from the modules of the driver that are shown.
+fn list_modules(root: &Path) -> io::Result<()> {
+    let list = root.join("proc/modules");
+    let mut text = String::new();
+    for name in ["nvidia_uvm", "nvidia_modeset", "nvidia_drm", "nvidia"] {
+        if root.join("sys/module").join(name).exists() {
+            text += &format!("{name} 1769472 0 - Live 0x0000000000000000 (O)\n");
+        }
+    }
+    // Hosts whose kernel has no modules have no such file.
+    if !list.exists() {
+        return Ok(());
+    }
+    let others = fs::read_to_string(&list)?;
+    let others = others.lines().filter(|line| !line.starts_with("nvidia"));
+    text.extend(others.map(|line| format!("{line}\n")));
+    fs::write(list, text)
 }
 
 fn has_driver(machine: &Machine, faults: &[Effect]) -> bool {
@@ -232,13 +290,17 @@ pub fn write_sys(sys: &Path, machine: &Machine, faults: &[Effect]) -> io::Result
     }
     if driver {
         for (module, refs) in module_refs(machine) {
-            let dir = sys.join("module").join(module);
-            write(&dir.join("refcnt"), &format!("{refs}\n"))?;
-            write(&dir.join("version"), &format!("{}\n", machine.module_version))?;
-            write(&dir.join("initstate"), "live\n")?;
+            write_module(sys, machine, module, refs)?;
         }
     }
     Ok(())
+}
+
+fn write_module(sys: &Path, machine: &Machine, module: &str, refs: u32) -> io::Result<()> {
+    let dir = sys.join("module").join(module);
+    write(&dir.join("refcnt"), &format!("{refs}\n"))?;
+    write(&dir.join("version"), &format!("{}\n", machine.module_version))?;
+    write(&dir.join("initstate"), "live\n")
 }
 
 fn module_refs(machine: &Machine) -> Vec<(&'static str, u32)> {

@@ -271,6 +271,11 @@ fn devices(root: &Path, machine: &Machine, faults: &[Effect]) -> Result<(), Moun
     if faults.contains(&Effect::NoDriver) || !machine.driver_loaded {
         return Ok(());
     }
+    make_devices(&dev, machine).doing(|| "make the files of GPUs in /dev".to_owned())
+}
+
+/// Makes the files of the GPUs, below a node's /dev.
+pub fn make_devices(dev: &Path, machine: &Machine) -> io::Result<()> {
     let mut names: Vec<(String, u32)> = machine
         .gpus
         .iter()
@@ -280,12 +285,11 @@ fn devices(root: &Path, machine: &Machine, faults: &[Effect]) -> Result<(), Moun
     names.extend(["nvidiactl", "nvidia-uvm", "nvidia-uvm-tools"].map(|name| (name.to_owned(), 0o666)));
     names.push(("nvidia-caps/nvidia-cap1".to_owned(), 0o400));
     names.push(("nvidia-caps/nvidia-cap2".to_owned(), 0o444));
-    fs::create_dir_all(dev.join("nvidia-caps")).doing(|| "make /dev/nvidia-caps".to_owned())?;
+    fs::create_dir_all(dev.join("nvidia-caps"))?;
     for (name, mode) in names {
         let path = dev.join(&name);
-        File::create(&path)
-            .and_then(|_| fs::set_permissions(&path, fs::Permissions::from_mode(mode)))
-            .doing(|| format!("make /dev/{name}"))?;
+        File::create(&path)?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode))?;
     }
     Ok(())
 }

@@ -37,6 +37,7 @@ pub fn run(name: &str, arguments: &[String]) -> Option<ExitCode> {
         "modprobe" => |store, arguments| modules::run("modprobe", store, arguments),
         "rmmod" => |store, arguments| modules::run("rmmod", store, arguments),
         "insmod" => |store, arguments| modules::run("insmod", store, arguments),
+        "modinfo" => modules::info,
         "sudo" => |_, arguments| sudo::run(arguments),
         _ => return None,
     };

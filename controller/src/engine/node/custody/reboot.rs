@@ -4,6 +4,7 @@ use std::{collections::BTreeSet, time::Duration};
 
 use gpufleet_protocol::{
     Awaiting, Disruption, NodeOp, OpRequest, OpStatus, facts::Facts, message::Mode, op::Reboot,
+    tasks::GpuDriver,
 };
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
@@ -270,12 +271,26 @@ impl Custody {
         Ok(())
     }
 
+    /// Whether the GPUs are there, and only the driver that the node rebooted for is not. What declared it is asserted next,
+    /// and brings the former one back.
+    fn driver_failed(&self, had: &Facts) -> bool {
+        let host = &self.node.host;
+        let for_driver = host.custody.rebooted_for.iter().any(|reason| GpuDriver::is_awaited(reason));
+        for_driver
+            && host.facts.as_ref().is_some_and(|facts| {
+                facts.gpu.gpus.is_empty() && facts.gpu.pci_count >= had.gpu.pci_count.max(1)
+            })
+    }
+
     /// A node that comes back with fewer GPUs than it had stays out of service.
     pub(crate) async fn all_back(&mut self, had: &Facts) -> Result<(), EarlyEnd> {
         if had.gpu.gpus.is_empty() {
             return Ok(());
         }
         self.node.facts().await?;
+        if self.driver_failed(had) {
+            return Ok(());
+        }
         let now: BTreeSet<String> = match &self.node.host.facts {
             Some(facts) => facts.gpu.gpus.iter().map(|gpu| gpu.uuid.clone()).collect(),
             None => BTreeSet::new(),

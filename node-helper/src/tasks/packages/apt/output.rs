@@ -86,6 +86,11 @@ impl Installed {
         self.provided.contains(name)
     }
 
+    /// Returns the names of all installed packages, those of other architectures with theirs.
+    pub fn names(&self) -> impl Iterator<Item = &String> {
+        self.versions.keys()
+    }
+
     /// Returns installed packages that match a name or pattern; with `purge`, also removed ones with remains.
     pub fn matching(&self, pattern: &str, purge: bool) -> Vec<String> {
         let remains = self.remains.iter().filter(|_| purge);
@@ -132,6 +137,15 @@ pub fn actions(text: &str) -> Vec<Action> {
 pub fn errors(stderr: &str) -> String {
     let lines = stderr.lines().filter_map(|line| line.strip_prefix("E: "));
     lines.map(str::trim).collect::<Vec<_>>().join("; ")
+}
+
+/// Returns the dependencies that apt could not satisfy, which it does not write among its errors.
+pub fn unmet(stdout: &str) -> Option<String> {
+    let (_, list) = stdout.split_once("have unmet dependencies:\n")?;
+    let lines = list.lines().take_while(|line| line.starts_with(' '));
+    let lines: Vec<String> =
+        lines.take(8).map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+    (!lines.is_empty()).then(|| format!("({})", lines.join("; ")))
 }
 
 /// Whether an error means that the package lists lack something.

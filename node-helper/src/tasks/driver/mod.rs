@@ -1,0 +1,782 @@
+//! `gpu_driver`: the NVIDIA driver of a node, from its packages to the module that runs.
+//!
+//! The package manager simulates the installation, and its answer is the plan. Before packages are replaced, everything
+//! that is needed to go back is fetched and noted; a driver that does not come up is replaced by the former one.
+//! `recipe` knows names of packages, `packages` asks and calls apt, `seen` reads modules and libraries, `modules`
+//! unloads and loads them, `attempt` is the note. What holds the driver is stopped by [`Gpus::suspended`].
+
+mod attempt;
+mod modules;
+mod packages;
+mod recipe;
+mod seen;
+
+use std::{
+    io::ErrorKind,
+    path::{Path, PathBuf},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use gpufleet_protocol::{
+    Awaiting, Blocker, Change, Disruption, FailureKind, OpOutcome, OpStatus, Property, Subject,
+    change::Value as Typed,
+    message::{IdleReport, Mode},
+    tasks::{DriverFlavour, DriverGoBack, DriverReboot, GpuDriver},
+};
+use serde_json::{Map, Value, json};
+
+use self::{
+    attempt::{Attempt, Former},
+    packages::Pins,
+    recipe::{Wish, is_driver, upstream},
+    seen::{Module, Seen},
+};
+use super::packages::Order;
+use crate::{
+    declare::{Node, NodeKind, Plan, Trouble},
+    gpu::{Gpus, Held},
+    os::tree,
+    state::Record,
+    world::Effect,
+};
+
+const MODULE: &str = "nvidia";
+/// Where predictions keep the version on disk, which outlives a boot, and the loaded one, which does not.
+const ON_DISK: &str = "driver/disk";
+const LOADED: &str = "driver/loaded";
+/// The folder of former packages, in the state directory.
+const FOLDER: &str = "driver";
+
+/// How a driver on disk begins to run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Way {
+    /// It runs.
+    Nothing,
+    /// No module of a driver is loaded.
+    Load,
+    /// The modules of another one are unloaded before.
+    Reload,
+    Reboot(String),
+}
+
+#[derive(Debug)]
+pub struct State {
+    seen: Seen,
+    /// What a driver's packages are now.
+    installed: Vec<(String, String)>,
+    /// What has to be installed, and what that does.
+    order: Option<Wanted>,
+    /// Packages that nightly updates would change.
+    unheld: Vec<String>,
+    /// Packages that `hold: false` releases.
+    held: Vec<String>,
+    attempt: Option<Attempt>,
+    /// Why the node could not go back.
+    one_way: Option<String>,
+    /// Whether a reboot is assumed to have happened.
+    rebooted: bool,
+}
+
+#[derive(Debug)]
+struct Wanted {
+    names: Vec<String>,
+    order: Order,
+    /// The version of the driver afterwards; `None` if only the run can tell.
+    version: Option<String>,
+}
+
+impl Wanted {
+    fn former(&self) -> Vec<Former> {
+        let replaced =
+            self.order.actions.iter().filter_map(|action| Some((&action.name, action.from.as_ref()?)));
+        replaced
+            .map(|(name, version)| Former { name: name.clone(), version: version.clone(), file: None })
+            .collect()
+    }
+
+    fn added(&self) -> Vec<String> {
+        let new = self.order.actions.iter().filter(|action| action.from.is_none() && action.to.is_some());
+        new.map(|action| action.name.clone()).collect()
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub enum Step {
+    /// The lists were too old to know the packages, or only the run can tell what is installed.
+    Install,
+    Load,
+    Reload,
+    /// A driver that was to come up with a reboot did not: the former one comes back.
+    GoBack(String),
+    Hold(Vec<String>),
+    Release(Vec<String>),
+}
+
+/// A declaration, with what it needs of the session.
+pub struct Driver<'a> {
+    pub task: &'a GpuDriver,
+    gpus: Mutex<&'a mut Gpus>,
+    record: &'a Record,
+    /// The folder of former packages.
+    folder: PathBuf,
+    /// Whether the package lists are as new as they can be.
+    refreshed: AtomicBool,
+    /// Who kept the driver from being unloaded.
+    busy: Mutex<Option<IdleReport>>,
+    fence: &'a (dyn Fn() -> Result<(), String> + Sync),
+}
+
+impl<'a> Driver<'a> {
+    pub fn new(
+        task: &'a GpuDriver,
+        gpus: &'a mut Gpus,
+        record: &'a Record,
+        state_dir: &Path,
+        fence: &'a (dyn Fn() -> Result<(), String> + Sync),
+    ) -> Self {
+        Self {
+            task,
+            gpus: Mutex::new(gpus),
+            record,
+            folder: state_dir.join(FOLDER),
+            refreshed: AtomicBool::new(false),
+            busy: Mutex::default(),
+            fence,
+        }
+    }
+
+    fn gpus(&self) -> MutexGuard<'_, &'a mut Gpus> {
+        self.gpus.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds to an outcome what the session has to know of it: that the GPUs lost their state, and who is in the way.
+    pub fn settled(&self, mut outcome: OpOutcome, mode: Mode, node: &Node<'_>) -> OpOutcome {
+        let by_reload = |change: &Change| {
+            change.subject == Subject::module(MODULE) && change.disruption == Disruption::GpuReset
+        };
+        let first = outcome
+            .changes
+            .iter()
+            .any(|change| change.subject == Subject::module(MODULE) && change.from == Typed::Absent);
+        let reloads = outcome.status == OpStatus::Changed && outcome.changes.iter().any(by_reload);
+        outcome.activated = reloads.then_some(Disruption::GpuReset);
+        outcome.idle = self.busy.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let mut gpus = self.gpus();
+        if mode == Mode::Predict {
+            if reloads {
+                let report = gpus.idle(&Default::default(), node.deadline);
+                let next = "wait for it, or let gpufleet drain the node (`rollout: {drain: …}`)";
+                outcome.blockers.extend(report.reasons.into_iter().map(|why| Blocker::new(why, next)));
+            }
+            if reloads || first {
+                gpus.assume_driver(first);
+            }
+        }
+        let runs = matches!(outcome.status, OpStatus::Ok | OpStatus::Changed) && outcome.awaiting.is_empty();
+        if mode == Mode::Apply && runs {
+            outcome.warnings.extend(self.forget());
+        }
+        outcome
+    }
+
+    /// Removes the note and the former packages, once the declared driver runs; returns what stays.
+    fn forget(&self) -> Option<String> {
+        if !matches!(Attempt::read(self.record), Ok(Some(_))) {
+            return None;
+        }
+        let removed = tree::remove_all(&self.folder, &|| true);
+        let stays = removed.err().filter(|error| error.source.kind() != ErrorKind::NotFound);
+        let problem = stays.map(|error| error.to_string());
+        let note = Attempt::forget(self.record).err().map(|trouble| said(&trouble));
+        problem.or(note)
+    }
+
+    /// The flavour that is declared, or that of the driver on disk.
+    fn flavour(&self, seen: &Seen) -> DriverFlavour {
+        let installed = seen.disk.as_ref().or(seen.loaded.as_ref()).and_then(|module| module.open);
+        self.task.flavour.unwrap_or(match installed {
+            Some(false) => DriverFlavour::Proprietary,
+            Some(true) | None => DriverFlavour::Open,
+        })
+    }
+
+    fn is_wanted(&self, module: &Module) -> bool {
+        self.task.accepts(&module.version) && module.is(self.task.flavour)
+    }
+
+    /// What has to be installed, if the driver on disk is not the declared one.
+    fn wanted(
+        &self,
+        node: &Node<'_>,
+        seen: &Seen,
+        installed: &[(String, String)],
+    ) -> Result<Option<Wanted>, Trouble> {
+        if seen.disk.as_ref().is_some_and(|disk| self.is_wanted(disk)) && seen.is_whole() {
+            return Ok(None);
+        }
+        let pins = Pins::new(node, self.task)?;
+        let recipe = match self.task.packages.is_empty() {
+            false => Ok(recipe::Recipe { packages: self.task.packages.clone(), builds: false }),
+            true => {
+                let names: Vec<String> = installed.iter().map(|(name, _)| name.clone()).collect();
+                let all = recipe::recipes(&Wish {
+                    source: self.task.source,
+                    branch: self.task.wanted_branch().unwrap_or_default(),
+                    flavour: self.flavour(seen),
+                    kernel: &seen.kernel,
+                    installed: &names,
+                });
+                packages::choose(node, self.task, &pins, all)
+            }
+        };
+        let recipe = match recipe {
+            Ok(recipe) => recipe,
+            // Only the run can tell what the new lists have.
+            Err(Trouble::Missing(_)) if self.may_be_listed() || sources_change(node) => {
+                return Ok(Some(Wanted { names: Vec::new(), order: Order::default(), version: None }));
+            }
+            Err(trouble) => return Err(trouble),
+        };
+        if let (true, Some(why)) = (recipe.builds, &seen.unsigned) {
+            return Err(Trouble::invalid(format!(
+                "{why}; enrol the key at the console (`mokutil --import`), or install modules that the distribution signed"
+            )));
+        }
+        let order = packages::simulate(node, &pins, &recipe.packages)?;
+        let version = order
+            .actions
+            .iter()
+            .filter(|action| is_driver(&action.name))
+            .filter_map(|action| Some(upstream(action.to.as_ref()?)))
+            .find(|version| self.task.accepts(version))
+            .map(str::to_owned);
+        if order.actions.is_empty() {
+            let library = seen.library.as_deref().unwrap_or("none");
+            return Err(Trouble::invalid(match &seen.disk {
+                None => format!(
+                    "the packages {} are installed, and there is no module nvidia for the kernel {}; `dkms status` tells \
+                     whether it was built",
+                    recipe.packages.join(", "),
+                    seen.kernel
+                ),
+                Some(disk) => format!(
+                    "the packages {} are installed, and the module on disk is {}, the library {library}; another installation \
+                     left files there",
+                    recipe.packages.join(", "),
+                    disk.version
+                ),
+            }));
+        }
+        if version.is_none() {
+            return Err(Trouble::invalid(format!(
+                "{} would bring no package of the driver {}",
+                recipe.packages.join(", "),
+                self.task.wanted()
+            )));
+        }
+        Ok(Some(Wanted { names: recipe.packages, order, version }))
+    }
+
+    /// Whether newer lists may have packages that these do not.
+    fn may_be_listed(&self) -> bool {
+        self.task.update_cache && !self.refreshed.load(Ordering::Relaxed)
+    }
+
+    /// How the driver that will be on disk begins to run.
+    fn way(&self, state: &State) -> Result<Way, Trouble> {
+        let seen = &state.seen;
+        let version = match &state.order {
+            Some(wanted) => wanted.version.clone(),
+            None => seen.disk.as_ref().map(|disk| disk.version.clone()),
+        };
+        let open = self.task.flavour.map(DriverFlavour::is_open);
+        let runs = seen.loaded.as_ref().is_some_and(|loaded| {
+            Some(&loaded.version) == version.as_ref()
+                && (open.is_none() || loaded.open == open || loaded.open.is_none())
+        });
+        let reboot = |why: &str| match self.task.reboot {
+            DriverReboot::Never => Err(Trouble::invalid(format!(
+                "the driver would need a reboot, and `reboot: never` is declared: {why}"
+            ))),
+            DriverReboot::IfNeeded | DriverReboot::Always => Ok(Way::Reboot(why.to_owned())),
+        };
+        match (&seen.loaded, &seen.fixed) {
+            _ if runs && state.order.is_none() => Ok(Way::Nothing),
+            _ if seen.nouveau => reboot("the kernel's own driver (nouveau) has the GPUs"),
+            _ if self.task.reboot == DriverReboot::Always => reboot("`reboot: always` is declared"),
+            (None, _) => Ok(Way::Load),
+            (Some(_), Some(why)) => reboot(why),
+            (Some(_), None) => Ok(Way::Reload),
+        }
+    }
+}
+
+/// Whether an earlier task of a prediction changes where packages come from.
+fn sources_change(node: &Node<'_>) -> bool {
+    super::repositories::APT.iter().any(|path| node.world.assumes_below(&node.roots.path(path)))
+}
+
+impl NodeKind for Driver<'_> {
+    type State = State;
+    type Step = Step;
+
+    fn observe(&self, node: &Node<'_>) -> Result<State, Trouble> {
+        let mut seen = Seen::read(node)?;
+        if seen.gpus == 0 {
+            return Err(Trouble::invalid("there is no NVIDIA GPU on this node's PCI bus"));
+        }
+        if let Some(why) = seen.foreign {
+            return Err(Trouble::invalid(why));
+        }
+        if node.roots.tool("apt-get").is_none() {
+            return Err(Trouble::invalid(
+                "gpu_driver installs drivers with apt, which this node does not have; declare the packages with `dnf`, and a \
+                 reboot behind it",
+            ));
+        }
+        let rebooted = node.world.rebooted();
+        let open = self.flavour(&seen).is_open();
+        let assumed = |version: String| Module { version, open: Some(open) };
+        if let Some((_, version)) = node.world.noted(ON_DISK).into_iter().next() {
+            seen.library = Some(version.clone());
+            seen.disk = Some(assumed(version));
+        }
+        match node.world.parameter(LOADED) {
+            Some(version) => seen.loaded = Some(assumed(version)),
+            None if rebooted => {
+                seen.nouveau &= seen.disk.is_none();
+                seen.loaded.clone_from(&seen.disk);
+            }
+            None => {}
+        }
+        let installed = packages::installed(node)?;
+        let order = self.wanted(node, &seen, &installed)?;
+        let mut names: Vec<String> = installed.iter().map(|(name, _)| name.clone()).collect();
+        if let Some(wanted) = &order {
+            let actions = wanted.order.actions.iter();
+            names.retain(|name| !actions.clone().any(|action| action.name == *name && action.to.is_none()));
+            let new = actions.filter(|action| action.to.is_some() && is_driver(&action.name));
+            names.extend(new.map(|action| action.name.clone()).filter(|name| !name.contains(':')));
+            names.sort();
+            names.dedup();
+        }
+        let mut unheld = packages::unheld(node, &names)?;
+        let held: Vec<String> = names.iter().filter(|name| !unheld.contains(name)).cloned().collect();
+        if let Some(wanted) = &order {
+            // dpkg forgets the hold of a package that it installs.
+            let new = |name: &&String| wanted.order.actions.iter().any(|action| action.name == **name);
+            unheld.extend(held.iter().filter(new).cloned());
+        }
+        if node.world.noted(HELD).iter().any(|(_, value)| value == "held") {
+            unheld.clear();
+        }
+        let one_way = match &order {
+            Some(wanted) if self.task.go_back != DriverGoBack::Never => match wanted.former() {
+                former if former.is_empty() && seen.loaded.is_some() => {
+                    Some("it did not come from packages".to_owned())
+                }
+                former => packages::unobtainable(node, &former)?,
+            },
+            _ => None,
+        };
+        let attempt = Attempt::read(self.record)?;
+        Ok(State { seen, installed, order, unheld, held, attempt, one_way, rebooted })
+    }
+
+    fn is_stale(&self, state: &State) -> bool {
+        self.task.update_cache && state.order.is_some()
+    }
+
+    fn refresh(&self, node: &Node<'_>, _: &State) -> Result<Map<String, Value>, Trouble> {
+        packages::update(node)?;
+        self.refreshed.store(true, Ordering::Relaxed);
+        Ok(Map::new())
+    }
+
+    fn plan(&self, state: &State) -> Result<Plan<Step>, Trouble> {
+        let mut plan = Plan::default();
+        let seen = &state.seen;
+        let way = self.way(state)?;
+        // The packages of a driver that runs are replaced only where nobody works on its GPUs: programs that start
+        // between its old module and its new library fail.
+        let class = if seen.loaded.is_some() { Disruption::GpuReset } else { Disruption::Live };
+        let from = || seen.loaded.as_ref().map_or(Typed::Absent, |loaded| loaded.version.as_str().into());
+        if let Some(wanted) = &state.order {
+            self.plan_packages(state, wanted, class, &mut plan)?;
+            if wanted.version.is_none() {
+                return Ok(plan);
+            }
+            plan.steps.push(Step::Install);
+            plan.needs = class;
+        }
+        let to = match &state.order {
+            Some(wanted) => wanted.version.clone(),
+            None => seen.disk.as_ref().map(|disk| disk.version.clone()),
+        };
+        let to = to.unwrap_or_default();
+        let module =
+            |class| Change::new(Subject::module(MODULE), Property::VERSION, from(), to.as_str(), class);
+        // An attempt of an earlier boot that does not run was to come up with that boot.
+        let late =
+            state.attempt.as_ref().filter(|attempt| attempt.boot_id != seen.boot_id && !state.rebooted);
+        match way {
+            Way::Nothing => {}
+            Way::Load => plan.push(Step::Load, module(Disruption::Live)),
+            Way::Reload | Way::Reboot(_) if state.order.is_none() && late.is_some() => {
+                let runs = seen.loaded.as_ref().map_or_else(|| "no driver".to_owned(), |l| l.version.clone());
+                plan.push(Step::GoBack(format!("after the reboot, {runs} is loaded")), module(class));
+                plan.needs = class;
+            }
+            Way::Reload => {
+                plan.push(Step::Reload, module(Disruption::GpuReset));
+                plan.needs = Disruption::GpuReset;
+            }
+            Way::Reboot(why) => {
+                if state.order.is_some() {
+                    plan.changes.push(module(Disruption::Reboot).with_note(why.clone()));
+                }
+                let runs = seen.loaded.as_ref().map(|loaded| loaded.version.as_str());
+                let reason = GpuDriver::reason(&to, runs, &why);
+                plan.awaiting.push(Awaiting { activation: Disruption::Reboot, reason });
+            }
+        }
+        self.plan_hold(state, &mut plan);
+        Ok(plan)
+    }
+
+    fn after(&self, state: &State, plan: &Plan<Step>) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        let to = match &state.order {
+            Some(wanted) => wanted.version.clone(),
+            None => state.seen.disk.as_ref().map(|disk| disk.version.clone()),
+        };
+        if let Some(wanted) = &state.order {
+            let actions = wanted.order.actions.iter();
+            effects.extend(
+                actions
+                    .map(|action| Effect::Package { name: action.name.clone(), version: action.to.clone() }),
+            );
+            let disk = wanted.version.clone().unwrap_or_default();
+            effects.push(Effect::Noted { name: ON_DISK.to_owned(), value: disk });
+        }
+        if let Some(version) =
+            to.filter(|_| plan.steps.iter().any(|s| matches!(s, Step::Load | Step::Reload)))
+        {
+            effects.push(Effect::Parameter { name: LOADED.to_owned(), value: version });
+        }
+        if plan.steps.iter().any(|step| matches!(step, Step::Hold(_))) {
+            effects.push(Effect::Noted { name: HELD.to_owned(), value: "held".to_owned() });
+        }
+        effects
+    }
+
+    fn apply(
+        &self,
+        node: &Node<'_>,
+        state: &State,
+        plan: &Plan<Step>,
+    ) -> Result<Map<String, Value>, Trouble> {
+        let version = match &state.order {
+            Some(wanted) => wanted.version.clone().unwrap_or_default(),
+            None => state.seen.disk.as_ref().map(|disk| disk.version.clone()).unwrap_or_default(),
+        };
+        let installs = plan.steps.contains(&Step::Install);
+        let mut attempt = state.attempt.clone();
+        if let (true, Some(wanted)) = (installs, &state.order) {
+            let pins = Pins::new(node, self.task)?;
+            if attempt.is_some() {
+                packages::finish_interrupted(node)?;
+            }
+            packages::download(node, &pins, &wanted.names)?;
+            attempt = Some(self.prepare(node, state, wanted, &version)?);
+        }
+        let install = || -> Result<(), Trouble> {
+            let Some(wanted) = state.order.as_ref().filter(|_| installs) else { return Ok(()) };
+            packages::perform(node, &Pins::new(node, self.task)?, &wanted.names)?;
+            modules::check_disk(node, &version)
+        };
+        let mut problems = Vec::new();
+        for step in &plan.steps {
+            match step {
+                Step::Install if plan.steps.contains(&Step::Reload) => {}
+                Step::Install => {
+                    install()
+                        .map_err(|trouble| self.give_up(node, state, attempt.as_ref(), false, trouble))?;
+                }
+                Step::Load => {
+                    let loaded = modules::load(node, &state.seen.modules, &version)
+                        .and_then(|()| self.comes_up(node, &version));
+                    loaded.map_err(|trouble| self.give_up(node, state, attempt.as_ref(), true, trouble))?;
+                }
+                Step::Reload => {
+                    let mut gpus = self.gpus();
+                    let work = |gpus: &mut Gpus| {
+                        self.reload(node, state, attempt.as_ref(), &version, gpus, &install)
+                    };
+                    let done = gpus.suspended(node.deadline, node.progress, self.fence, work);
+                    let (done, left) = match done {
+                        Ok(done) => done,
+                        Err(held) => {
+                            // Nothing was replaced.
+                            if installs {
+                                let _ = Attempt::forget(self.record);
+                            }
+                            return Err(self.held(held));
+                        }
+                    };
+                    done.map_err(|trouble| with(trouble, &left))?;
+                    problems.extend(left);
+                }
+                Step::GoBack(why) => {
+                    let trouble = Trouble::failed(FailureKind::Unconverged, why.clone());
+                    return Err(self.give_up(node, state, attempt.as_ref(), true, trouble));
+                }
+                Step::Hold(names) => packages::hold(node, names, true)?,
+                Step::Release(names) => packages::hold(node, names, false)?,
+            }
+        }
+        if !problems.is_empty() {
+            return Err(Trouble::io(format!("the driver {version} runs; {}", problems.join("; "))));
+        }
+        Ok(Map::new())
+    }
+
+    fn data(&self, state: &State) -> Map<String, Value> {
+        let version = |module: &Option<Module>| json!(module.as_ref().map(|module| module.version.clone()));
+        let data = [
+            ("loaded", version(&state.seen.loaded)),
+            ("on_disk", version(&state.seen.disk)),
+            ("library", json!(state.seen.library)),
+            ("open", json!(state.seen.loaded.as_ref().and_then(|module| module.open))),
+            (
+                "packages",
+                json!(state.installed.iter().map(|(name, v)| format!("{name}={v}")).collect::<Vec<_>>()),
+            ),
+        ];
+        data.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+    }
+}
+
+/// Where a prediction notes that the packages are held.
+const HELD: &str = "driver/held";
+
+/// Adds sentences to a message.
+fn with(trouble: Trouble, more: &[String]) -> Trouble {
+    match trouble {
+        Trouble::Failed { kind, message } if !more.is_empty() => {
+            Trouble::failed(kind, format!("{message}; {}", more.join("; ")))
+        }
+        other => other,
+    }
+}
+
+/// Returns what a trouble says.
+fn said(trouble: &Trouble) -> String {
+    match trouble {
+        Trouble::Failed { message, .. } | Trouble::Missing(message) => message.clone(),
+        Trouble::Possible => "only the run can tell".to_owned(),
+    }
+}
+
+impl Driver<'_> {
+    fn plan_packages(
+        &self,
+        state: &State,
+        wanted: &Wanted,
+        class: Disruption,
+        plan: &mut Plan<Step>,
+    ) -> Result<(), Trouble> {
+        if wanted.version.is_none() {
+            let module = Subject::module(MODULE);
+            let change =
+                Change::new(module, Property::VERSION, Typed::Unknown, self.task.wanted().as_str(), class);
+            let note = "which packages bring it is known once their lists are updated";
+            plan.changes.push(change.with_note(note).possible());
+            return Ok(());
+        }
+        for action in &wanted.order.actions {
+            let (from, to) = (action.from.clone(), action.to.clone());
+            let change = Change::new(Subject::package(&action.name), Property::VERSION, from, to, class);
+            plan.changes.push(if wanted.order.open { change.possible() } else { change });
+        }
+        match (&state.one_way, self.task.go_back) {
+            (Some(why), DriverGoBack::Required) => {
+                return Err(Trouble::invalid(format!(
+                    "the node could not go back to its present driver, and `go_back: required` is declared: {why}"
+                )));
+            }
+            (Some(why), DriverGoBack::IfPossible) => plan.warnings.push(format!(
+                "if the new driver does not come up, the node cannot go back to its present one: {why}"
+            )),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn plan_hold(&self, state: &State, plan: &mut Plan<Step>) {
+        let (names, from, to) = match self.task.hold {
+            true => (&state.unheld, "open to updates", "held"),
+            false => (&state.held, "held", "open to updates"),
+        };
+        if names.is_empty() {
+            return;
+        }
+        let what = Property::new("driver packages");
+        let change = Change::new(Subject::PackageManager, what, from, to, Disruption::Live);
+        let step = if self.task.hold { Step::Hold(names.clone()) } else { Step::Release(names.clone()) };
+        plan.push(step, change.with_note(names.join(", ")));
+    }
+
+    /// Fetches what going back needs, and notes it.
+    fn prepare(
+        &self,
+        node: &Node<'_>,
+        state: &State,
+        wanted: &Wanted,
+        version: &str,
+    ) -> Result<Attempt, Trouble> {
+        let mut former = wanted.former();
+        if self.task.go_back != DriverGoBack::Never {
+            packages::keep(node, &self.folder, &mut former)?;
+        }
+        let mut attempt = Attempt {
+            wanted: version.to_owned(),
+            before: state.seen.loaded.as_ref().map(|loaded| loaded.version.clone()),
+            boot_id: state.seen.boot_id.clone(),
+            former,
+            added: wanted.added(),
+            held: state.held.clone(),
+            modules: state.seen.modules.clone(),
+        };
+        // What a killed helper left half done is nothing to go back to.
+        if let Some(before) = &state.attempt {
+            attempt.continues(before);
+        }
+        if self.task.go_back == DriverGoBack::Required && !attempt.can_go_back() {
+            let lost = attempt.former.iter().filter(|one| one.file.is_none()).map(|one| one.name.as_str());
+            return Err(Trouble::failed(
+                FailureKind::Refused,
+                format!(
+                    "nothing was changed: the packages {} of the present driver cannot be had",
+                    lost.collect::<Vec<_>>().join(", ")
+                ),
+            ));
+        }
+        attempt.write(self.record)?;
+        Ok(attempt)
+    }
+
+    /// Unloads the former modules, installs, and loads the new ones; the units that hold the driver are stopped.
+    fn reload(
+        &self,
+        node: &Node<'_>,
+        state: &State,
+        attempt: Option<&Attempt>,
+        version: &str,
+        gpus: &mut Gpus,
+        install: &dyn Fn() -> Result<(), Trouble>,
+    ) -> Result<(), Trouble> {
+        (self.fence)().map_err(|why| Trouble::failed(FailureKind::Refused, why))?;
+        // First, so that a driver that cannot be unloaded is left as it is.
+        modules::unload(node, &state.seen.modules)?;
+        install()
+            .and_then(|()| modules::load(node, &state.seen.modules, version))
+            .and_then(|()| came_up(node, version, gpus))
+            .map_err(|trouble| self.back(node, attempt, trouble, gpus))
+    }
+
+    fn comes_up(&self, node: &Node<'_>, version: &str) -> Result<(), Trouble> {
+        came_up(node, version, &mut self.gpus())
+    }
+
+    /// Goes back after a failure, if something was replaced; returns what to say.
+    fn give_up(
+        &self,
+        node: &Node<'_>,
+        state: &State,
+        attempt: Option<&Attempt>,
+        unloads: bool,
+        trouble: Trouble,
+    ) -> Trouble {
+        if !unloads || state.seen.loaded.is_none() {
+            return self.back(node, attempt, trouble, &mut self.gpus());
+        }
+        let mut gpus = self.gpus();
+        let modules = &state.seen.modules;
+        let work = |gpus: &mut Gpus| match modules::unload(node, modules) {
+            Ok(()) => self.back(node, attempt, trouble, gpus),
+            Err(other) => Trouble::io(format!("{}; {}", said(&trouble), said(&other))),
+        };
+        match gpus.suspended(node.deadline, node.progress, self.fence, work) {
+            Ok((trouble, left)) => with(trouble, &left),
+            Err(held) => self.held(held),
+        }
+    }
+
+    fn held(&self, held: Held) -> Trouble {
+        *self.busy.lock().unwrap_or_else(PoisonError::into_inner) = held.idle;
+        Trouble::failed(held.kind, held.message)
+    }
+
+    /// Brings the former packages and modules back.
+    fn back(&self, node: &Node<'_>, attempt: Option<&Attempt>, trouble: Trouble, gpus: &mut Gpus) -> Trouble {
+        let why = said(&trouble);
+        let Some(attempt) = attempt else { return trouble };
+        let wanted = &attempt.wanted;
+        if self.task.go_back == DriverGoBack::Never {
+            return Trouble::failed(
+                FailureKind::Unconverged,
+                format!("the driver {wanted} does not come up: {why}"),
+            );
+        }
+        (node.progress)(format!("going back from the driver {wanted}"));
+        let former = attempt.before.as_deref();
+        let done = packages::restore(node, &attempt.former, &attempt.added)
+            .and_then(|()| packages::hold(node, &attempt.held, true))
+            .and_then(|()| match former {
+                Some(version) => {
+                    modules::load(node, &attempt.modules, version).and_then(|()| came_up(node, version, gpus))
+                }
+                None => Ok(()),
+            });
+        let runs = former.map_or_else(
+            || "the packages are as they were before".to_owned(),
+            |version| format!("the node is back at {version}, which runs"),
+        );
+        let message = match done {
+            Ok(()) => match Attempt::forget(self.record) {
+                Ok(()) => format!("the driver {wanted} does not come up: {why}; {runs}"),
+                Err(note) => format!("the driver {wanted} does not come up: {why}; {runs}; {}", said(&note)),
+            },
+            Err(other) => format!(
+                "the driver {wanted} does not come up: {why}; going back to {} failed too: {}; the node has no working \
+                 driver",
+                former.unwrap_or("none"),
+                said(&other)
+            ),
+        };
+        Trouble::failed(FailureKind::Unconverged, message)
+    }
+}
+
+/// Checks that the loaded driver is this one, and that it answers for every GPU of the bus.
+fn came_up(node: &Node<'_>, version: &str, gpus: &mut Gpus) -> Result<(), Trouble> {
+    let failed = |message: String| Trouble::failed(FailureKind::Unconverged, message);
+    match seen::loaded(node)? {
+        Some(module) if module.version == version => {}
+        Some(module) => return Err(failed(format!("the module that was loaded is {}", module.version))),
+        None => return Err(failed("no module is loaded".to_owned())),
+    }
+    let snapshot = gpus.comes_up(node.deadline).map_err(failed)?;
+    let (found, there) = (snapshot.gpus.len(), Seen::read(node)?.gpus);
+    if (found as u64) < u64::from(there) {
+        return Err(failed(format!("the driver finds {found} of {there} GPUs")));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

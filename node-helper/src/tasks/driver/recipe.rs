@@ -1,0 +1,248 @@
+//! Which packages a driver is, by whose packages they are.
+//!
+//! Pure. Sources: the names of packages in Ubuntu's and Debian's archives and in NVIDIA's repositories; NVIDIA, Driver
+//! Installation Guide (from branch 590 on, NVIDIA's packages have no branch in their names, and `nvidia-driver-pinning`
+//! keeps the branch).
+
+use gpufleet_protocol::tasks::{DriverFlavour, DriverSource};
+
+/// First branch without its number in the names of NVIDIA's packages.
+const UNNUMBERED: u32 = 590;
+
+/// Names of packages that belong to a driver begin with these.
+const DRIVER: [&str; 30] = [
+    "cuda-drivers",
+    "firmware-nvidia",
+    "libcuda1",
+    "libnvcuvid1",
+    "libnvidia-",
+    "libnvsdm",
+    "linux-modules-nvidia-",
+    "linux-objects-nvidia-",
+    "linux-signatures-nvidia-",
+    "nvidia-alternative",
+    "nvidia-compute-utils",
+    "nvidia-cuda-mps",
+    "nvidia-dkms",
+    "nvidia-driver",
+    "nvidia-egl",
+    "nvidia-fabric-manager",
+    "nvidia-fabricmanager",
+    "nvidia-firmware",
+    "nvidia-headless",
+    "nvidia-imex",
+    "nvidia-installer-cleanup",
+    "nvidia-kernel",
+    "nvidia-legacy-check",
+    "nvidia-modprobe",
+    "nvidia-open",
+    "nvidia-persistenced",
+    "nvidia-settings",
+    "nvidia-smi",
+    "nvidia-support",
+    "nvidia-utils",
+];
+const NO_DRIVER: &str = "libnvidia-container";
+/// Packages that must be of the driver's very version, and are installed only where something asks for them.
+const COMPANIONS: [&str; 4] = ["nvidia-fabricmanager", "nvidia-imex", "libnvidia-nscq", "libnvsdm"];
+
+/// Whether a package belongs to the driver.
+pub fn is_driver(name: &str) -> bool {
+    !name.starts_with(NO_DRIVER)
+        && (DRIVER.iter().any(|prefix| name.starts_with(prefix))
+            || name.starts_with("xserver-xorg-video-nvidia"))
+}
+
+/// Returns the driver's version in the version of a package: `580.159.04` of `1:580.159.04-0ubuntu1`.
+pub fn upstream(version: &str) -> &str {
+    let version = version.split_once(':').map_or(version, |(_, rest)| rest);
+    version.split(['-', '+', '~']).next().unwrap_or(version)
+}
+
+/// What packages are chosen by.
+#[derive(Clone, Debug)]
+pub struct Wish<'a> {
+    pub source: DriverSource,
+    pub branch: u32,
+    pub flavour: DriverFlavour,
+    /// Release of the running kernel, such as `6.8.0-45-generic`.
+    pub kernel: &'a str,
+    /// Names of the installed packages of a driver.
+    pub installed: &'a [String],
+}
+
+/// One way to install a driver.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recipe {
+    pub packages: Vec<String>,
+    /// Whether the modules are built on the node, and so signed with its own key.
+    pub builds: bool,
+}
+
+/// Returns whose packages are installed, if a driver's are.
+pub fn installed_source(installed: &[String]) -> Option<DriverSource> {
+    let has = |prefix: &str| installed.iter().any(|name| name.starts_with(prefix));
+    let any = |prefixes: &[&str]| prefixes.iter().any(|prefix| has(prefix));
+    if any(&["nvidia-open", "cuda-drivers"]) {
+        Some(DriverSource::Nvidia)
+    } else if any(&["nvidia-headless-", "nvidia-utils-", "linux-modules-nvidia-", "nvidia-driver-5"]) {
+        Some(DriverSource::Ubuntu)
+    } else if any(&["nvidia-kernel-dkms", "nvidia-kernel-open-dkms", "nvidia-kernel-support"]) {
+        Some(DriverSource::Debian)
+    } else {
+        None
+    }
+}
+
+/// Returns the ways to install a driver, the preferred one first.
+pub fn recipes(wish: &Wish<'_>) -> Vec<Recipe> {
+    let sources = match wish.source {
+        DriverSource::Auto => match installed_source(wish.installed) {
+            Some(source) => vec![source],
+            None => vec![DriverSource::Ubuntu, DriverSource::Nvidia, DriverSource::Debian],
+        },
+        source => vec![source],
+    };
+    sources.into_iter().flat_map(|source| of_source(source, wish)).collect()
+}
+
+fn of_source(source: DriverSource, wish: &Wish<'_>) -> Vec<Recipe> {
+    let Wish { branch, flavour, .. } = *wish;
+    let open = flavour.is_open();
+    match source {
+        DriverSource::Auto => Vec::new(),
+        DriverSource::Ubuntu => {
+            let server = matches!(flavour, DriverFlavour::Server | DriverFlavour::ServerOpen);
+            let branch = format!("{branch}{}", if server { "-server" } else { "" });
+            let full = format!("{branch}{}", if open { "-open" } else { "" });
+            let companions = companions(wish, &branch);
+            let with = |mut packages: Vec<String>, builds| {
+                packages.extend(companions.iter().cloned());
+                Recipe { packages, builds }
+            };
+            let utils = format!("nvidia-utils-{branch}");
+            vec![
+                with(
+                    vec![
+                        format!("nvidia-headless-no-dkms-{full}"),
+                        format!("linux-modules-nvidia-{full}-{}", kernel_flavour(wish.kernel)),
+                        utils.clone(),
+                    ],
+                    false,
+                ),
+                with(vec![format!("nvidia-headless-{full}"), utils], true),
+            ]
+        }
+        DriverSource::Nvidia => {
+            let name = if open { "nvidia-open" } else { "cuda-drivers" };
+            let (mut packages, suffix) = match branch < UNNUMBERED {
+                true => (vec![format!("{name}-{branch}")], branch.to_string()),
+                false => (vec![format!("nvidia-driver-pinning-{branch}"), name.to_owned()], String::new()),
+            };
+            packages.extend(companions(wish, &suffix));
+            vec![Recipe { packages, builds: true }]
+        }
+        DriverSource::Debian => {
+            let kernel = if open { "nvidia-kernel-open-dkms" } else { "nvidia-kernel-dkms" };
+            let packages = [kernel, "libcuda1", "libnvidia-ml1", "nvidia-smi"].map(str::to_owned);
+            vec![Recipe { packages: packages.to_vec(), builds: true }]
+        }
+    }
+}
+
+/// Returns the names, for another branch, of installed packages that have to go with the driver.
+fn companions(wish: &Wish<'_>, suffix: &str) -> Vec<String> {
+    let is = |stem: &&&str| wish.installed.iter().any(|name| name.starts_with(**stem));
+    let name = |stem: &&str| if suffix.is_empty() { (*stem).to_owned() } else { format!("{stem}-{suffix}") };
+    COMPANIONS.iter().filter(is).map(name).collect()
+}
+
+/// Returns `generic` of `6.8.0-45-generic`: which of Ubuntu's kernels it is.
+fn kernel_flavour(release: &str) -> &str {
+    let mut parts = release.splitn(3, '-');
+    parts.nth(2).unwrap_or("generic")
+}
+
+/// Returns the text of an apt preferences file that lets only these versions of a driver be chosen.
+///
+/// Why above 1000: packages of a newer branch must become older ones.
+pub fn preferences(version: Option<&str>, branch: u32) -> String {
+    let names: Vec<String> = DRIVER.iter().map(|prefix| format!("{prefix}*")).collect();
+    let versions = match version {
+        Some(version) => {
+            vec![version.to_owned(), format!("{version}-*"), format!("*:{version}"), format!("*:{version}-*")]
+        }
+        None => vec![format!("{branch}.*"), format!("*:{branch}.*")],
+    };
+    let stanza = |version: &String| {
+        format!("Package: {}\nPin: version {version}\nPin-Priority: 1001\n\n", names.join(" "))
+    };
+    versions.iter().map(stanza).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wish<'a>(
+        source: DriverSource,
+        branch: u32,
+        flavour: DriverFlavour,
+        installed: &'a [String],
+    ) -> Wish<'a> {
+        Wish { source, branch, flavour, kernel: "6.8.0-45-generic", installed }
+    }
+
+    fn names(wish: &Wish<'_>) -> Vec<Vec<String>> {
+        recipes(wish).into_iter().map(|recipe| recipe.packages).collect()
+    }
+
+    #[test]
+    fn ubuntus_modules_are_of_the_running_kernel() {
+        let all = names(&wish(DriverSource::Ubuntu, 580, DriverFlavour::ServerOpen, &[]));
+        assert_eq!(
+            all,
+            [
+                vec![
+                    "nvidia-headless-no-dkms-580-server-open",
+                    "linux-modules-nvidia-580-server-open-generic",
+                    "nvidia-utils-580-server"
+                ],
+                vec!["nvidia-headless-580-server-open", "nvidia-utils-580-server"],
+            ]
+        );
+    }
+
+    #[test]
+    fn nvidias_names_lose_their_branch_with_590() {
+        let of = |branch, flavour| names(&wish(DriverSource::Nvidia, branch, flavour, &[]));
+        assert_eq!(of(580, DriverFlavour::Open), [["nvidia-open-580"]]);
+        assert_eq!(of(580, DriverFlavour::Proprietary), [["cuda-drivers-580"]]);
+        assert_eq!(of(595, DriverFlavour::Open), [["nvidia-driver-pinning-595", "nvidia-open"]]);
+    }
+
+    #[test]
+    fn the_installed_packages_say_whose_they_are_and_what_goes_along() {
+        let installed =
+            ["nvidia-headless-no-dkms-570-server-open", "nvidia-fabricmanager-570"].map(str::to_owned);
+        let all = names(&wish(DriverSource::Auto, 580, DriverFlavour::ServerOpen, &installed));
+        assert!(
+            all.iter().all(|names| names.last().unwrap() == "nvidia-fabricmanager-580-server"),
+            "{all:?}"
+        );
+        assert_eq!(installed_source(&["nvidia-open-570".to_owned()]), Some(DriverSource::Nvidia));
+        assert_eq!(installed_source(&["nvidia-container-toolkit".to_owned()]), None);
+    }
+
+    #[test]
+    fn only_packages_of_the_driver_are_ours() {
+        for name in ["libnvidia-compute-580", "nvidia-utils-580:i386", "linux-modules-nvidia-580-generic"] {
+            assert!(is_driver(name), "{name}");
+        }
+        for name in ["libnvidia-container1", "nvidia-container-toolkit", "nvidia-cuda-toolkit", "slurmd"] {
+            assert!(!is_driver(name), "{name}");
+        }
+        assert_eq!(upstream("1:580.159.04-0ubuntu0.24.04.1"), "580.159.04");
+        assert_eq!(upstream("535.247.01~deb12u1"), "535.247.01");
+    }
+}

@@ -1,0 +1,225 @@
+//! What is there of a driver, without its packages and without NVML.
+
+use std::{fs, path::Path};
+
+use gpufleet_protocol::tasks::DriverFlavour;
+
+use crate::{
+    declare::{Node, Trouble},
+    gpu::{bus, host},
+    os::files,
+    tasks::tool,
+};
+
+/// Modules that use the driver's, the ones that must go first in front.
+pub const MODULES: [&str; 7] =
+    ["nvidia_fs", "gdrdrv", "nvidia_peermem", "nvidia_uvm", "nvidia_drm", "nvidia_modeset", "nvidia"];
+/// Where distributions put libraries.
+const LIBRARIES: [&str; 5] =
+    ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib", "/lib64"];
+/// Longest chain of links that is followed.
+const LINKS: usize = 8;
+/// The driver that a container of NVIDIA's GPU operator runs has its root here.
+const OPERATOR: &str = "/run/nvidia/driver/usr";
+/// The firmware's own variable, whose fifth byte is 1 while it starts only what is signed. Source: UEFI specification 3.3.
+const SECURE_BOOT: &str = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c";
+/// Public keys with which DKMS signs, on Ubuntu and elsewhere.
+const SIGNING: [&str; 2] = ["/var/lib/shim-signed/mok/MOK.der", "/var/lib/dkms/mok.pub"];
+
+/// A kernel module of the driver.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Module {
+    pub version: String,
+    /// `None` where nothing tells.
+    pub open: Option<bool>,
+}
+
+impl Module {
+    /// Whether it is of a flavour, as far as that can be told.
+    pub fn is(&self, flavour: Option<DriverFlavour>) -> bool {
+        match (flavour, self.open) {
+            (Some(flavour), Some(open)) => flavour.is_open() == open,
+            _ => true,
+        }
+    }
+}
+
+/// What was read of a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// Number of NVIDIA GPUs on the PCI bus.
+    pub gpus: u32,
+    /// Release of the running kernel.
+    pub kernel: String,
+    pub boot_id: String,
+    /// The module that runs.
+    pub loaded: Option<Module>,
+    /// The module that the running kernel would load now.
+    pub disk: Option<Module>,
+    /// Version of the library through which programs ask the driver.
+    pub library: Option<String>,
+    /// Whether the kernel's own driver has the GPUs.
+    pub nouveau: bool,
+    /// Modules of the driver that are loaded, the ones that must go first in front.
+    pub modules: Vec<String>,
+    /// Why the modules cannot be unloaded.
+    pub fixed: Option<String>,
+    /// Why modules that are built on this node would not be loaded.
+    pub unsigned: Option<String>,
+    /// Why the driver is not gpufleet's to change.
+    pub foreign: Option<&'static str>,
+}
+
+fn text(node: &Node<'_>, path: &str) -> Option<String> {
+    let bytes = files::read_bounded(&node.roots.path(path), 64 * 1024).ok()??;
+    Some(String::from_utf8_lossy(&bytes).trim().to_owned())
+}
+
+fn exists(node: &Node<'_>, path: &str) -> bool {
+    node.roots.path(path).exists()
+}
+
+impl Seen {
+    /// # Errors
+    /// If a part cannot be read.
+    pub fn read(node: &Node<'_>) -> Result<Self, Trouble> {
+        let bus = bus::read(node.roots)
+            .map_err(|error| Trouble::io(format!("the GPUs on the PCI bus cannot be counted: {error}")))?;
+        let kernel = text(node, "/proc/sys/kernel/osrelease")
+            .ok_or_else(|| Trouble::io("/proc/sys/kernel/osrelease cannot be read"))?;
+        let loaded = loaded(node)?;
+        let modules: Vec<String> = MODULES
+            .iter()
+            .filter(|name| exists(node, &format!("/sys/module/{name}")))
+            .map(|name| (*name).to_owned())
+            .collect();
+        Ok(Self {
+            gpus: bus.gpus,
+            disk: on_disk(node)?,
+            boot_id: crate::tasks::reboot::boot_id(node.roots).unwrap_or_default(),
+            library: library(node),
+            nouveau: exists(node, "/sys/module/nouveau"),
+            fixed: fixed(node, &modules),
+            unsigned: unsigned(node)?,
+            foreign: foreign(node),
+            kernel,
+            loaded,
+            modules,
+        })
+    }
+
+    /// Whether what is on disk is one driver: module and library of the same version.
+    pub fn is_whole(&self) -> bool {
+        matches!((&self.disk, &self.library), (Some(disk), Some(library)) if disk.version == *library)
+    }
+}
+
+/// Returns the module that runs.
+pub fn loaded(node: &Node<'_>) -> Result<Option<Module>, Trouble> {
+    let proc = text(node, "/proc/driver/nvidia/version");
+    let open = proc.as_ref().map(|proc| proc.contains("Open Kernel Module"));
+    let version = text(node, "/sys/module/nvidia/version")
+        .or_else(|| proc.as_deref().and_then(host::version_of).map(str::to_owned));
+    match version {
+        Some(version) => Ok(Some(Module { version, open })),
+        None if exists(node, "/sys/module/nvidia") => {
+            Err(Trouble::io("the module nvidia is loaded, and nothing tells which version it is"))
+        }
+        None => Ok(None),
+    }
+}
+
+/// Returns the module that the running kernel would load now.
+fn on_disk(node: &Node<'_>) -> Result<Option<Module>, Trouble> {
+    let program = tool::find(node, "modinfo", "the package kmod brings it")?;
+    let field = |name: &str| -> Result<Option<String>, Trouble> {
+        let done = tool::ask(node, &tool::run(node, &program).args(["-F", name, "nvidia"]).limit(64 * 1024))?;
+        match done.exit.success() {
+            true => Ok(Some(done.stdout().trim().to_owned()).filter(|text| !text.is_empty())),
+            false if done.stderr().contains("not found") => Ok(None),
+            false => Err(Trouble::io(done.complaint("modinfo nvidia"))),
+        }
+    };
+    let Some(version) = field("version")? else { return Ok(None) };
+    // Source: the licences in NVIDIA's modules, `Dual MIT/GPL` of the open one and `NVIDIA` of the other.
+    let open = field("license")?.map(|license| license.contains("MIT"));
+    Ok(Some(Module { version, open }))
+}
+
+/// Returns the version in the name of the file that `libnvidia-ml.so.1` is a link to.
+fn library(node: &Node<'_>) -> Option<String> {
+    let version_of = |path: &Path| -> Option<String> {
+        let version = path.file_name()?.to_str()?.strip_prefix("libnvidia-ml.so.")?;
+        version.contains('.').then(|| version.to_owned())
+    };
+    // Link by link, because Debian's alternatives lie between the name and the file.
+    let versioned = |folder: &&str| -> Option<String> {
+        let mut path = node.roots.path(format!("{folder}/libnvidia-ml.so.1"));
+        for _ in 0..LINKS {
+            let target = fs::read_link(&path).ok()?;
+            path = match target.is_absolute() {
+                true => node.roots.path(&target),
+                false => path.parent()?.join(target),
+            };
+            if let Some(version) = version_of(&path) {
+                return Some(version);
+            }
+        }
+        None
+    };
+    LIBRARIES.iter().find_map(versioned)
+}
+
+/// Returns why the loaded modules cannot be unloaded.
+fn fixed(node: &Node<'_>, modules: &[String]) -> Option<String> {
+    if modules.iter().any(|name| name == "nvidia") && !exists(node, "/sys/module/nvidia/refcnt") {
+        return Some("this kernel unloads no modules".to_owned());
+    }
+    // Without the modules above, which count too and are unloaded first.
+    let used = |name: &str| {
+        let count: u32 = text(node, &format!("/sys/module/{name}/refcnt"))?.parse().ok()?;
+        let above = fs::read_dir(node.roots.path(format!("/sys/module/{name}/holders")))
+            .map_or(0, |above| above.flatten().count());
+        Some(count.saturating_sub(u32::try_from(above).unwrap_or(u32::MAX))).filter(|count| *count > 0)
+    };
+    // Only what no process shows: a console on the GPU counts here, and has no file of the driver open.
+    let count = used("nvidia_drm")?;
+    Some(format!("something shows a picture on the GPUs (use count {count} of nvidia_drm)"))
+}
+
+/// Returns why a module that is built and signed on this node would not be loaded.
+fn unsigned(node: &Node<'_>) -> Result<Option<String>, Trouble> {
+    let variable = files::read_bounded(&node.roots.path(SECURE_BOOT), 64)?;
+    if variable.and_then(|bytes| bytes.get(4).copied()) != Some(1) {
+        return Ok(None);
+    }
+    let key = SIGNING.iter().map(|path| node.roots.path(path)).find(|path| path.exists());
+    let (Some(key), Some(program)) = (key, node.roots.tool("mokutil")) else {
+        return Ok(Some(
+            "Secure Boot is on, and there is no key whose modules the kernel would load".to_owned(),
+        ));
+    };
+    let done = tool::ask(node, &tool::run(node, program).arg("--test-key").arg(&key))?;
+    // Source: mokutil.c, which exits with 1 and says `is already enrolled` for a key that the firmware knows.
+    let known = format!("{}{}", done.stdout(), done.stderr()).contains("already enrolled");
+    Ok((!known).then(|| {
+        format!(
+            "Secure Boot is on, and the firmware does not know the key {} with which DKMS signs",
+            key.display()
+        )
+    }))
+}
+
+/// Returns why the driver is not gpufleet's to change.
+fn foreign(node: &Node<'_>) -> Option<&'static str> {
+    if exists(node, OPERATOR) {
+        return Some("a container of the GPU operator runs the driver (/run/nvidia/driver); change it there");
+    }
+    if exists(node, "/usr/bin/nvidia-uninstall") {
+        return Some(
+            "the driver was installed by NVIDIA's runfile, which packages must not be mixed with; remove it first with \
+             `nvidia-uninstall`",
+        );
+    }
+    None
+}
