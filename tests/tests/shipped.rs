@@ -200,7 +200,7 @@ fn containers_get_the_gpus_that_there_are() {
             "mkdir -p /etc/gpufleet-lab && echo 570.86.15 > /etc/gpufleet-lab/fabric-manager-version",
         );
     }
-    let failed = document(&home, &fleet, "run", "container-stack.yaml", &["-e", settings], 2);
+    let failed = document(&home, &fleet, "run", "container-stack.yaml", &["-e", settings], 5);
     assert!(
         failed
             .message("gpu002")

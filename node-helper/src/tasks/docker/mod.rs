@@ -256,7 +256,7 @@ impl NodeKind for DockerDaemon {
 trait Asks {
     fn refuse_flags(&self, running: &Running) -> Result<(), Trouble>;
     fn change(&self, difference: &Difference, class: Disruption) -> Change;
-    fn restart(&self, node: &Node<'_>, state: &State, systemctl: &PathBuf) -> Result<(), Trouble>;
+    fn restart(&self, node: &Node<'_>, state: &State, systemctl: &std::path::Path) -> Result<(), Trouble>;
 }
 
 impl Asks for DockerDaemon {
@@ -287,7 +287,7 @@ impl Asks for DockerDaemon {
     }
 
     /// Restarts the daemon; one that does not start gets its old file back.
-    fn restart(&self, node: &Node<'_>, state: &State, systemctl: &PathBuf) -> Result<(), Trouble> {
+    fn restart(&self, node: &Node<'_>, state: &State, systemctl: &std::path::Path) -> Result<(), Trouble> {
         let run = tool::run(node, systemctl).args(["--no-ask-password", "restart", UNIT]);
         let what = format!("systemctl restart {UNIT}");
         let Err(trouble) = tool::act(node, &run, &what) else { return Ok(()) };

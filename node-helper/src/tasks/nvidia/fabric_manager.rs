@@ -138,7 +138,7 @@ impl NodeKind for FabricManager {
         let installs = self.install && self.state == RunState::Started && !fits && !foreseen;
         let package = if installs { Some(package(node, self, &driver)?) } else { None };
         let service = self.state.of_unit(Self::UNIT, self.enabled);
-        let restarted = node.world.noted(NOTE).first().is_some();
+        let restarted = !node.world.noted(NOTE).is_empty();
         Ok(State {
             driver,
             version,

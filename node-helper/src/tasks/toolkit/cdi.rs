@@ -1,9 +1,6 @@
 //! The CDI specification: whether it names the GPUs and MIG devices of now, and the files of the driver that runs.
 
-use std::{
-    collections::BTreeSet,
-    path::{Path, PathBuf},
-};
+use std::{collections::BTreeSet, path::Path};
 
 use gpufleet_protocol::{FailureKind, nvml::GpuDevices};
 use serde_json::Value;
@@ -218,7 +215,7 @@ fn listed<'a>(what: &str, names: impl Iterator<Item = &'a String>) -> Option<Str
 ///
 /// # Errors
 /// If systemd says so.
-pub fn refresh(node: &Node<'_>, systemctl: &PathBuf) -> Result<(), Trouble> {
+pub fn refresh(node: &Node<'_>, systemctl: &Path) -> Result<(), Trouble> {
     // Both, because a unit that failed too often takes its path unit down with it, and neither starts again by itself.
     let reset = tool::run(node, systemctl).args(["--no-ask-password", "reset-failed", REFRESH, REFRESH_PATH]);
     // Ignored, because it fails where none of them has failed.
@@ -232,7 +229,7 @@ pub fn refresh(node: &Node<'_>, systemctl: &PathBuf) -> Result<(), Trouble> {
 ///
 /// # Errors
 /// If it makes none.
-pub fn generate(node: &Node<'_>, ctk: &PathBuf, place: &str) -> Result<(), Trouble> {
+pub fn generate(node: &Node<'_>, ctk: &Path, place: &str) -> Result<(), Trouble> {
     // To standard output, because it would give a file another name, and the file is to be replaced at once.
     let run = tool::run(node, ctk).args(["cdi", "generate", "--format=yaml"]).limit(LARGEST + 1);
     let done = tool::act(node, &run, "nvidia-ctk cdi generate")?;

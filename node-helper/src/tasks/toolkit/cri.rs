@@ -5,7 +5,7 @@
 
 use std::{
     fs,
-    path::{Path, PathBuf},
+    path::Path,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
@@ -164,7 +164,7 @@ fn is_program(item: Option<&Item>) -> bool {
     item.and_then(Item::as_str).is_some_and(|path| Path::new(path).file_name() == Some(PROGRAM.as_ref()))
 }
 
-fn is_newer(path: &PathBuf, than: SystemTime) -> bool {
+fn is_newer(path: &Path, than: SystemTime) -> bool {
     // By the change of the file, because a package keeps the time of its content. Within the second the start is known.
     let changed = fs::metadata(path).ok().and_then(|meta| {
         use std::os::unix::fs::MetadataExt as _;
