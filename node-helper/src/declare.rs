@@ -34,6 +34,8 @@ pub enum Trouble {
     },
     /// Something that the declaration needs is missing; a package that an earlier task installs may bring it.
     Missing(String),
+    /// What is declared does not exist on this node, and need not.
+    NotApplicable(String),
     /// Known only in the run, because an earlier task creates what this one reads.
     Possible,
 }
@@ -71,6 +73,7 @@ impl Trouble {
         OpOutcome::new(match self {
             Self::Failed { kind, message } => OpStatus::Failed { kind, message },
             Self::Missing(message) => OpStatus::Failed { kind: FailureKind::Missing, message },
+            Self::NotApplicable(reason) => OpStatus::NotApplicable { reason },
             Self::Possible => OpStatus::Possible,
         })
     }

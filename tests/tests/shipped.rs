@@ -155,3 +155,88 @@ fn persistence_is_repaired_with_what_was_lost() {
     assert_eq!(fleet.read("gpu001", "systemctl is-active nvidia-persistenced"), "active");
     assert!(gpus(&fleet, "gpu001").iter().all(|gpu| gpu["power_limit_mw"] == 560_000));
 }
+
+#[test]
+fn containers_get_the_gpus_that_there_are() {
+    let fleet = Fleet::start(&FleetOptions {
+        states: "- nodes: gpu002\n  machine: {nvswitches: 4}\n".to_owned(),
+        ..FleetOptions::default()
+    });
+    let home = Home::new();
+    // Somebody's own settings stay.
+    fleet
+        .ssh("gpu001", "mkdir -p /etc/docker && echo '{\"bip\": \"10.9.0.1/24\"}' > /etc/docker/daemon.json");
+    let settings = r#"{"docker_settings": {"log-opts": {"max-size": "100m"}}}"#;
+    converges(&home, &fleet, "container-stack.yaml", &["-e", settings]);
+    let file: Value =
+        serde_json::from_str(&fleet.text("gpu001", "etc/docker/daemon.json").expect("a file")).expect("JSON");
+    assert_eq!(
+        file,
+        serde_json::json!({
+            "bip": "10.9.0.1/24", "live-restore": true, "log-opts": {"max-size": "100m"},
+            "runtimes": {"nvidia": {"args": [], "path": "nvidia-container-runtime"}}
+        })
+    );
+    let info = fleet.read("gpu001", "docker info --format '{{json .}}'");
+    assert!(
+        info.contains("\"LiveRestoreEnabled\":true") && info.contains("nvidia-container-runtime"),
+        "{info}"
+    );
+    let uuid = |node: &str| gpus(&fleet, node)[0]["uuid"].as_str().expect("a UUID").to_owned();
+    assert!(fleet.read("gpu001", "cat /var/run/cdi/nvidia.yaml").contains(&uuid("gpu001")));
+    assert_eq!(fleet.read("gpu002", "systemctl is-active nvidia-dcgm"), "active");
+
+    // A specification of GPUs that were replaced is made anew; nothing else happens.
+    let stale = format!("sed -i 's/{}/GPU-gone/' /run/cdi/nvidia.yaml", uuid("gpu001"));
+    fleet.ssh("gpu001", &stale);
+    let done = document(&home, &fleet, "run", "container-stack.yaml", &["-e", settings], 0);
+    assert_eq!((done.stat("gpu001", "changed"), done.stat("gpu002", "changed")), (1, 0));
+    assert!(fleet.read("gpu001", "cat /run/cdi/nvidia.yaml").contains(&uuid("gpu001")));
+
+    // What is wrong is named: of the two nodes, only one has switches.
+    for node in ["gpu001", "gpu002"] {
+        fleet.ssh(
+            node,
+            "mkdir -p /etc/gpufleet-lab && echo 570.86.15 > /etc/gpufleet-lab/fabric-manager-version",
+        );
+    }
+    let failed = document(&home, &fleet, "run", "container-stack.yaml", &["-e", settings], 5);
+    assert!(
+        failed
+            .message("gpu002")
+            .contains("the fabric manager is 570.86.15 and the driver that runs is 580.159.04"),
+        "{}",
+        failed.message("gpu002")
+    );
+    assert_eq!(failed.stat("gpu001", "failed"), 0);
+}
+
+#[test]
+fn dockerd_is_restarted_only_where_it_must_be() {
+    let fleet = Fleet::start(&FleetOptions { nodes: 1, ..FleetOptions::default() });
+    let home = Home::new();
+    let inventory = fleet.inventory();
+    let reads = |kind: &str| {
+        let of_daemon = |event: &&Value| event["what"] == "dockerd";
+        fleet
+            .events("gpu001")
+            .iter()
+            .filter(of_daemon)
+            .filter(|event| event.to_string().contains(kind))
+            .count()
+    };
+    fleet.ssh("gpu001", "systemctl start docker");
+    assert_eq!(reads("all"), 1);
+    let adhoc = |parameters: &str, code| {
+        let words = ["-b", "gpu001", "-i", &inventory, "-m", "docker_daemon", "-a", parameters];
+        home.gpufleet(["exec"]).args(words).run().expect(code).stdout
+    };
+    adhoc(r#"{"settings": {"live-restore": true}}"#, 0);
+    assert_eq!((reads("all"), reads("reloaded")), (1, 1), "{:?}", fleet.events("gpu001"));
+    // Nothing that dockerd would refuse reaches the file.
+    let said = adhoc(r#"{"settings": {"liverestore": true}}"#, 2);
+    assert!(said.contains("don't match any configuration option: liverestore"), "{said}");
+    let said = adhoc(r#"{"settings": {"hosts": ["fd://"]}}"#, 2);
+    assert!(said.contains("dockerd runs with the flag `-H`"), "{said}");
+    assert_eq!((reads("all"), reads("reloaded")), (1, 1));
+}

@@ -92,15 +92,21 @@ impl Worker {
     fn answer(&mut self, request: &Ask) -> Answer {
         let nvml = match request {
             Ask::Hello => return Answer::Hello { pid: std::process::id() },
-            Ask::Snapshot | Ask::Health { .. } | Ask::Lately { .. } | Ask::Set { .. } => match self.open() {
-                Ok(nvml) => nvml,
-                Err(answer) => return answer,
-            },
+            Ask::Snapshot | Ask::Health { .. } | Ask::Lately { .. } | Ask::Devices | Ask::Set { .. } => {
+                match self.open() {
+                    Ok(nvml) => nvml,
+                    Err(answer) => return answer,
+                }
+            }
         };
         match request {
             Ask::Hello => Answer::Hello { pid: std::process::id() },
             Ask::Snapshot => Answer::Snapshot(Box::new(snapshot::read(nvml))),
             Ask::Health { deep } => Answer::Health(Box::new(health::read(nvml, *deep))),
+            Ask::Devices => match snapshot::devices(nvml) {
+                Ok(devices) => Answer::Devices(devices),
+                Err(code) => Answer::Failed { call: "nvmlDeviceGetCount_v2".to_owned(), code },
+            },
             Ask::Lately { window_s } => Answer::Health(Box::new(health::lately(nvml, *window_s))),
             Ask::Set { uuid, setting } => setting::apply(nvml, uuid, setting),
         }

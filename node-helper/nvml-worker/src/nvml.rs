@@ -476,6 +476,28 @@ impl Nvml {
         Ok(found.iter().map(|place| Placement { start: place.start, size: place.size }).collect())
     }
 
+    /// Returns how many MIG devices the GPU can have.
+    pub fn most_mig_devices(&self, device: Device) -> Reading<u32> {
+        number!(self, nvmlDeviceGetMaxMigDeviceCount(device.0))
+    }
+
+    /// Returns a MIG device, as a GPU of its own; [`Code::NOT_FOUND`] if there is none of this number.
+    pub fn mig_device(&self, device: Device, index: u32) -> Reading<Device> {
+        let mut found: nvmlDevice_t = std::ptr::null_mut();
+        call!(self, nvmlDeviceGetMigDeviceHandleByIndex(device.0, index, &raw mut found))
+            .map(|()| Device(found))
+    }
+
+    /// Returns the GPU instance of a MIG device.
+    pub fn gpu_instance_of(&self, device: Device) -> Reading<u32> {
+        number!(self, nvmlDeviceGetGpuInstanceId(device.0))
+    }
+
+    /// Returns the compute instance of a MIG device.
+    pub fn compute_instance_of(&self, device: Device) -> Reading<u32> {
+        number!(self, nvmlDeviceGetComputeInstanceId(device.0))
+    }
+
     pub fn instances(&self, device: Device, profile_id: u32) -> Reading<Vec<Instance>> {
         let mut found: [nvmlGpuInstance_t; MANY] = [std::ptr::null_mut(); MANY];
         let mut count = MANY as c_uint;

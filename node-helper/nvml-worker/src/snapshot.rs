@@ -3,7 +3,8 @@
 //! Only reads. Nothing depends on a product name: what a GPU has is what its getters return.
 
 use gpufleet_protocol::nvml::{
-    Code, ComputeInstance, GpuInstance, GpuProcess, GpuReading, MigProfile, Reading, Snapshot,
+    Code, ComputeInstance, GpuDevices, GpuInstance, GpuProcess, GpuReading, MigDevice, MigProfile, Reading,
+    Snapshot,
 };
 
 use crate::nvml::{CLOCK_GRAPHICS, CLOCK_MEMORY, Device, Errors, Instance, Nvml, ProfileInfo, Since};
@@ -36,6 +37,48 @@ pub fn read(nvml: &Nvml) -> Snapshot {
         gpus,
         unreadable,
     }
+}
+
+/// Reads each GPU and MIG device as containers are given it.
+pub fn devices(nvml: &Nvml) -> Reading<Vec<GpuDevices>> {
+    (0..nvml.device_count()?)
+        .map(|index| {
+            let device = match nvml.device(index) {
+                Ok(device) => device,
+                Err(code) => {
+                    return Ok(GpuDevices { index, uuid: Err(code), mig: false, devices: Err(code) });
+                }
+            };
+            let mig = match nvml.mig(device) {
+                Ok(mode) => Ok(mode.current),
+                Err(Code::NOT_SUPPORTED | Code::FUNCTION_NOT_FOUND) => Ok(false),
+                Err(code) => Err(code),
+            };
+            let devices = match mig {
+                Ok(false) => Ok(Vec::new()),
+                Ok(true) => mig_devices(nvml, device),
+                Err(code) => Err(code),
+            };
+            Ok(GpuDevices { index, uuid: nvml.uuid(device), mig: mig == Ok(true), devices })
+        })
+        .collect()
+}
+
+fn mig_devices(nvml: &Nvml, device: Device) -> Reading<Vec<MigDevice>> {
+    let mut all = Vec::new();
+    for index in 0..nvml.most_mig_devices(device)? {
+        let device = match nvml.mig_device(device, index) {
+            Ok(device) => device,
+            Err(Code::NOT_FOUND) => continue,
+            Err(code) => return Err(code),
+        };
+        all.push(MigDevice {
+            uuid: nvml.uuid(device)?,
+            gpu_instance: nvml.gpu_instance_of(device)?,
+            compute_instance: nvml.compute_instance_of(device)?,
+        });
+    }
+    Ok(all)
 }
 
 /// Returns the handle and the UUID of a GPU.

@@ -97,6 +97,8 @@ pub enum Ask {
     Health {
         deep: bool,
     },
+    /// Reads what containers are given: each GPU and MIG device with its UUID.
+    Devices,
     /// Reads what [`Ask::Health`] does, and [`Lately`] of each GPU; answered by [`Answer::Health`].
     Lately {
         window_s: u32,
@@ -170,6 +172,7 @@ pub enum Answer {
     },
     Snapshot(Box<Snapshot>),
     Health(Box<Health>),
+    Devices(Vec<GpuDevices>),
     /// libnvidia-ml.so.1 could not be loaded: where it was searched, and the loader's message.
     NoLibrary {
         detail: String,
@@ -350,6 +353,25 @@ pub struct ComputeInstance {
     pub start: u32,
     /// Compute slices of its profile.
     pub slices: u32,
+}
+
+/// A GPU as containers are given it. The answer to [`Ask::Devices`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GpuDevices {
+    pub index: u32,
+    pub uuid: Reading<String>,
+    /// Whether its MIG mode is on now.
+    pub mig: bool,
+    /// Its MIG devices; empty while MIG is off.
+    pub devices: Reading<Vec<MigDevice>>,
+}
+
+/// A MIG device: a compute instance, as containers are given it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MigDevice {
+    pub uuid: String,
+    pub gpu_instance: u32,
+    pub compute_instance: u32,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -9,7 +9,7 @@ use gpufleet_protocol::{
     Awaiting, Blocker, Disruption, FailureKind, OpOutcome, OpStatus,
     facts::{GpuSystem, GpuSystemState},
     message::{IdleReport, IdleVerdict, Mode},
-    nvml::{Code, Health, Snapshot},
+    nvml::{Code, GpuDevices, Health, Snapshot},
     op::{GpuGroup, GpuStatusRequest, Staying},
 };
 
@@ -61,6 +61,15 @@ pub struct InUse {
     pub scan: Scan,
     /// Whether an MPS daemon runs.
     pub mps: bool,
+}
+
+/// What containers are given of the GPUs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Exposed {
+    /// Empty on a node without a GPU.
+    pub gpus: Vec<GpuDevices>,
+    /// Whether predictions so far change the MIG devices, whose names only the run knows.
+    pub changes: bool,
 }
 
 /// What the GPU code needs of the session.
@@ -230,6 +239,44 @@ impl Gpus {
             Ok(snapshot) => facts::system(&snapshot, pci_count, module),
             Err(error) => facts::unread(error.state(), pci_count, module),
         }
+    }
+
+    /// Reads what containers are given of the GPUs.
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    pub fn exposed(&mut self, deadline: &Deadline) -> Result<Exposed, String> {
+        let read = self.machine.devices(deadline);
+        self.machine.release();
+        let gpus = match read {
+            Ok(gpus) => gpus,
+            // A machine without an NVIDIA device needs no driver.
+            Err(NvmlError::NoDriver { .. }) if self.machine.pci_count() == 0 => Vec::new(),
+            Err(error) => return Err(error.to_string()),
+        };
+        let layout = |gpu: &GpuDevices| {
+            let devices = gpu.devices.clone().unwrap_or_default();
+            let mut pairs: Vec<_> =
+                devices.iter().map(|one| (Some(one.gpu_instance), Some(one.compute_instance))).collect();
+            pairs.sort_unstable();
+            pairs
+        };
+        let assumed = |gpu: &super::state::Gpu| {
+            let instances = gpu.instances.clone().unwrap_or_default();
+            let mut pairs: Vec<_> = instances
+                .iter()
+                .flat_map(|instance| instance.computes.iter().map(move |one| (instance.id, one.id)))
+                .collect();
+            pairs.sort_unstable();
+            pairs
+        };
+        let changes = match &self.predicted {
+            Some(state) => state.gpus.iter().any(|gpu| {
+                gpus.iter().any(|real| real.uuid == Ok(gpu.uuid.clone()) && layout(real) != assumed(gpu))
+            }),
+            None => !self.assumed.is_empty() && gpus.iter().any(|gpu| gpu.mig),
+        };
+        Ok(Exposed { gpus, changes })
     }
 
     /// Reads what the health checks need.

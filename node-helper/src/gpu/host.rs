@@ -5,7 +5,7 @@
 use std::{collections::BTreeMap, env, fs, io, os::unix::fs::MetadataExt, path::PathBuf, time::Duration};
 
 use gpufleet_protocol::{
-    nvml::{Ask, Health, Setting, Snapshot},
+    nvml::{Ask, GpuDevices, Health, Setting, Snapshot},
     tasks::PciId,
 };
 
@@ -101,6 +101,10 @@ impl From<&UnitStatus> for Unit {
 impl Machine for RealMachine {
     fn snapshot(&mut self, deadline: &Deadline) -> Result<Snapshot, NvmlError> {
         self.worker.snapshot(deadline)
+    }
+
+    fn devices(&mut self, deadline: &Deadline) -> Result<Vec<GpuDevices>, NvmlError> {
+        self.worker.devices(deadline)
     }
 
     fn health(&mut self, deep: bool, deadline: &Deadline) -> Result<Health, NoHealth> {

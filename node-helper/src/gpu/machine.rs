@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use gpufleet_protocol::nvml::{Health, Setting, Snapshot};
+use gpufleet_protocol::nvml::{GpuDevices, Health, Setting, Snapshot};
 
 use super::{
     clients::Scan,
@@ -59,6 +59,12 @@ pub trait Machine: Send {
     /// # Errors
     /// If NVML cannot be read.
     fn snapshot(&mut self, deadline: &Deadline) -> Result<Snapshot, NvmlError>;
+
+    /// Reads each GPU and MIG device as containers are given it.
+    ///
+    /// # Errors
+    /// If NVML cannot be read.
+    fn devices(&mut self, deadline: &Deadline) -> Result<Vec<GpuDevices>, NvmlError>;
 
     /// Reads what the checks of an audit need; `deep` takes tens of milliseconds for each GPU.
     ///

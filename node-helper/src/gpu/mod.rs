@@ -26,7 +26,7 @@ mod wording;
 pub(crate) mod worker;
 
 pub use desired::kind;
-pub use group::{Audited, Gpus, InUse, Settings};
+pub use group::{Audited, Exposed, Gpus, InUse, Settings};
 pub use observe::resets;
 pub use suspend::Held;
 pub use worker::{NoHealth, NvmlError};

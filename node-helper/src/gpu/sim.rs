@@ -11,8 +11,8 @@ use std::{
 use gpufleet_protocol::{
     message::GpuClient,
     nvml::{
-        Code, ComputeInstance, Confidential, GpuInstance, GpuProcess, GpuReading, Health, HealthReading,
-        MigProfile, Placement, Reading, RemappedRows, Setting, Snapshot, Staged,
+        Code, ComputeInstance, Confidential, GpuDevices, GpuInstance, GpuProcess, GpuReading, Health,
+        HealthReading, MigDevice, MigProfile, Placement, Reading, RemappedRows, Setting, Snapshot, Staged,
     },
     tasks::PciId,
 };
@@ -516,6 +516,26 @@ impl Machine for SimMachine {
                 .map(|gpu| (gpu.index, Code::GPU_IS_LOST))
                 .collect(),
         })
+    }
+
+    fn devices(&mut self, deadline: &Deadline) -> Result<Vec<GpuDevices>, NvmlError> {
+        let of_gpu = |gpu: &GpuReading| {
+            let instances = gpu.instances.clone().unwrap_or_default();
+            let devices = instances.iter().flat_map(|instance| {
+                instance.compute_instances.iter().map(|compute| MigDevice {
+                    uuid: format!("MIG-{}-{}-{}", gpu.uuid, instance.id, compute.id),
+                    gpu_instance: instance.id,
+                    compute_instance: compute.id,
+                })
+            });
+            GpuDevices {
+                index: gpu.index,
+                uuid: Ok(gpu.uuid.clone()),
+                mig: gpu.mig.is_ok_and(|mode| mode.current),
+                devices: Ok(devices.collect()),
+            }
+        };
+        Ok(self.snapshot(deadline)?.gpus.iter().map(of_gpu).collect())
     }
 
     fn health(&mut self, _deep: bool, deadline: &Deadline) -> Result<Health, NoHealth> {

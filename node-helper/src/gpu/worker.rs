@@ -21,7 +21,7 @@ use std::{
 use gpufleet_protocol::{
     facts::GpuSystemState,
     frame::{Decoder, Frame},
-    nvml::{Answer, Answered, Ask, Asked, Code, Health, Setting, Snapshot},
+    nvml::{Answer, Answered, Ask, Asked, Code, GpuDevices, Health, Setting, Snapshot},
 };
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
@@ -208,6 +208,18 @@ impl Worker {
     pub fn snapshot(&mut self, deadline: &Deadline) -> Result<Snapshot, NvmlError> {
         match self.ask(Ask::Snapshot, deadline)? {
             Answer::Snapshot(snapshot) => Ok(*snapshot),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Reads each GPU and MIG device as containers are given it.
+    ///
+    /// # Errors
+    /// If NVML cannot be read.
+    pub fn devices(&mut self, deadline: &Deadline) -> Result<Vec<GpuDevices>, NvmlError> {
+        match self.ask(Ask::Devices, deadline)? {
+            Answer::Devices(devices) => Ok(devices),
+            Answer::Failed { call, code } => Err(NvmlError::Failed { detail: format!("{call}: {code}") }),
             other => Err(unexpected(&other)),
         }
     }

@@ -32,7 +32,7 @@ use crate::{
     deadline::{Deadline, Stop},
     declare::{Node, Trouble},
     facts,
-    gpu::{self, Gpus, Settings},
+    gpu::{self, Exposed, Gpus, Settings},
     health, keep,
     os::{
         paths::Owner,
@@ -47,8 +47,8 @@ use crate::{
         spool::{Durability, Spool, without_output},
     },
     tasks::{
-        dispatch, download, driver::Driver, exec, geturl, puttree, reading, reboot, tempfile,
-        unarchive::Unpacking, waiting,
+        cuda_compat, dispatch, download, driver::Driver, exec, geturl, puttree, reading, reboot, tempfile,
+        toolkit, unarchive::Unpacking, waiting,
     },
     world::{Overlay, World},
 };
@@ -632,6 +632,17 @@ impl Session {
                 outcome.data.extend(kept.ok().flatten().map(|kept| ("kept".to_owned(), kept)));
                 Ok(outcome)
             }
+            NodeOp::ContainerToolkit(task) => {
+                let gpus = |deadline: &Deadline| self.exposed(opening, deadline);
+                declared.run(&toolkit::Toolkit { task, gpus: &gpus })
+            }
+            NodeOp::CudaCompat(task) => {
+                let read = |deadline: &Deadline| {
+                    let mut gpus = turn(&self.gpus, deadline)?;
+                    Ok(gpus.get_or_insert_with(|| Gpus::new(settings(opening))).facts(deadline))
+                };
+                declared.run(&cuda_compat::Judged { task, read: &read })
+            }
             NodeOp::GetUrl(task) => Ok(geturl::settle(task, request.mode, declared.run(task)?)),
             NodeOp::Unarchive(task) => declared.run(&Unpacking::new(task)),
             NodeOp::PutTree(task) => declared.tree(task),
@@ -659,6 +670,13 @@ impl Session {
                 reboot::run(*how, &node, request.mode, allowed, &gate)
             }
         })
+    }
+
+    /// Reads what containers are given of the GPUs.
+    fn exposed(&self, opening: &Opening, deadline: &Deadline) -> Result<Exposed, Trouble> {
+        let mut gpus = turn(&self.gpus, deadline)?;
+        let gpus = gpus.get_or_insert_with(|| Gpus::new(settings(opening)));
+        gpus.exposed(deadline).map_err(|why| Trouble::io(format!("the GPUs cannot be read: {why}")))
     }
 
     /// Checks once more, right before a reboot, that nothing works on the node. An unknown state counts as busy.

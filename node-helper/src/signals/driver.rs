@@ -119,7 +119,7 @@ fn installed_driver(reader: &Reader<'_>, bus: &Result<Bus, String>, loaded: &Fou
 }
 
 /// Returns the first word that is a version, such as `580.159.04`.
-fn version_in(text: &str) -> Option<String> {
+pub fn version_in(text: &str) -> Option<String> {
     let is = |word: &&str| {
         word.len() <= 40
             && word.contains('.')
@@ -144,6 +144,14 @@ fn dmabuf_capable(reader: &Reader<'_>, kind: &Found<&'static str>) -> Found<bool
         (Some(Ok(major)), Some(Ok(minor))) => Ok(Some(kind == "open" && (major, minor) >= DMABUF)),
         _ => Err(format!("the kernel's release is `{release}`")),
     }
+}
+
+/// Whether there are NVSwitches.
+///
+/// # Errors
+/// If that cannot be read.
+pub fn switches(reader: &Reader<'_>) -> Result<bool, String> {
+    Ok(switches_present(reader, &bus_of(reader.roots))?.unwrap_or(false))
 }
 
 fn switches_present(reader: &Reader<'_>, bus: &Result<Bus, String>) -> Found<bool> {

@@ -4,6 +4,8 @@ mod accounts;
 mod blacklist;
 mod blockinfile;
 mod cron;
+pub mod cuda_compat;
+mod docker;
 pub mod download;
 pub mod driver;
 mod edits;
@@ -19,6 +21,7 @@ mod lineinfile;
 pub mod modprobe;
 pub mod mount;
 mod nearest;
+mod nvidia;
 mod ownership;
 mod packages;
 mod putfile;
@@ -39,6 +42,7 @@ pub mod testing;
 mod textfile;
 pub mod thp;
 mod tool;
+pub mod toolkit;
 pub mod unarchive;
 mod unit_files;
 pub mod waiting;
@@ -53,9 +57,12 @@ macro_rules! dispatch {
             NodeOp::AptRepository(task) => $declared.run(task),
             NodeOp::BlockInFile(task) => $declared.run(task),
             NodeOp::Cron(task) => $declared.run(&**task),
+            NodeOp::Dcgm(task) => $declared.run(task),
             NodeOp::Deb822Repository(task) => $declared.run(&**task),
             NodeOp::Dnf(task) => $declared.run(task),
+            NodeOp::DockerDaemon(task) => $declared.run(task),
             NodeOp::DpkgSelections(task) => $declared.run(task),
+            NodeOp::FabricManager(task) => $declared.run(task),
             NodeOp::File(task) => $declared.run(task),
             NodeOp::Group(task) => $declared.run(task),
             NodeOp::Hostname(task) => $declared.run(task),
@@ -64,6 +71,7 @@ macro_rules! dispatch {
             NodeOp::LineInFile(task) => $declared.run(task),
             NodeOp::Modprobe(task) => $declared.run(task),
             NodeOp::Mount(task) => $declared.run(task),
+            NodeOp::NvidiaImex(task) => $declared.run(task),
             NodeOp::Package(task) => $declared.run(task),
             NodeOp::PackageFacts(task) => $declared.run(task),
             NodeOp::Replace(task) => $declared.run(task),

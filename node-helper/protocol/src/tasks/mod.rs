@@ -6,8 +6,12 @@
 mod accounts;
 mod blacklist;
 mod checksum;
+mod container_toolkit;
 mod content;
 mod control;
+mod cuda_compat;
+mod docker_daemon;
+pub mod dotted;
 mod driver;
 mod facts;
 mod files;
@@ -19,6 +23,7 @@ mod keys;
 mod kind;
 mod machine;
 mod number;
+mod nvidia_services;
 mod packages;
 mod process;
 mod reading;
@@ -35,11 +40,14 @@ mod words;
 pub use accounts::{AccountState, Group, Hidden, UpdatePassword, User};
 pub use blacklist::KernelBlacklist;
 pub use checksum::ChecksumAlgorithm;
+pub use container_toolkit::{ContainerRuntime, ContainerToolkit};
 pub use content::{Copy, NewlineSequence, Template};
 pub use control::{
     Assert, Debug, Fail, HashBehaviour, IncludeRole, IncludeTasks, IncludeVars, Meta, MetaAction, SetFact,
     ValidateArgumentSpec,
 };
+pub use cuda_compat::CudaCompat;
+pub use docker_daemon::{DockerDaemon, DockerRestart};
 pub use driver::{DriverFlavour, DriverGoBack, DriverReboot, DriverSource, GpuDriver};
 pub use facts::{AGES, AgeStamp, Find, FindType, Ping, SIZES, Setup, bound};
 pub use files::{File, FileMode, FileState, Stat};
@@ -59,6 +67,7 @@ pub use machine::{
     MountState,
 };
 pub use number::Number;
+pub use nvidia_services::{Dcgm, FabricManager, NvidiaImex, RunState};
 pub use packages::{Apt, AptState, AptUpgrade, Dnf, ModuleStream, Package, PackageManager, PackageState};
 pub use process::{Command, Raw, Script, Shell};
 pub use repositories::{
@@ -115,6 +124,12 @@ registry! {
         node KernelBlacklist(KernelBlacklist);
         node Mount(Mount);
         node Thp(Thp);
+        node DockerDaemon(DockerDaemon);
+        node ContainerToolkit(ContainerToolkit);
+        node FabricManager(FabricManager);
+        node NvidiaImex(NvidiaImex);
+        node Dcgm(Dcgm);
+        node CudaCompat(CudaCompat);
         node File(File);
         here Copy;
         here Template;

@@ -552,6 +552,22 @@ pub struct Package {
     pub disablerepo: Vec<String>,
 }
 
+impl Package {
+    /// Declares that these packages are installed, with defaults for the rest.
+    pub fn of(name: Vec<String>) -> Self {
+        Self {
+            name,
+            state: PackageState::Present,
+            manager: PackageManager::Auto,
+            update_cache: false,
+            cache_valid_time: None,
+            allow_downgrade: false,
+            enablerepo: Vec::new(),
+            disablerepo: Vec::new(),
+        }
+    }
+}
+
 impl Kind for Package {
     const INFO: KindInfo = KindInfo {
         name: "package",

@@ -310,6 +310,24 @@ impl Kind for Service {
 }
 
 impl Service {
+    /// Names a unit and declares nothing of it, with defaults for the rest.
+    pub fn of(unit: impl Into<String>) -> Self {
+        Self {
+            name: unit.into(),
+            state: None,
+            enabled: None,
+            masked: None,
+            daemon_reload: false,
+            daemon_reexec: false,
+            no_block: false,
+            force: false,
+            scope: system(),
+            r#use: None,
+            pattern: None,
+            sleep: None,
+        }
+    }
+
     fn asks(&self) -> bool {
         self.state.is_some() || self.enabled.is_some() || self.masked.is_some()
     }

@@ -576,7 +576,9 @@ fn with(trouble: Trouble, more: &[String]) -> Trouble {
 /// Returns what a trouble says.
 fn said(trouble: &Trouble) -> String {
     match trouble {
-        Trouble::Failed { message, .. } | Trouble::Missing(message) => message.clone(),
+        Trouble::Failed { message, .. } | Trouble::Missing(message) | Trouble::NotApplicable(message) => {
+            message.clone()
+        }
         Trouble::Possible => "only the run can tell".to_owned(),
     }
 }

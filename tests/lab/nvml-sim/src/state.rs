@@ -50,6 +50,9 @@ pub struct Machine {
     /// GPUs that the driver was told to leave alone.
     #[serde(default)]
     pub excluded_gpus: u32,
+    /// NVSwitches on the PCI bus, at most 16; seen from the next boot on.
+    #[serde(default)]
+    pub nvswitches: u32,
     /// Whether confidential computing is on.
     #[serde(default)]
     pub confidential: bool,
@@ -180,6 +183,7 @@ impl Machine {
             nvidia_drm_refs: 0,
             passthrough: false,
             excluded_gpus: 0,
+            nvswitches: 0,
             confidential: false,
             confidential_ready: false,
             cuda_version: None,

@@ -28,10 +28,22 @@ const SBIN: [&str; 13] = [
     "rmmod",
     "insmod",
 ];
-const BIN: [&str; 6] =
-    ["nvidia-smi", "systemctl", "systemd-run", "nvidia-cuda-mps-control", "nvidia-persistenced", "gpusimctl"];
+const BIN: [&str; 11] = [
+    "nvidia-smi",
+    "systemctl",
+    "systemd-run",
+    "nvidia-cuda-mps-control",
+    "nvidia-persistenced",
+    "gpusimctl",
+    "docker",
+    "dockerd",
+    "nvidia-ctk",
+    "nv-fabricmanager",
+    "dcgmi",
+];
 /// Those of them that come with the NVIDIA driver.
-const DRIVER_PROGRAMS: [&str; 3] = ["nvidia-smi", "nvidia-cuda-mps-control", "nvidia-persistenced"];
+const DRIVER_PROGRAMS: [&str; 4] =
+    ["nvidia-smi", "nvidia-cuda-mps-control", "nvidia-persistenced", "nv-fabricmanager"];
 
 /// Creates the directories and the first files of a node.
 pub fn create(spec: &NodeSpec, faults: &[Effect]) -> io::Result<()> {
@@ -57,6 +69,12 @@ pub fn create(spec: &NodeSpec, faults: &[Effect]) -> io::Result<()> {
         for name in names {
             if driver || !DRIVER_PROGRAMS.contains(name) {
                 link(&program, &upper.join(dir).join(name))?;
+                // The host's own would be found first.
+                for local in ["usr/local/sbin", "usr/local/bin"].map(|dir| Path::new(dir).join(name)) {
+                    if fs::symlink_metadata(Path::new("/").join(&local)).is_ok() {
+                        link(&program, &upper.join(local))?;
+                    }
+                }
             }
         }
     }
@@ -287,6 +305,11 @@ pub fn write_sys(sys: &Path, machine: &Machine, faults: &[Effect]) -> io::Result
             link("../../drivers/nvidia", &dir.join("driver"))?;
             fs::create_dir_all(sys.join("bus/pci/drivers/nvidia"))?;
         }
+    }
+    for number in 0..machine.nvswitches {
+        let dir = sys.join("bus/pci/devices").join(format!("0000:e{number:x}:00.0"));
+        write(&dir.join("vendor"), "0x10de\n")?;
+        write(&dir.join("class"), "0x068000\n")?;
     }
     if driver {
         for (module, refs) in module_refs(machine) {

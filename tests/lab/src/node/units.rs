@@ -310,7 +310,10 @@ impl Unit {
         let may_fail = line.split('/').next().is_some_and(|prefix| prefix.contains('-'));
         let instance =
             self.name.split_once('@').and_then(|(_, rest)| rest.rsplit_once('.')).map_or("", |(i, _)| i);
-        let environment = self.environment();
+        let mut environment = self.environment();
+        if line.contains("$MAINPID") {
+            environment.insert("MAINPID".to_owned(), self.main_pid().to_string());
+        }
         let mut words = Vec::new();
         for word in split(&trimmed.replace("%i", instance).replace("%I", instance)) {
             words.push(expand(&word, &environment));
@@ -547,6 +550,13 @@ pub fn write_vendor_units(dir: &Path, driver: bool) -> io::Result<()> {
         ("ssh.service", daemon("OpenBSD Secure Shell server", "ssh")),
         ("slurmd.service", daemon("Slurm node daemon", "slurmd")),
         ("kubelet.service", daemon("kubelet: The Kubernetes Node Agent", "kubelet")),
+        (
+            "docker.service",
+            service(
+                "Docker Application Container Engine",
+                "Type=simple\nExecStart=/usr/bin/dockerd -H fd://\nExecReload=/bin/kill -s HUP $MAINPID",
+            ),
+        ),
         ("cron.service", daemon("Regular background program processing daemon", "cron")),
     ];
     if driver {

@@ -81,7 +81,13 @@ pub fn daemon(name: &str) -> u8 {
         "cdi-refresh" => {
             let _ = fs::create_dir_all("/var/run/cdi");
             store.log_event("cdi-refresh", serde_json::Value::Null);
-            u8::from(crate::node::files::write(Path::new("/var/run/cdi/nvidia.yaml"), &cdi(&store)).is_err())
+            u8::from(
+                crate::node::files::write(
+                    Path::new("/var/run/cdi/nvidia.yaml"),
+                    &super::containers::specification(&store),
+                )
+                .is_err(),
+            )
         }
         "nvidia-dcgm" | "dcgm-exporter" | "nvsm" => {
             let _files = open_devices(&store, true);
@@ -115,19 +121,6 @@ fn open_devices(store: &Store, gpus: bool) -> Vec<File> {
         );
     }
     files
-}
-
-fn cdi(store: &Store) -> String {
-    let mut text = "cdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices:\n".to_owned();
-    if let Ok(machine) = store.read() {
-        for gpu in &machine.gpus {
-            text += &format!("- name: {}\n", gpu.uuid);
-            for (gi, ci) in gpu.mig_devices() {
-                text += &format!("- name: {}\n", gpu.mig_uuid(gi.id, ci.id));
-            }
-        }
-    }
-    text
 }
 
 /// Keeps every GPU open with its persistence flag on, until told otherwise for a GPU.

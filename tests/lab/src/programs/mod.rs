@@ -1,5 +1,6 @@
 //! The programs of a node in addition to the host's: replacements under the real names, all in one binary.
 
+pub mod containers;
 pub mod daemons;
 pub mod grub;
 pub mod modules;
@@ -22,6 +23,11 @@ use crate::out;
 pub fn run(name: &str, arguments: &[String]) -> Option<ExitCode> {
     let program: fn(&Store, &[String]) -> u8 = match name {
         "nvidia-smi" => nvidia_smi::run,
+        "docker" => |_, arguments| containers::docker(arguments),
+        "dockerd" => containers::dockerd,
+        "nvidia-ctk" => containers::ctk,
+        "nv-fabricmanager" => |_, arguments| containers::fabric_manager(arguments),
+        "dcgmi" => containers::dcgmi,
         "nvidia-persistenced" => |_, arguments| daemons::persistenced(arguments),
         "nvidia-cuda-mps-control" => |_, arguments| mps::run(arguments),
         "systemctl" => |_, arguments| systemctl::run(arguments),

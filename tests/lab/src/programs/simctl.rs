@@ -24,7 +24,7 @@ const HELP: &str = "gpusimctl: look at and change the simulated GPUs of this nod
   gpusimctl set GPU|all DEFECT VALUE     makes one answer differ until VALUE is as_recorded: pcie_width margin_c fabric_state …
   gpusimctl defects                      lists the words
   gpusimctl machine KEY VALUE            KEY: driver_loaded module_version library_version nvidia_drm_refs passthrough
-                                         excluded_gpus confidential cuda_version
+                                         excluded_gpus nvswitches confidential cuda_version
   gpusimctl fault add RULE               RULE as one line of YAML or JSON, such as '{function: nvmlInit*, effect: hang}'
   gpusimctl fault list | clear
   gpusimctl xid GPU CODE                 the driver logs an error of the GPU to /dev/kmsg; forgotten at the next boot
@@ -199,6 +199,7 @@ pub fn set_machine(machine: &mut nvml_sim::state::Machine, key: &str, value: &st
         "nvidia_drm_refs" => machine.nvidia_drm_refs = number(value)?,
         "passthrough" => machine.passthrough = truth(value)?,
         "excluded_gpus" => machine.excluded_gpus = number(value)?,
+        "nvswitches" => machine.nvswitches = number(value)?,
         "confidential" => machine.confidential = truth(value)?,
         "confidential_ready" => machine.confidential_ready = truth(value)?,
         "cuda_version" => machine.cuda_version = Some(number(value)?),

@@ -1,0 +1,276 @@
+//! `cuda_compat`: whether the driver that runs can run programs of a CUDA version, and whether the loader finds its
+//! library. Only reads.
+
+use std::{fs, path::Path, time::Duration};
+
+use gpufleet_protocol::{
+    facts::{GpuSystem, GpuSystemState},
+    tasks::CudaCompat,
+};
+use serde_json::{Map, Value, json};
+
+use super::tool;
+use crate::{
+    deadline::Deadline,
+    declare::{Node, NodeKind, Plan, Trouble},
+    world::Effect,
+};
+
+/// The oldest driver with which all programs of a major version of CUDA run. Source: NVIDIA, CUDA Compatibility, "minor
+/// version compatibility".
+const OLDEST: [(u32, &str); 3] = [(11, "450.80.02"), (12, "525.60.13"), (13, "580.65.06")];
+/// Words in the names of GPUs that take no forward compatibility: CUDA says 804 there. Source: NVIDIA, CUDA
+/// Compatibility, "forward compatibility".
+const OTHERS: [&str; 5] = ["GeForce", "TITAN", "Quadro", "RTX", "Jetson"];
+const ANSWER: Duration = Duration::from_secs(20);
+/// Largest answer of `ldconfig`, in bytes.
+const LARGEST: usize = 8 * 1024 * 1024;
+
+/// Reads the driver and the GPUs.
+pub type Read<'a> = &'a (dyn Fn(&Deadline) -> Result<GpuSystem, Trouble> + Sync);
+
+/// A task with what it needs of the session.
+pub struct Judged<'a> {
+    pub task: &'a CudaCompat,
+    pub read: Read<'a>,
+}
+
+#[derive(Debug)]
+pub struct State {
+    driver: String,
+    /// The newest CUDA that the driver knows.
+    cuda: (u32, u32),
+    names: Vec<String>,
+    /// The version of the library that the loader finds first, and where it is.
+    library: Option<(String, String)>,
+}
+
+fn numbers(text: &str) -> Vec<u32> {
+    text.split('.').map(|part| part.parse().unwrap_or(0)).collect()
+}
+
+/// Returns version and path of the `libcuda.so.1` that the loader takes.
+fn library(node: &Node<'_>) -> Result<Option<(String, String)>, Trouble> {
+    let program = tool::find(node, "ldconfig", "it comes with the C library")?;
+    let done = tool::run(node, program).arg("-p").limit(LARGEST).finish(&node.deadline.within(ANSWER))?;
+    if !done.exit.success() {
+        return Err(Trouble::io(done.complaint("ldconfig -p")));
+    }
+    let text = done.stdout();
+    // The cache has the libraries in the order in which they win.
+    let found = text.lines().find_map(|line| {
+        let (name, path) = line.trim().split_once(" => ")?;
+        let is_it = name.starts_with("libcuda.so.1 ") && name.contains("64");
+        is_it.then(|| path.to_owned())
+    });
+    let Some(path) = found else { return Ok(None) };
+    let real = fs::canonicalize(node.roots.path(&path))
+        .map_err(|error| Trouble::io(format!("{path}, which the loader would take: {error}")))?;
+    let name = real.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    match name.strip_prefix("libcuda.so.").filter(|version| version.contains('.')) {
+        Some(version) => Ok(Some((version.to_owned(), path))),
+        None => Err(Trouble::io(format!("{path} leads to {name}, which tells no version"))),
+    }
+}
+
+impl NodeKind for Judged<'_> {
+    type State = State;
+    type Step = std::convert::Infallible;
+
+    fn observe(&self, node: &Node<'_>) -> Result<State, Trouble> {
+        let system = (self.read)(node.deadline)?;
+        let unread = |detail: &str| Trouble::io(format!("the driver cannot be read: {detail}"));
+        match &system.state {
+            GpuSystemState::Ok => {}
+            GpuSystemState::NoGpu => {
+                return Err(Trouble::NotApplicable("there is no GPU on this node".to_owned()));
+            }
+            GpuSystemState::NoDriver { detail } => {
+                return Err(Trouble::missing(format!("the NVIDIA driver does not run: {detail}")));
+            }
+            GpuSystemState::VersionMismatch { detail }
+            | GpuSystemState::Hung { detail }
+            | GpuSystemState::Crashed { detail }
+            | GpuSystemState::NoWorker { detail }
+            | GpuSystemState::Failed { detail } => return Err(unread(detail)),
+            GpuSystemState::NotRead => return Err(unread("nobody asked")),
+        }
+        let driver = system.driver_version.ok_or_else(|| unread("it tells no version"))?;
+        let cuda = system.cuda_version.as_deref().map(numbers).unwrap_or_default();
+        let [major, minor] = *cuda.as_slice() else { return Err(unread("it tells no version of CUDA")) };
+        let names = system.gpus.into_iter().map(|gpu| gpu.name).collect();
+        Ok(State { driver, cuda: (major, minor), names, library: library(node)? })
+    }
+
+    fn plan(&self, state: &State) -> Result<Plan<Self::Step>, Trouble> {
+        let mut plan = Plan::default();
+        plan.data.insert("compatibility".to_owned(), json!(self.judge(state, &mut plan.warnings)?));
+        match &state.library {
+            None => {
+                let message = "the loader finds no libcuda.so.1: the user-space part of the driver is not installed, or \
+                               ldconfig did not run since";
+                return Err(Trouble::missing(message));
+            }
+            Some((version, path)) if numbers(version) < numbers(&state.driver) => {
+                return Err(Trouble::missing(format!(
+                    "the loader takes {path}, which is of {version}, and the driver that runs is {}: CUDA fails, or shows less \
+                     than it has; remove that library (a package cuda-compat?) or its line in /etc/ld.so.conf.d, and run ldconfig",
+                    state.driver
+                )));
+            }
+            Some(_) => {}
+        }
+        Ok(plan)
+    }
+
+    fn after(&self, _: &State, _: &Plan<Self::Step>) -> Vec<Effect> {
+        Vec::new()
+    }
+
+    fn apply(&self, _: &Node<'_>, _: &State, _: &Plan<Self::Step>) -> Result<Map<String, Value>, Trouble> {
+        Ok(Map::new())
+    }
+
+    fn data(&self, state: &State) -> Map<String, Value> {
+        let data = [
+            ("driver", json!(state.driver)),
+            ("driver_cuda", json!(format!("{}.{}", state.cuda.0, state.cuda.1))),
+            ("library", json!(state.library.as_ref().map(|(_, path)| Path::new(path)))),
+        ];
+        data.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+    }
+}
+
+impl Judged<'_> {
+    /// Returns how the programs run: `native`, `minor` or `forward`.
+    fn judge(&self, state: &State, warnings: &mut Vec<String>) -> Result<&'static str, Trouble> {
+        let task = self.task;
+        let wanted =
+            task.version().ok_or_else(|| Trouble::invalid(format!("`{}` is no version", task.cuda)))?;
+        if state.cuda >= wanted {
+            return Ok("native");
+        }
+        let oldest = OLDEST.iter().find(|(major, _)| *major == wanted.0).map(|(_, driver)| *driver);
+        if oldest.is_some_and(|oldest| numbers(&state.driver) >= numbers(oldest)) {
+            warnings.push(format!(
+                "CUDA {} runs by minor version compatibility: the driver {} knows {}.{}, so that PTX is not compiled, and newer \
+                 features are missing",
+                task.cuda, state.driver, state.cuda.0, state.cuda.1
+            ));
+            return Ok("minor");
+        }
+        let needs = match oldest {
+            Some(oldest) => format!("a driver from {oldest} on runs it"),
+            None => "a newer driver runs it".to_owned(),
+        };
+        let other = state.names.iter().find(|name| OTHERS.iter().any(|word| name.contains(word)));
+        let (knows, driver) = (format!("{}.{}", state.cuda.0, state.cuda.1), &state.driver);
+        match (task.forward, other) {
+            (true, None) => {
+                warnings.push(format!(
+                    "CUDA {} runs only in containers with the libraries of cuda-compat-{}-{} before those of the driver, and only if \
+                     NVIDIA's table of forward compatibility names the branch of {driver}",
+                    task.cuda, wanted.0, wanted.1
+                ));
+                Ok("forward")
+            }
+            (true, Some(name)) => Err(Trouble::missing(format!(
+                "CUDA {} does not run: the driver {driver} knows CUDA {knows}, and {name} takes no forward compatibility (CUDA error \
+                 804); {needs}",
+                task.cuda
+            ))),
+            (false, other) => {
+                let hint = match other {
+                    None => "; `forward: true` accepts containers that bring cuda-compat",
+                    Some(_) => "",
+                };
+                Err(Trouble::missing(format!(
+                    "CUDA {} does not run: the driver {driver} knows CUDA {knows}; {needs}{hint}",
+                    task.cuda
+                )))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gpufleet_protocol::{Disruption, OpOutcome, OpStatus, facts::GpuFacts, message::Mode};
+
+    use super::*;
+    use crate::{declare::drive, tasks::testing::Bench};
+
+    fn bench(version: &str) -> Bench {
+        let bench = Bench::new();
+        bench.script(
+            "usr/sbin/ldconfig",
+            "#!/bin/sh\nprintf '2 libs found\\n\\tlibcuda.so.1 (libc6,x86-64) => /usr/lib/libcuda.so.1\\n'\n",
+        );
+        bench.write(&format!("usr/lib/libcuda.so.{version}"), "");
+        std::os::unix::fs::symlink(format!("libcuda.so.{version}"), bench.path("usr/lib/libcuda.so.1"))
+            .unwrap();
+        bench
+    }
+
+    fn judged(bench: &Bench, task: Value, driver: &str, cuda: &str, name: &str) -> OpOutcome {
+        let task: CudaCompat = serde_json::from_value(task).unwrap();
+        let system = GpuSystem {
+            state: GpuSystemState::Ok,
+            driver_version: Some(driver.to_owned()),
+            cuda_version: Some(cuda.to_owned()),
+            gpus: vec![GpuFacts { name: name.to_owned(), ..GpuFacts::default() }],
+            ..GpuSystem::default()
+        };
+        let read = |_: &Deadline| Ok(system.clone());
+        let judged = Judged { task: &task, read: &read };
+        bench.node(|node| drive(&judged, node, Mode::Apply, &bench.overlay, Disruption::Live, &|_| Ok(())))
+    }
+
+    fn failure(outcome: &OpOutcome) -> &str {
+        match &outcome.status {
+            OpStatus::Failed { message, .. } => message,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_ways_to_run_are_told_apart() {
+        let bench = bench("535.104.05");
+        let judge = |task, name| judged(&bench, task, "535.104.05", "12.2", name);
+        let h100 = "NVIDIA H100 80GB HBM3";
+        for (cuda, how) in [("12.2", "native"), ("11.8", "native"), ("12.4", "minor")] {
+            let done = judge(json!({"cuda": cuda}), h100);
+            assert_eq!((&done.status, &done.data["compatibility"]), (&OpStatus::Ok, &json!(how)), "{cuda}");
+        }
+        let done = judge(json!({"cuda": "13.0"}), h100);
+        assert_eq!(
+            failure(&done),
+            "CUDA 13.0 does not run: the driver 535.104.05 knows CUDA 12.2; a driver from 580.65.06 on runs it; `forward: true` \
+             accepts containers that bring cuda-compat"
+        );
+        let done = judge(json!({"cuda": "13.0", "forward": true}), h100);
+        assert_eq!((&done.status, done.warnings.len()), (&OpStatus::Ok, 1));
+        let done = judge(json!({"cuda": "13.0", "forward": true}), "NVIDIA GeForce RTX 4090");
+        assert!(
+            failure(&done)
+                .contains("NVIDIA GeForce RTX 4090 takes no forward compatibility (CUDA error 804)")
+        );
+        let done = judge(json!({"cuda": "14.1"}), "NVIDIA GeForce RTX 4090");
+        assert!(failure(&done).ends_with("a newer driver runs it"), "{done:?}");
+    }
+
+    #[test]
+    fn an_older_library_must_not_win() {
+        let done = judged(&bench("580.95.05"), json!({"cuda": "12.4"}), "580.159.04", "13.0", "NVIDIA H100");
+        assert!(
+            failure(&done).starts_with("the loader takes /usr/lib/libcuda.so.1, which is of 580.95.05"),
+            "{done:?}"
+        );
+        let newer = judged(&bench("580.159.04"), json!({"cuda": "12.4"}), "580.95.05", "13.0", "NVIDIA H100");
+        assert_eq!(newer.status, OpStatus::Ok);
+        let bench = bench("580.159.04");
+        bench.script("usr/sbin/ldconfig", "#!/bin/sh\necho '0 libs found'\n");
+        let done = judged(&bench, json!({"cuda": "12.4"}), "580.159.04", "13.0", "NVIDIA H100");
+        assert!(failure(&done).starts_with("the loader finds no libcuda.so.1"), "{done:?}");
+    }
+}

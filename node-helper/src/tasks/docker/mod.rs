@@ -1,0 +1,310 @@
+//! `docker_daemon`: settings of Docker's daemon, in its file and in force.
+//!
+//! The new content is checked by the daemon's own program before it takes the place of the old one, in a plan too.
+//! What the daemon says of itself (`docker info`) is compared as well: a file that nobody made it read is a difference.
+
+pub mod daemon;
+pub mod file;
+
+use std::{fs::File, io::Write as _, path::PathBuf, sync::Arc};
+
+use gpufleet_protocol::{
+    Change, Disruption, FailureKind, Property, Subject,
+    tasks::{DockerDaemon, DockerRestart},
+};
+use serde_json::{Map, Value, json};
+
+use self::{
+    daemon::{Daemon, Running, UNIT},
+    file::Difference,
+};
+use crate::{
+    declare::{Node, NodeKind, Plan, Trouble},
+    os::{
+        files::{self, Ownership},
+        tree,
+    },
+    process::Run,
+    tasks::tool,
+    world::{Content, Effect, Entry, Owned},
+};
+
+#[derive(Debug)]
+pub struct State {
+    path: PathBuf,
+    /// The file's text; `None` if there is no file.
+    text: Option<Vec<u8>>,
+    owned: Option<Owned>,
+    found: Map<String, Value>,
+    wanted: Map<String, Value>,
+    /// What the daemon's program says against the new content.
+    refused: Option<String>,
+    /// Why it was not asked.
+    unchecked: Option<&'static str>,
+    daemon: Daemon,
+}
+
+#[derive(Debug)]
+pub enum Step {
+    File(Vec<u8>),
+    Reload(PathBuf),
+    Restart(PathBuf),
+}
+
+/// The name under which a prediction notes that the daemon has read its file.
+fn note(path: &std::path::Path) -> String {
+    format!("dockerd {}", path.display())
+}
+
+/// Has the daemon's own program check content; returns what it says against it.
+///
+/// From memory, so that a plan can ask too: it writes nothing to the node. With the flags of the daemon that runs,
+/// because flags and file are valid or not together.
+fn validate(
+    node: &Node<'_>,
+    text: &[u8],
+    daemon: &Daemon,
+) -> Result<Result<Option<String>, &'static str>, Trouble> {
+    let Some(program) = node.roots.tool("dockerd") else {
+        return Ok(Err("there is no dockerd on this node, which would check the new content"));
+    };
+    let memory = rustix::fs::memfd_create("daemon.json", rustix::fs::MemfdFlags::CLOEXEC)
+        .map_err(|error| Trouble::io(format!("no memory for the new content: {error}")))?;
+    let mut memory = File::from(memory);
+    memory.write_all(text).map_err(|error| Trouble::io(format!("no memory for the new content: {error}")))?;
+    let flags = match daemon {
+        Daemon::Running(running) => running.arguments.as_slice(),
+        Daemon::None | Daemon::Stopped => &[],
+    };
+    let run = tool::run(node, program)
+        .args(["--validate", "--config-file", Run::INPUT])
+        .args(flags)
+        .stdin_file(Arc::new(memory));
+    let done = tool::ask(node, &run)?;
+    if done.exit.success() {
+        return Ok(Ok(None));
+    }
+    if done.stderr().contains("unknown flag: --validate") {
+        return Ok(Err("this dockerd cannot check the new content: that came with version 23.0"));
+    }
+    let why = done.complaint("dockerd --validate");
+    Ok(Ok(Some(why.replace(Run::INPUT, "the new content"))))
+}
+
+impl NodeKind for DockerDaemon {
+    type State = State;
+    type Step = Step;
+
+    fn observe(&self, node: &Node<'_>) -> Result<State, Trouble> {
+        let (path, entry) = node.world.follow(&node.roots.path(&self.path))?;
+        let text = match &entry {
+            Entry::Directory { .. } => {
+                return Err(Trouble::invalid(format!("{} is a directory, not a file", self.path)));
+            }
+            _ => node.world.read(&path)?,
+        };
+        let found = file::parse(text.as_deref().unwrap_or_default())
+            .map_err(|why| Trouble::invalid(format!("{}: {why}; it was left as it is", self.path)))?;
+        let wanted = file::declared(self, &found);
+        let noted = note(&path);
+        let read_since = node.world.noted(&noted).iter().any(|(rest, _)| rest.is_empty());
+        let daemon = daemon::observe(node, read_since)?;
+        let (mut refused, mut unchecked) = (None, None);
+        if wanted != found {
+            match validate(node, &file::print(&wanted), &daemon)? {
+                Ok(said) => refused = said,
+                Err(why) => unchecked = Some(why),
+            }
+        }
+        Ok(State { path, text, owned: entry.owned(), found, wanted, refused, unchecked, daemon })
+    }
+
+    fn plan(&self, state: &State) -> Result<Plan<Step>, Trouble> {
+        if let Daemon::Running(running) = &state.daemon {
+            self.refuse_flags(running)?;
+        }
+        if let Some(why) = &state.refused {
+            return Err(Trouble::invalid(format!("{} was left as it is: {why}", self.path)));
+        }
+        let mut plan = Plan::default();
+        let differences = file::differences(&state.found, &state.wanted);
+        if !differences.is_empty() {
+            plan.warnings.extend(state.unchecked.map(str::to_owned));
+            plan.steps.push(Step::File(file::print(&state.wanted)));
+        }
+        let Daemon::Running(running) = &state.daemon else {
+            for difference in &differences {
+                plan.changes.push(self.change(difference, Disruption::Live));
+            }
+            return Ok(plan);
+        };
+        let keeps = running.keeps_containers(&state.found);
+        let restart = |key: &str| match keeps && !daemon::is_underneath(key) {
+            true => Disruption::Live,
+            false => Disruption::Clients,
+        };
+        let restarts = self.restart == DockerRestart::IfNeeded;
+        let (mut reloading, mut restarting, mut waiting) = (false, false, Vec::new());
+        for difference in &differences {
+            let key = difference.top();
+            let change = if daemon::is_reloaded(key, difference.removes_top()) {
+                reloading = true;
+                self.change(difference, Disruption::Live).with_note("dockerd reloads it")
+            } else if restarts {
+                restarting = true;
+                let class = restart(key);
+                let note = match class {
+                    Disruption::Live => "dockerd restarts, and leaves the containers running (live-restore)",
+                    _ => "dockerd restarts, which stops the containers",
+                };
+                self.change(difference, class).with_note(note)
+            } else {
+                waiting.push(difference.name());
+                self.change(difference, Disruption::Live).with_note("it awaits a restart of dockerd")
+            };
+            plan.changes.push(change);
+        }
+        for (key, wanted) in &self.settings {
+            let (Some(wanted), false) =
+                (state.wanted.get(key).or(Some(wanted)), differences.iter().any(|one| one.top() == key))
+            else {
+                continue;
+            };
+            let Some(found) = running.otherwise(key, wanted) else { continue };
+            let is_reloaded = daemon::is_reloaded(key, false);
+            if !is_reloaded && !restarts {
+                waiting.push(key.clone());
+                continue;
+            }
+            reloading |= is_reloaded;
+            restarting |= !is_reloaded;
+            let class = if is_reloaded { Disruption::Live } else { restart(key) };
+            let subject = Subject::unit(UNIT);
+            let (from, to) = (file::shown(key, Some(&found)), file::shown(key, Some(wanted)));
+            let change = Change::new(subject, Property::from(key.clone()), from, to, class);
+            plan.changes.push(change.with_note("the file has it, and dockerd runs without it"));
+        }
+        if restarting {
+            plan.steps.push(Step::Restart(running.systemctl.clone()));
+        } else if reloading {
+            plan.steps.push(Step::Reload(running.systemctl.clone()));
+        }
+        if !waiting.is_empty() {
+            plan.warnings.push(format!(
+                "{}: dockerd runs without it until {UNIT} restarts, which `restart: never` leaves to you",
+                waiting.join(", ")
+            ));
+        }
+        plan.needs = plan.changes.iter().map(|change| change.disruption).max().unwrap_or_default();
+        Ok(plan)
+    }
+
+    fn after(&self, state: &State, plan: &Plan<Step>) -> Vec<Effect> {
+        let step = |step: &Step| match step {
+            Step::File(text) => Effect::Path {
+                path: state.path.clone(),
+                entry: Entry::File {
+                    owned: state.owned.unwrap_or(Owned { uid: 0, gid: 0, mode: 0o644 }),
+                    content: Content::Known(text.as_slice().into()),
+                },
+            },
+            Step::Reload(_) | Step::Restart(_) => {
+                Effect::Noted { name: note(&state.path), value: "read".to_owned() }
+            }
+        };
+        plan.steps.iter().map(step).collect()
+    }
+
+    fn apply(
+        &self,
+        node: &Node<'_>,
+        state: &State,
+        plan: &Plan<Step>,
+    ) -> Result<Map<String, Value>, Trouble> {
+        for step in &plan.steps {
+            match step {
+                Step::File(text) => {
+                    if let Some(folder) = state.path.parent().filter(|folder| !folder.exists()) {
+                        tree::make_dirs(folder)?;
+                    }
+                    files::replace(&state.path, text, Ownership::default())?;
+                }
+                Step::Reload(systemctl) => {
+                    let run = tool::run(node, systemctl).args(["--no-ask-password", "reload", UNIT]);
+                    tool::act(node, &run, "systemctl reload docker.service")?;
+                }
+                Step::Restart(systemctl) => self.restart(node, state, systemctl)?,
+            }
+        }
+        Ok(Map::new())
+    }
+
+    fn data(&self, state: &State) -> Map<String, Value> {
+        let running = match &state.daemon {
+            Daemon::Running(_) => "running",
+            Daemon::Stopped => "stopped",
+            Daemon::None => "absent",
+        };
+        let mut data = Map::new();
+        data.insert("path".to_owned(), json!(self.path));
+        data.insert("daemon".to_owned(), json!(running));
+        data
+    }
+}
+
+/// What a task asks of a daemon.
+trait Asks {
+    fn refuse_flags(&self, running: &Running) -> Result<(), Trouble>;
+    fn change(&self, difference: &Difference, class: Disruption) -> Change;
+    fn restart(&self, node: &Node<'_>, state: &State, systemctl: &std::path::Path) -> Result<(), Trouble>;
+}
+
+impl Asks for DockerDaemon {
+    /// Refuses a key that the daemon has as a flag: with both it does not start.
+    fn refuse_flags(&self, running: &Running) -> Result<(), Trouble> {
+        // Source: moby, `configValuesSet`: of these mappings the keys count, of any other one the keys inside of it.
+        let flat = ["log-opts", "runtimes", "default-ulimits", "features", "builder", "default-network-opts"];
+        let names = self.settings.iter().flat_map(|(key, value)| match value.as_object() {
+            Some(inner) if !flat.contains(&key.as_str()) => inner.keys().collect::<Vec<_>>(),
+            _ => vec![key],
+        });
+        for name in names {
+            let Some((_, flag)) = running.flags.iter().find(|(key, _)| key == name) else { continue };
+            return Err(Trouble::invalid(format!(
+                "dockerd runs with the flag `{flag}`, and does not start if {} sets `{name}` too; take the flag out of \
+                 {UNIT} first, with a drop-in that sets ExecStart",
+                self.path
+            )));
+        }
+        Ok(())
+    }
+
+    fn change(&self, difference: &Difference, class: Disruption) -> Change {
+        let name = difference.name();
+        let (from, to) =
+            (file::shown(&name, difference.from.as_ref()), file::shown(&name, difference.to.as_ref()));
+        Change::new(Subject::file(&self.path), Property::from(name), from, to, class)
+    }
+
+    /// Restarts the daemon; one that does not start gets its old file back.
+    fn restart(&self, node: &Node<'_>, state: &State, systemctl: &std::path::Path) -> Result<(), Trouble> {
+        let run = tool::run(node, systemctl).args(["--no-ask-password", "restart", UNIT]);
+        let what = format!("systemctl restart {UNIT}");
+        let Err(trouble) = tool::act(node, &run, &what) else { return Ok(()) };
+        let Trouble::Failed { kind: FailureKind::Exit, message } = trouble else { return Err(trouble) };
+        let hint = format!("`journalctl -u {UNIT}` on the node tells why");
+        let Some(old) = state.text.as_ref().filter(|_| state.found != state.wanted) else {
+            return Err(Trouble::failed(FailureKind::Exit, format!("{message}; {hint}")));
+        };
+        files::replace(&state.path, old, Ownership::default())?;
+        let again = tool::act(node, &run, &what);
+        let now = if again.is_ok() { "dockerd runs with its old settings" } else { "dockerd does not run" };
+        Err(Trouble::failed(
+            FailureKind::Exit,
+            format!("{message}; {} has its old content again, and {now}; {hint}", self.path),
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,136 @@
+//! `nvidia_imex`: the members of an NVLink domain, and the daemon that reads them when it starts.
+
+use std::path::PathBuf;
+
+use gpufleet_protocol::{
+    Change, Disruption, Property, Subject,
+    change::Value as Typed,
+    tasks::{NvidiaImex, RunState},
+};
+use serde_json::{Map, Value};
+
+use super::provided::{Provided, Step as Unit};
+use crate::{
+    declare::{Node, NodeKind, Plan, Trouble},
+    os::{
+        files::{self, Ownership},
+        tree, units,
+    },
+    tasks::tool,
+    world::{Content, Effect, Entry, Owned},
+};
+
+#[derive(Debug)]
+pub struct State {
+    path: PathBuf,
+    /// The addresses of the file; `None` if there is no file.
+    nodes: Option<Vec<String>>,
+    owned: Option<Owned>,
+    active: bool,
+    provided: Provided,
+}
+
+#[derive(Debug)]
+pub enum Step {
+    File(String),
+    Unit(Unit),
+    Restart,
+}
+
+/// Returns the addresses of a file, one a line; `#` begins a comment. Source: NVIDIA IMEX service guide.
+fn addresses(text: &str) -> Vec<String> {
+    let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default().trim());
+    lines.filter(|line| !line.is_empty()).map(str::to_owned).collect()
+}
+
+impl NodeKind for NvidiaImex {
+    type State = State;
+    type Step = Step;
+
+    fn observe(&self, node: &Node<'_>) -> Result<State, Trouble> {
+        let (path, entry) = node.world.follow(&node.roots.path(Self::FILE))?;
+        let text = node.world.read(&path)?;
+        let nodes = text.map(|text| addresses(&String::from_utf8_lossy(&text)));
+        let mut active = false;
+        if let Some(systemctl) = node.roots.tool("systemctl") {
+            let shown = units::show(systemctl, &[Self::UNIT], node.deadline)?;
+            active = shown.get(Self::UNIT).is_some_and(|unit| unit.active);
+        }
+        if let Some(view) = node.world.unit(Self::UNIT) {
+            active = view.active.ok_or(Trouble::Possible)?;
+        }
+        let service = self.state.of_unit(Self::UNIT, self.enabled);
+        let provided = Provided::observe(node, service, None)?;
+        Ok(State { path, nodes, owned: entry.owned(), active, provided })
+    }
+
+    fn plan(&self, state: &State) -> Result<Plan<Step>, Trouble> {
+        let mut plan = Plan::default();
+        let differs = !self.nodes.is_empty() && state.nodes.as_ref() != Some(&self.nodes);
+        let restarts = differs && state.active && self.state == RunState::Started;
+        if differs {
+            let class = if restarts { Disruption::Clients } else { Disruption::Live };
+            let from = state.nodes.as_ref().map_or(Typed::Absent, |nodes| Typed::list(nodes.iter().cloned()));
+            let to = Typed::list(self.nodes.iter().cloned());
+            let change = Change::new(Subject::file(Self::FILE), Property::new("members"), from, to, class);
+            let change = if restarts {
+                change.with_note("the daemon restarts, which ends jobs over NVLink")
+            } else {
+                change
+            };
+            plan.push(Step::File(self.nodes.iter().map(|node| format!("{node}\n")).collect()), change);
+        }
+        let of_unit = state.provided.plan()?;
+        plan.steps.extend(of_unit.steps.into_iter().map(Step::Unit));
+        plan.warnings.extend(of_unit.warnings);
+        for mut change in of_unit.changes {
+            if state.active && change.layer.is_live() && self.state == RunState::Stopped {
+                change.disruption = Disruption::Clients;
+            }
+            plan.changes.push(change);
+        }
+        plan.steps.extend(restarts.then_some(Step::Restart));
+        plan.needs = plan.changes.iter().map(|change| change.disruption).max().unwrap_or_default();
+        Ok(plan)
+    }
+
+    fn after(&self, state: &State, plan: &Plan<Step>) -> Vec<Effect> {
+        let file = plan.steps.iter().find_map(|step| match step {
+            Step::File(text) => Some(Effect::Path {
+                path: state.path.clone(),
+                entry: Entry::File {
+                    owned: state.owned.unwrap_or(Owned { uid: 0, gid: 0, mode: 0o644 }),
+                    content: Content::Known(text.as_bytes().into()),
+                },
+            }),
+            Step::Unit(_) | Step::Restart => None,
+        });
+        file.into_iter().chain(state.provided.after()).collect()
+    }
+
+    fn apply(
+        &self,
+        node: &Node<'_>,
+        state: &State,
+        plan: &Plan<Step>,
+    ) -> Result<Map<String, Value>, Trouble> {
+        for step in &plan.steps {
+            node.check_time()?;
+            match step {
+                Step::File(text) => {
+                    if let Some(folder) = state.path.parent().filter(|folder| !folder.exists()) {
+                        tree::make_dirs(folder)?;
+                    }
+                    files::replace(&state.path, text.as_bytes(), Ownership::default())?;
+                }
+                Step::Unit(step) => state.provided.act(node, step)?,
+                Step::Restart => {
+                    let systemctl = tool::find(node, "systemctl", "does systemd run this node?")?;
+                    let run = tool::run(node, systemctl).args(["--no-ask-password", "restart", Self::UNIT]);
+                    tool::act(node, &run, &format!("systemctl restart {}", Self::UNIT))?;
+                }
+            }
+        }
+        Ok(Map::new())
+    }
+}

@@ -1,0 +1,9 @@
+//! Services that come with NVIDIA's driver: the fabric manager, IMEX and DCGM.
+
+mod dcgm;
+mod fabric_manager;
+mod imex;
+mod provided;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,315 @@
+use std::path::PathBuf;
+
+use gpufleet_protocol::{
+    Change, Disruption, OpOutcome, OpStatus,
+    message::Mode,
+    tasks::{Dcgm, FabricManager, NvidiaImex},
+};
+use serde_json::{Value, json};
+
+use crate::{
+    declare::{NodeKind, drive},
+    tasks::testing::{Bench, changed, told},
+};
+
+/// A fake systemd that knows the units of the folder `units`, each a file with the state and whether it is enabled.
+const SYSTEMCTL: &str = r#"#!/bin/sh
+d=$(dirname "$0")/../..
+while case "$1" in --no-*) true;; *) false;; esac; do shift; done
+verb=$1
+shift
+if [ "$verb" = show ]; then
+  shift
+  for unit; do
+    [ "$unit" = -- ] && continue
+    echo "Id=$unit"
+    if [ -e "$d/units/$unit" ]; then
+      read active enabled < "$d/units/$unit"
+      echo LoadState=loaded; echo "ActiveState=$active"; echo "UnitFileState=$enabled"; echo Type=simple; echo MainPID=77
+    else
+      echo LoadState=not-found; echo ActiveState=inactive
+    fi
+    echo
+  done
+  exit 0
+fi
+[ "$1" = -- ] && shift
+[ -e "$d/units/$1" ] || exit 1
+echo "$verb $1" >> "$d/log"
+read active enabled < "$d/units/$1"
+case "$verb" in
+start|restart) active=active; rm -f "$d/proc/77/exe"; ln -s /usr/bin/daemon "$d/proc/77/exe";;
+stop) active=inactive;;
+enable) enabled=enabled;;
+esac
+echo "$active $enabled" > "$d/units/$1"
+"#;
+/// Installs a package: its unit, and the program in the version of the package.
+const APT: &str = r#"#!/bin/sh
+d=$(dirname "$0")/../..
+case "$(basename "$0")" in
+dpkg-query) [ ! -e $d/db ] || cat $d/db; exit 0;;
+apt-cache) cat $d/pool; exit 0;;
+esac
+simulate=
+for word; do
+  case "$word" in
+  -s) simulate=1;;
+  nvidia-fabricmanager-580=580.159.04-*|datacenter-gpu-manager-4-cuda13) spec=$word;;
+  esac
+done
+name=${spec%%=*}
+if [ -n "$simulate" ]; then echo "Inst $name (580.159.04-1 NVIDIA:x [amd64])"; exit 0; fi
+echo "install $spec" >> $d/log
+printf '%s\tamd64\tinstalled\t580.159.04-1\t\n' $name > $d/db
+case "$name" in
+nvidia-fabricmanager*) echo 580.159.04 > $d/fm-version; cp $d/fm $d/usr/bin/nv-fabricmanager; unit=nvidia-fabricmanager.service;;
+*) unit=nvidia-dcgm.service;;
+esac
+mkdir -p $d/units
+[ -e $d/units/$unit ] || echo "inactive disabled" > $d/units/$unit
+"#;
+const FM: &str =
+    "#!/bin/sh\nd=$(dirname \"$0\")/../..\necho \"Fabric Manager version is : $(cat $d/fm-version)\"\n";
+
+fn bench() -> Bench {
+    let bench = Bench::new();
+    bench.script("usr/bin/systemctl", SYSTEMCTL);
+    for tool in ["apt-get", "apt-cache", "dpkg-query", "dpkg"] {
+        bench.script(&format!("usr/bin/{tool}"), APT);
+    }
+    bench.script("fm", FM);
+    bench.write("pool", "nvidia-fabricmanager-580\n");
+    bench.write("log", "");
+    bench.write("sys/module/nvidia/version", "580.159.04\n");
+    bench.write("sys/bus/pci/devices/0000:05:00.0/vendor", "0x10de\n");
+    bench.write("sys/bus/pci/devices/0000:05:00.0/class", "0x068000\n");
+    bench.write("dev/null", "");
+    bench.write("proc/77/stat", "");
+    std::os::unix::fs::symlink("/usr/bin/daemon", bench.path("proc/77/exe")).unwrap();
+    bench
+}
+
+fn with_fm(version: &str, unit: &str) -> Bench {
+    let bench = bench();
+    bench.write("fm-version", version);
+    bench.script("usr/bin/nv-fabricmanager", FM);
+    bench.write("units/nvidia-fabricmanager.service", &format!("{unit}\n"));
+    bench
+}
+
+fn run<D: NodeKind>(bench: &Bench, task: &D, mode: Mode, allowed: Disruption) -> OpOutcome {
+    bench.node(|node| drive(task, node, mode, &bench.overlay, allowed, &|_| Ok(())))
+}
+
+fn shown(outcome: &OpOutcome) -> Vec<String> {
+    let line = |change: &Change| {
+        let (what, from, to) = told(change);
+        format!("{what}: {} -> {to} ({})", from.unwrap_or("nothing"), change.disruption)
+    };
+    outcome.changes.iter().map(line).collect()
+}
+
+fn failure(outcome: &OpOutcome) -> &str {
+    match &outcome.status {
+        OpStatus::Failed { message, .. } => message,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[track_caller]
+fn converges<D: NodeKind>(bench: &Bench, task: &D, allowed: Disruption) -> OpOutcome {
+    let before = bench.snapshot();
+    let predicted = run(bench, task, Mode::Predict, allowed);
+    assert_eq!(changed(&before, &bench.snapshot()), Vec::<PathBuf>::new());
+    bench.forget();
+    let done = run(bench, task, Mode::Apply, allowed);
+    assert_eq!((&done.status, &done.changes), (&OpStatus::Changed, &predicted.changes), "{done:?}");
+    let settled = bench.snapshot();
+    assert_eq!(run(bench, task, Mode::Apply, Disruption::Live).status, OpStatus::Ok);
+    assert_eq!(changed(&settled, &bench.snapshot()), Vec::<PathBuf>::new());
+    done
+}
+
+fn fm(value: Value) -> FabricManager {
+    serde_json::from_value(value).unwrap()
+}
+
+fn dcgm(value: Value) -> Dcgm {
+    serde_json::from_value(value).unwrap()
+}
+
+#[test]
+fn without_a_switch_there_is_nothing_to_declare() {
+    let bench = bench();
+    bench.write("sys/bus/pci/devices/0000:05:00.0/class", "0x030200\n");
+    let done = run(&bench, &fm(json!({"install": true})), Mode::Apply, Disruption::Live);
+    assert_eq!(
+        done.status,
+        OpStatus::NotApplicable { reason: "there is no NVSwitch on this node".to_owned() }
+    );
+    // A bus that cannot be listed is no bus without a switch.
+    std::fs::remove_dir_all(bench.path("sys/bus")).unwrap();
+    let done = run(&bench, &fm(json!({})), Mode::Predict, Disruption::Live);
+    assert!(matches!(done.status, OpStatus::Unknown { .. }), "{done:?}");
+}
+
+#[test]
+fn the_fabric_manager_is_enabled_and_started() {
+    let bench = with_fm("580.159.04", "inactive disabled");
+    let done = converges(&bench, &fm(json!({})), Disruption::Live);
+    assert_eq!(
+        shown(&done),
+        [
+            "nvidia-fabricmanager.service at boot: disabled -> enabled (live)",
+            "nvidia-fabricmanager.service: stopped -> started (live)"
+        ]
+    );
+    let stop = fm(json!({"state": "stopped"}));
+    let held = run(&bench, &stop, Mode::Apply, Disruption::Live);
+    assert_eq!(held.status, OpStatus::NeedsPermit { class: Disruption::Clients });
+    converges(&bench, &stop, Disruption::Clients);
+}
+
+#[test]
+fn another_version_fails_or_is_replaced() {
+    let bench = with_fm("570.86.15", "active enabled");
+    let done = run(&bench, &fm(json!({})), Mode::Predict, Disruption::Live);
+    assert_eq!(
+        failure(&done),
+        "the fabric manager is 570.86.15 and the driver that runs is 580.159.04: it ends at once unless they are equal; \
+         `install: true` installs the right one"
+    );
+    let task = fm(json!({"install": true}));
+    let held = run(&bench, &task, Mode::Apply, Disruption::Live);
+    assert_eq!(held.status, OpStatus::NeedsPermit { class: Disruption::Clients });
+    let done = converges(&bench, &task, Disruption::Clients);
+    assert_eq!(
+        shown(&done),
+        [
+            "package nvidia-fabricmanager-580: nothing -> 580.159.04-1 (live)",
+            "nvidia-fabricmanager.service: running in another version -> restarted (clients)"
+        ]
+    );
+    assert!(done.warnings.is_empty(), "{done:?}");
+    assert_eq!(
+        bench.read("log"),
+        "install nvidia-fabricmanager-580=580.159.04-*\nrestart nvidia-fabricmanager.service\n"
+    );
+}
+
+#[test]
+fn a_missing_one_is_installed_enabled_and_started() {
+    let bench = bench();
+    let without = run(&bench, &fm(json!({})), Mode::Predict, Disruption::Live);
+    assert!(failure(&without).contains("there is no unit `nvidia-fabricmanager.service`"), "{without:?}");
+    let done = converges(&bench, &fm(json!({"install": true})), Disruption::Live);
+    assert_eq!(done.changes.len(), 3);
+    assert_eq!(bench.read("units/nvidia-fabricmanager.service"), "active enabled\n");
+}
+
+#[test]
+fn a_process_of_a_program_that_is_gone_is_restarted() {
+    let bench = with_fm("580.159.04", "active enabled");
+    assert_eq!(run(&bench, &fm(json!({})), Mode::Apply, Disruption::Live).status, OpStatus::Ok);
+    std::fs::remove_file(bench.path("proc/77/exe")).unwrap();
+    std::os::unix::fs::symlink("/usr/bin/nv-fabricmanager (deleted)", bench.path("proc/77/exe")).unwrap();
+    let done = converges(&bench, &fm(json!({})), Disruption::Clients);
+    assert_eq!(
+        shown(&done),
+        ["nvidia-fabricmanager.service: running in another version -> restarted (clients)"]
+    );
+}
+
+#[test]
+fn switches_behind_a_network_card_need_ib_umad() {
+    let bench = with_fm("580.159.04", "active enabled");
+    bench.write("sys/bus/pci/devices/0000:05:00.0/class", "0x030200\n");
+    bench.write("sys/class/infiniband/mlx5_0/device/vpd", "\u{1}PN 1 V0 SW_MNG x");
+    let done = run(&bench, &fm(json!({})), Mode::Predict, Disruption::Live);
+    assert!(failure(&done).contains("needs the kernel module ib_umad"), "{done:?}");
+    bench.write("sys/module/ib_umad/refcnt", "0");
+    let done = run(&bench, &fm(json!({})), Mode::Predict, Disruption::Live);
+    assert_eq!((&done.status, done.warnings.len()), (&OpStatus::Ok, 1));
+}
+
+#[test]
+fn dcgm_is_installed_and_runs() {
+    let bench = bench();
+    let done = run(&bench, &dcgm(json!({})), Mode::Predict, Disruption::Live);
+    assert!(
+        failure(&done).starts_with("there is no DCGM on this node: systemd knows no nvidia-dcgm.service")
+    );
+    let task = dcgm(json!({"install": true, "package": "datacenter-gpu-manager-4-cuda13"}));
+    let done = converges(&bench, &task, Disruption::Live);
+    assert_eq!(
+        shown(&done),
+        [
+            "package datacenter-gpu-manager-4-cuda13: nothing -> 580.159.04-1 (live)",
+            "nvidia-dcgm.service at boot: without a unit file -> enabled (live)",
+            "nvidia-dcgm.service: nothing -> started (live)"
+        ]
+    );
+    // The older name of the unit counts.
+    let old = self::bench();
+    old.write("units/dcgm.service", "inactive enabled\n");
+    let done = converges(&old, &dcgm(json!({})), Disruption::Live);
+    assert_eq!(shown(&done), ["dcgm.service: stopped -> started (live)"]);
+}
+
+#[test]
+fn a_diagnostic_runs_every_time_and_names_what_failed() {
+    let bench = bench();
+    bench.write("units/nvidia-dcgm.service", "active enabled\n");
+    bench.script("usr/bin/dcgmi", "#!/bin/sh\nd=$(dirname \"$0\")/../..\necho \"$*\" >> $d/log\ncat $d/answer\n[ ! -e $d/fails ] || exit 226\n");
+    let answer = |status: &str| {
+        json!({"DCGM Diagnostic": {"test_categories": [{"category": "Hardware", "tests": [
+            {"name": "memory", "results": [{"entity_id": 1, "status": status, "warnings": [{"warning": "bad row"}]}]}]}]}})
+        .to_string()
+    };
+    bench.write("answer", &answer("Pass"));
+    let quick = dcgm(json!({"diag": 1}));
+    for _ in 0..2 {
+        let planned = run(&bench, &quick, Mode::Predict, Disruption::Live);
+        let done = run(&bench, &quick, Mode::Apply, Disruption::Live);
+        assert_eq!(shown(&done), ["DCGM diagnostic: nothing -> run at level 1 (live)"]);
+        assert_eq!(done.changes, planned.changes);
+        assert_eq!(done.data["diag"]["tests"][0]["status"], "Pass");
+    }
+    assert_eq!(bench.read("log"), "diag -r 1 -j\ndiag -r 1 -j\n", "a plan runs none");
+    let load = dcgm(json!({"diag": 2}));
+    let held = run(&bench, &load, Mode::Apply, Disruption::Live);
+    assert_eq!(held.status, OpStatus::NeedsPermit { class: Disruption::Clients });
+    bench.write("answer", &answer("Fail"));
+    bench.write("fails", "");
+    let done = run(&bench, &load, Mode::Apply, Disruption::Clients);
+    assert_eq!(failure(&done), "dcgmi diag -r 2: failed: memory on GPU 1 (bad row)");
+    bench.write("answer", "Error: unable to connect to the host engine\n");
+    let done = run(&bench, &quick, Mode::Apply, Disruption::Live);
+    assert_eq!(
+        failure(&done),
+        "dcgmi diag -r 1: exit status 226: Error: unable to connect to the host engine"
+    );
+    std::fs::remove_file(bench.path("fails")).unwrap();
+    let done = run(&bench, &quick, Mode::Apply, Disruption::Live);
+    assert!(failure(&done).contains("names no test that passed"), "{done:?}");
+}
+
+#[test]
+fn the_members_of_an_imex_domain_are_read_by_a_restart() {
+    let bench = bench();
+    bench.write("units/nvidia-imex.service", "active enabled\n");
+    bench.write("etc/nvidia-imex/nodes_config.cfg", "# ours\n10.0.0.1\n");
+    let imex = |value| -> NvidiaImex { serde_json::from_value(value).unwrap() };
+    assert_eq!(
+        run(&bench, &imex(json!({"nodes": "10.0.0.1"})), Mode::Apply, Disruption::Live).status,
+        OpStatus::Ok,
+        "comments do not count"
+    );
+    let task = imex(json!({"nodes": ["10.0.0.1", "10.0.0.2"]}));
+    let held = run(&bench, &task, Mode::Apply, Disruption::Live);
+    assert_eq!(held.status, OpStatus::NeedsPermit { class: Disruption::Clients });
+    converges(&bench, &task, Disruption::Clients);
+    assert_eq!(bench.read("etc/nvidia-imex/nodes_config.cfg"), "10.0.0.1\n10.0.0.2\n");
+    assert_eq!(bench.read("log"), "restart nvidia-imex.service\n");
+}

@@ -1,0 +1,256 @@
+//! containerd and CRI-O: whether they know NVIDIA's runtime, by the settings that their next start reads.
+//!
+//! `nvidia-ctk` writes those settings: a small file of one's own would lose what others have set, because containerd
+//! before 2.0 replaces a plugin's whole section by that of a later file.
+
+use std::{
+    fs,
+    path::Path,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use gpufleet_protocol::{Change, Disruption, Property, Subject, change::Value as Typed};
+use toml_edit::{DocumentMut, Item, TableLike};
+
+use crate::{
+    declare::{Node, Trouble},
+    os::{files, units},
+    tasks::tool,
+};
+
+/// Largest configuration, in bytes.
+const LARGEST: u64 = 4 * 1024 * 1024;
+/// Time limit of a program that prints its settings.
+const ANSWER: Duration = Duration::from_secs(30);
+/// Clock ticks a second in /proc. Source: proc(5); the kernel's `USER_HZ` is 100 on all machines with GPUs.
+const TICKS: u64 = 100;
+const RUNTIME: &str = "nvidia";
+const PROGRAM: &str = "nvidia-container-runtime";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cri {
+    Containerd,
+    Crio,
+}
+
+impl Cri {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Containerd => "containerd",
+            Self::Crio => "crio",
+        }
+    }
+
+    pub const fn unit(self) -> &'static str {
+        match self {
+            Self::Containerd => "containerd.service",
+            Self::Crio => "crio.service",
+        }
+    }
+
+    /// The main file, and the folder of those that are read after it.
+    const fn places(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Containerd => ("/etc/containerd/config.toml", "/etc/containerd/conf.d"),
+            Self::Crio => ("/etc/crio/crio.conf", "/etc/crio/crio.conf.d"),
+        }
+    }
+}
+
+/// What a runtime's settings say, and whether it has read them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct State {
+    pub cri: Cri,
+    registered: bool,
+    default: bool,
+    active: bool,
+    /// Whether a file is newer than the process that runs.
+    unread: bool,
+    /// Whether it is a containerd before 2.0.
+    replaces: bool,
+}
+
+/// Reads a runtime's settings.
+///
+/// # Errors
+/// If they, or systemd, cannot be read.
+pub fn observe(node: &Node<'_>, cri: Cri) -> Result<State, Trouble> {
+    let (main, folder) = cri.places();
+    let mut paths = vec![node.roots.path(main)];
+    let folder = node.roots.path(folder);
+    paths.extend(node.world.names(&folder)?.into_iter().map(|name| folder.join(name)));
+    let noted = node.world.noted(&note(cri));
+    let noted = noted.first().map(|(_, value)| value.as_str());
+    let (mut registered, mut default, mut replaces) = (false, false, false);
+    match cri {
+        Cri::Containerd => {
+            let program = tool::find(node, "containerd", "is it a node with containerd?")?;
+            let said = |words: &[&str]| {
+                let run = tool::run(node, &program).args(words).limit(LARGEST as usize);
+                let done = run.finish(&node.deadline.within(ANSWER))?;
+                match done.exit.success() {
+                    true => Ok(done.stdout()),
+                    false => Err(Trouble::io(done.complaint(&format!("containerd {}", words.join(" "))))),
+                }
+            };
+            replaces = said(&["--version"])?
+                .split_whitespace()
+                .find_map(|word| word.trim_start_matches('v').split('.').next()?.parse::<u32>().ok())
+                .is_some_and(|major| major < 2);
+            let document = parse(&said(&["config", "dump"])?, "containerd config dump")?;
+            for (_, plugin) in table(document.get("plugins")).into_iter().flat_map(TableLike::iter) {
+                let Some(settings) = table(Some(plugin)).and_then(|plugin| table(plugin.get("containerd")))
+                else {
+                    continue;
+                };
+                default |= settings.get("default_runtime_name").and_then(Item::as_str) == Some(RUNTIME);
+                let options = table(settings.get("runtimes"))
+                    .and_then(|all| table(all.get(RUNTIME)))
+                    .and_then(|runtime| table(runtime.get("options")));
+                registered |= options.is_some_and(|options| is_program(options.get("BinaryName")));
+            }
+        }
+        Cri::Crio => {
+            for path in &paths {
+                let Some(bytes) = node.world.read(path)? else { continue };
+                let document = parse(&String::from_utf8_lossy(&bytes), &path.display().to_string())?;
+                let Some(settings) = table(document.get("crio")).and_then(|crio| table(crio.get("runtime")))
+                else {
+                    continue;
+                };
+                if let Some(name) = settings.get("default_runtime").and_then(Item::as_str) {
+                    default = name == RUNTIME;
+                }
+                let runtime = table(settings.get("runtimes")).and_then(|all| table(all.get(RUNTIME)));
+                registered |= runtime.is_some_and(|runtime| is_program(runtime.get("runtime_path")));
+            }
+        }
+    }
+    registered |= noted.is_some();
+    default |= noted == Some("default");
+    let systemctl = node.roots.tool("systemctl");
+    let mut state = State { cri, registered, default, active: false, unread: false, replaces };
+    if let Some(systemctl) = systemctl {
+        let shown = units::show(systemctl, &[cri.unit()], node.deadline)?;
+        if let Some(unit) = shown.get(cri.unit()) {
+            state.active = unit.active;
+            state.unread = unit.active
+                && noted.is_none()
+                && !node.world.rebooted()
+                && started(node, unit.main_pid)?
+                    .is_some_and(|at| paths.iter().any(|path| is_newer(path, at)));
+        }
+    }
+    Ok(state)
+}
+
+fn note(cri: Cri) -> String {
+    format!("cri {}", cri.name())
+}
+
+fn parse(text: &str, what: &str) -> Result<DocumentMut, Trouble> {
+    text.parse::<DocumentMut>().map_err(|error| {
+        let why = error.message().lines().next().unwrap_or_default().to_owned();
+        Trouble::io(format!("{what}: it is no valid TOML: {why}"))
+    })
+}
+
+fn table(item: Option<&Item>) -> Option<&dyn TableLike> {
+    item?.as_table_like()
+}
+
+/// Whether it names NVIDIA's runtime, by a path or without one.
+fn is_program(item: Option<&Item>) -> bool {
+    item.and_then(Item::as_str).is_some_and(|path| Path::new(path).file_name() == Some(PROGRAM.as_ref()))
+}
+
+fn is_newer(path: &Path, than: SystemTime) -> bool {
+    // By the change of the file, because a package keeps the time of its content. Within the second the start is known.
+    let changed = fs::metadata(path).ok().and_then(|meta| {
+        use std::os::unix::fs::MetadataExt as _;
+        Some(UNIX_EPOCH + Duration::from_secs(u64::try_from(meta.ctime()).ok()?))
+    });
+    changed.is_some_and(|time| time > than + Duration::from_secs(1))
+}
+
+/// Returns when a process was started; `None` if it is gone.
+fn started(node: &Node<'_>, pid: u32) -> Result<Option<SystemTime>, Trouble> {
+    let read = |name: String| -> Result<String, Trouble> {
+        let bytes = files::read_bounded(&node.roots.proc(&name), LARGEST)?.unwrap_or_default();
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    };
+    let stat = read(format!("{pid}/stat"))?;
+    let ticks = stat
+        .rsplit_once(')')
+        .and_then(|(_, rest)| rest.split_ascii_whitespace().nth(19)?.parse::<u64>().ok());
+    let boot = read("stat".to_owned())?
+        .lines()
+        .find_map(|line| line.strip_prefix("btime ")?.trim().parse::<u64>().ok());
+    Ok(ticks.zip(boot).map(|(ticks, boot)| UNIX_EPOCH + Duration::from_secs(boot + ticks / TICKS)))
+}
+
+/// What is to be done for a runtime.
+#[derive(Debug, Default)]
+pub struct Todo {
+    pub changes: Vec<Change>,
+    pub warnings: Vec<String>,
+    /// The words for `nvidia-ctk`, if it has to write settings.
+    pub configure: Option<Vec<&'static str>>,
+    pub restart: bool,
+}
+
+impl State {
+    /// Returns what differs. Pure.
+    ///
+    /// # Errors
+    /// If the toolkit cannot take back what is there.
+    pub fn todo(&self, default: Option<bool>) -> Result<Todo, Trouble> {
+        let mut todo = Todo::default();
+        let (main, _) = self.cri.places();
+        let name = self.cri.name();
+        if default == Some(false) && self.default {
+            return Err(Trouble::invalid(format!(
+                "{name} gives every container NVIDIA's runtime, and nvidia-ctk does not take that back: remove the default \
+                 runtime from the files below {main} and the folder beside it"
+            )));
+        }
+        let makes_default = default == Some(true) && !self.default;
+        if !self.registered || makes_default {
+            let mut words = vec!["runtime", "configure", "--runtime", name];
+            if default == Some(true) {
+                words.push("--set-as-default");
+            }
+            todo.configure = Some(words);
+        }
+        let class = if self.active { Disruption::Clients } else { Disruption::Live };
+        let change = |property, from: Typed, to: &str| {
+            let change = Change::new(Subject::file(main), Property::new(property), from, to, class);
+            if self.active { change.with_note(format!("{name} restarts")) } else { change }
+        };
+        if !self.registered {
+            todo.changes.push(change("runtime nvidia", Typed::Absent, PROGRAM));
+        }
+        if makes_default {
+            todo.changes.push(change("default runtime", Typed::Absent, RUNTIME));
+        }
+        if todo.configure.is_some() && self.replaces {
+            todo.warnings.push(format!(
+                "before 2.0, a file of containerd takes the place of a plugin's whole section: nvidia-ctk copies the section into \
+                 the file that it writes, and later edits of it in {main} have no effect"
+            ));
+        }
+        todo.restart = self.active && (self.unread || todo.configure.is_some());
+        if self.unread && todo.configure.is_none() {
+            let subject = Subject::unit(self.cri.unit());
+            let change = Change::new(subject, Property::STATE, "with older settings", "restarted", class);
+            todo.changes.push(change.with_note("its files are newer than its start"));
+        }
+        Ok(todo)
+    }
+
+    /// Returns the note of a prediction that it is configured.
+    pub fn note(&self, default: Option<bool>) -> (String, String) {
+        let is_default = self.default || default == Some(true);
+        (note(self.cri), if is_default { "default" } else { "registered" }.to_owned())
+    }
+}
