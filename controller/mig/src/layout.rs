@@ -139,6 +139,56 @@ mod tests {
         within && one <= 1 && all <= 1 && (all == 0 || wanted.len() == all + none)
     }
 
+    /// Calls `look` with every choice of up to `most` of `from` profiles, in any order once.
+    fn choices(from: usize, most: usize, look: &mut impl FnMut(&[usize])) {
+        fn walk(
+            first: usize,
+            from: usize,
+            most: usize,
+            taken: &mut Vec<usize>,
+            look: &mut impl FnMut(&[usize]),
+        ) {
+            look(taken);
+            for next in first..from {
+                if taken.len() < most {
+                    taken.push(next);
+                    walk(next, from, most, taken, look);
+                    taken.pop();
+                }
+            }
+        }
+        walk(0, from, most, &mut Vec::new(), look);
+    }
+
+    /// Every layout of up to four instances of every family; prints the longest time of one search.
+    #[test]
+    fn all_small_layouts_are_what_brute_force_says() {
+        let (mut searches, mut slowest) = (0, (std::time::Duration::ZERO, String::new()));
+        for family in families() {
+            choices(family.profiles.len(), 4, &mut |wanted| {
+                let mut all = Counts::new();
+                for at in wanted {
+                    *all.entry(family.profiles[*at].name.clone()).or_default() += 1;
+                }
+                let begin = std::time::Instant::now();
+                let fits = fit(family, &all).is_ok();
+                let took = begin.elapsed();
+                searches += 1;
+                if took > slowest.0 {
+                    slowest = (took, format!("{} {all:?}", family.key));
+                }
+                assert_eq!(
+                    fits,
+                    together(family, wanted) && brute(family, wanted, 0),
+                    "{} {all:?}",
+                    family.key
+                );
+            });
+        }
+        println!("{searches} searches, the slowest took {slowest:?}");
+        assert!(searches > 5_000, "{searches}");
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
 
