@@ -455,3 +455,25 @@ fn mps_daemons_of_mig_instances_come_and_go_with_them() {
     converges(&home, &fleet, &[]);
     assert_eq!(daemons(&fleet, "gpu001"), []);
 }
+
+#[test]
+fn a_run_that_leaves_another_state_than_a_node_keeps_says_what_its_next_boot_will_do() {
+    let fleet = Fleet::start(&FleetOptions { nodes: 1, gpus_per_node: 1, ..FleetOptions::default() });
+    let home = Home::new();
+    let limit = |watts: u32| {
+        let power = format!("gpu_power: {{limit_watts: {watts}}}");
+        tasks(&home, &["gpu_persistence: {mode: daemon}", &power]);
+    };
+    let warning = "this node keeps another state of its GPUs than it has now";
+    limit(500);
+    let kept = events(&home, &fleet, &["--keep"]).expect(0);
+    assert!(!kept.stdout.contains(warning), "{kept}");
+    assert!(!events(&home, &fleet, &[]).expect(0).stdout.contains(warning), "the same is no other");
+    limit(400);
+    let inventory = fleet.inventory();
+    let planned = home.gpufleet(["plan", "play.yaml", "-i", &inventory, "--format", "jsonl"]).run();
+    planned.says(&[warning, "GPU 0 power limit 500 W"]);
+    let done = events(&home, &fleet, &[]).expect(0);
+    done.says(&[warning, "GPU 0 power limit 500 W", "--keep"]);
+    assert!(!events(&home, &fleet, &["--keep"]).expect(0).stdout.contains(warning));
+}

@@ -6,7 +6,7 @@ use super::wording::joined;
 use std::{collections::BTreeMap, path::PathBuf};
 
 use gpufleet_protocol::{
-    Awaiting, Blocker, Disruption, FailureKind, OpOutcome, OpStatus,
+    Awaiting, Blocker, Change, Disruption, FailureKind, OpOutcome, OpStatus,
     facts::{GpuSystem, GpuSystemState},
     message::{IdleReport, IdleVerdict, Mode},
     nvml::{Code, Health, Snapshot},
@@ -217,6 +217,18 @@ impl Gpus {
             (None, Some(_)) => self.assumed.push(class),
             (state, None) => self.predicted = state,
         }
+    }
+
+    /// Returns how the GPUs, as they are or as they are predicted, differ from a group; nothing where that cannot be told.
+    pub fn differences(&mut self, group: &GpuGroup, deadline: &Deadline) -> Vec<Change> {
+        let predicts = self.predicted.is_some();
+        let state = self.predicted_state(deadline);
+        if !predicts {
+            self.predicted = None;
+        }
+        let Ok(state) = state else { return Vec::new() };
+        let forecast = forecast(&state, group, group.defer_to_reboot);
+        forecast.changes.into_iter().map(|planned| planned.change).collect()
     }
 
     /// Reads the GPUs.
