@@ -294,3 +294,186 @@ fn a_persistence_daemon_that_cannot_start_is_named_before_anything_is_done() {
     let after = fleet.activity(&fleet.names());
     assert_eq!(after[..2], before[..2], "nothing was set where the daemon cannot start");
 }
+
+fn uuid(fleet: &Fleet, node: &str, gpu: usize) -> String {
+    fleet.machine(node)["gpus"][gpu]["uuid"].as_str().expect("a UUID").to_owned()
+}
+
+/// The units of MPS daemons that run, of those that there are.
+fn daemons(fleet: &Fleet, node: &str) -> Vec<(String, bool)> {
+    let listed = fleet.read(
+        node,
+        "cd /etc/systemd/system && for unit in gpufleet-mps*.service; do test -e $unit && \
+         echo $unit $(systemctl is-active $unit); done; true",
+    );
+    let units = listed.lines().filter_map(|line| line.split_once(' '));
+    units.map(|(unit, state)| (unit.to_owned(), state == "active")).collect()
+}
+
+fn ask(fleet: &Fleet, node: &str, uuid: &str, line: &str) -> String {
+    let program = format!("CUDA_MPS_PIPE_DIRECTORY=/run/nvidia-mps/{uuid} nvidia-cuda-mps-control");
+    fleet.read(node, &format!("echo {line} | {program}"))
+}
+
+fn reboot(fleet: &Fleet, node: &str) {
+    let before = fleet.boots(node);
+    fleet.ssh(node, "reboot");
+    let limit = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    while fleet.boots(node) == before {
+        assert!(std::time::Instant::now() < limit, "{node} does not reboot");
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    fleet.await_answer(node);
+}
+
+const SHARE: &str = "get_default_active_thread_percentage";
+
+#[test]
+fn each_gpu_has_an_mps_daemon_of_its_own_for_one_user() {
+    let fleet = Fleet::start(&FleetOptions { nodes: 1, ..FleetOptions::default() });
+    let home = Home::new();
+    let persistence = "gpu_persistence: {mode: daemon}";
+    tasks(&home, &["gpu_mps: {state: started}", persistence]);
+    converges(&home, &fleet, &[]);
+    tasks(
+        &home,
+        &[
+            "gpu_mps: {state: started, scope: gpu, user: ops, active_thread_percentage: 40}",
+            "gpu_compute_mode: {mode: exclusive_process}",
+            persistence,
+        ],
+    );
+    converges(&home, &fleet, &[]);
+    let (first, second) = (uuid(&fleet, "gpu001", 0), uuid(&fleet, "gpu001", 1));
+    let unit = |uuid: &str| format!("gpufleet-mps@{uuid}.service");
+    let mut both =
+        vec![(unit(&first), true), (unit(&second), true), ("gpufleet-mps.service".to_owned(), false)];
+    both.sort();
+    let mut found = daemons(&fleet, "gpu001");
+    found.sort();
+    assert_eq!(found, both);
+    for uuid in [&first, &second] {
+        assert_eq!(ask(&fleet, "gpu001", uuid, SHARE), "40.0");
+        assert_eq!(fleet.read("gpu001", &format!("stat -c %U:%a /run/nvidia-mps/{uuid}")), "ops:700");
+    }
+    assert_eq!(fleet.read("gpu001", "stat -c %U:%a /run/nvidia-mps"), "root:755");
+    assert_eq!(fleet.read("gpu001", "ls /tmp/nvidia-mps 2>/dev/null || echo gone"), "gone");
+
+    // A new limit reaches the daemon at once, and a server that runs not.
+    ask(&fleet, "gpu001", &first, "start_server -uid 1000");
+    let server = ask(&fleet, "gpu001", &first, "get_server_list");
+    tasks(
+        &home,
+        &["gpu_mps: {state: started, scope: gpu, user: ops, active_thread_percentage: 20}", persistence],
+    );
+    let done = events(&home, &fleet, &[]).expect(0);
+    done.says(&["keeps its limits", "restart"]);
+    assert_eq!(ask(&fleet, "gpu001", &first, SHARE), "20.0");
+    assert_eq!(ask(&fleet, "gpu001", &first, &format!("get_active_thread_percentage {server}")), "40.0");
+    let again = go(&home, &fleet, "run", &[]).expect(0);
+    assert_eq!(again.document().total("changed"), 0, "{again}");
+
+    // A killed daemon leaves its folder; the next run cleans it and starts the daemon.
+    let pid = format!("/run/nvidia-mps/{second}/nvidia-cuda-mps-control.pid");
+    fleet.read("gpu001", &format!("kill -9 $(cat {pid})"));
+    let done = go(&home, &fleet, "run", &[]).expect(0);
+    done.says(&["broken (stale socket)"]);
+    assert_eq!(ask(&fleet, "gpu001", &second, SHARE), "20.0");
+
+    // A reset stops and starts them, and a boot starts them.
+    fleet.control("gpu001", &["set", "1", "recovery_action", "1"]);
+    ask(&fleet, "gpu001", &first, &format!("shutdown_server {server}"));
+    tasks(
+        &home,
+        &[
+            "gpu_mps: {state: started, scope: gpu, user: ops, active_thread_percentage: 20}",
+            "gpu_reset: {when: required}",
+            persistence,
+        ],
+    );
+    converges(&home, &fleet, &[]);
+    assert_eq!(fleet.machine("gpu001")["gpus"][1]["resets"], 1);
+    assert_eq!(ask(&fleet, "gpu001", &first, SHARE), "20.0");
+    reboot(&fleet, "gpu001");
+    assert_eq!(ask(&fleet, "gpu001", &first, SHARE), "20.0");
+
+    tasks(&home, &["gpu_mps: {state: stopped, scope: gpu}"]);
+    converges(&home, &fleet, &[]);
+    assert_eq!(daemons(&fleet, "gpu001"), [("gpufleet-mps.service".to_owned(), false)]);
+    assert_eq!(fleet.read("gpu001", "ls /run/nvidia-mps"), "");
+}
+
+#[test]
+fn mps_daemons_of_mig_instances_come_and_go_with_them() {
+    let fleet = Fleet::start(&FleetOptions { nodes: 1, gpus_per_node: 1, ..FleetOptions::default() });
+    let home = Home::new();
+    let wish = |layout: &str| {
+        let mig = format!("gpu_mig: {{mode: enabled, layout: {layout}}}");
+        tasks(&home, &["gpu_mps: {state: started, scope: mig}", "gpu_persistence: {mode: daemon}", &mig]);
+    };
+    let devices = || -> Vec<String> {
+        let listed = fleet.read("gpu001", "nvidia-smi -L");
+        let uuids = listed.split("UUID: ").map(|rest| rest.split(')').next().unwrap_or_default());
+        let mut uuids: Vec<String> = uuids
+            .filter(|uuid| uuid.starts_with("MIG-"))
+            .map(|uuid| format!("gpufleet-mps@{uuid}.service"))
+            .collect();
+        uuids.sort();
+        uuids
+    };
+    let running = || -> Vec<String> {
+        let mut all = daemons(&fleet, "gpu001");
+        all.sort();
+        assert!(all.iter().all(|(_, runs)| *runs), "{all:?}");
+        all.into_iter().map(|(unit, _)| unit).collect()
+    };
+    wish("{3g.40gb: 1, 1c.3g.40gb: 3}");
+    let done = converges(&home, &fleet, &[]);
+    done.says(&["GPU 0 MPS daemon of 3g.40gb@"]);
+    assert_eq!((running().len(), running()), (4, devices()));
+    wish("{3g.40gb: 1, 1g.10gb: 2}");
+    converges(&home, &fleet, &["--keep"]);
+    assert_eq!((running().len(), running()), (3, devices()));
+
+    // Somebody else's boot: the node makes the instances again, and the daemons for them.
+    reboot(&fleet, "gpu001");
+    let inventory = fleet.inventory();
+    let mut tries = 0;
+    while !home
+        .gpufleet(["keep", "status", "-i", &inventory])
+        .run()
+        .stdout
+        .contains("asserted at the last boot")
+    {
+        tries += 1;
+        assert!(tries < 40, "{}", home.gpufleet(["keep", "status", "-i", &inventory]).run().stdout);
+        std::thread::sleep(std::time::Duration::from_millis(500));
+    }
+    assert_eq!((running().len(), running()), (3, devices()));
+
+    tasks(&home, &["gpu_mig: {mode: disabled}"]);
+    converges(&home, &fleet, &[]);
+    assert_eq!(daemons(&fleet, "gpu001"), []);
+}
+
+#[test]
+fn a_run_that_leaves_another_state_than_a_node_keeps_says_what_its_next_boot_will_do() {
+    let fleet = Fleet::start(&FleetOptions { nodes: 1, gpus_per_node: 1, ..FleetOptions::default() });
+    let home = Home::new();
+    let limit = |watts: u32| {
+        let power = format!("gpu_power: {{limit_watts: {watts}}}");
+        tasks(&home, &["gpu_persistence: {mode: daemon}", &power]);
+    };
+    let warning = "this node keeps another state of its GPUs than it has now";
+    limit(500);
+    let kept = events(&home, &fleet, &["--keep"]).expect(0);
+    assert!(!kept.stdout.contains(warning), "{kept}");
+    assert!(!events(&home, &fleet, &[]).expect(0).stdout.contains(warning), "the same is no other");
+    limit(400);
+    let inventory = fleet.inventory();
+    let planned = home.gpufleet(["plan", "play.yaml", "-i", &inventory, "--format", "jsonl"]).run();
+    planned.says(&[warning, "GPU 0 power limit 500 W"]);
+    let done = events(&home, &fleet, &[]).expect(0);
+    done.says(&[warning, "GPU 0 power limit 500 W", "--keep"]);
+    assert!(!events(&home, &fleet, &["--keep"]).expect(0).stdout.contains(warning));
+}

@@ -240,3 +240,25 @@ fn dockerd_is_restarted_only_where_it_must_be() {
     assert!(said.contains("dockerd runs with the flag `-H`"), "{said}");
     assert_eq!((reads("all"), reads("reloaded")), (1, 1));
 }
+
+#[test]
+fn gpus_that_wait_for_a_reset_get_it_and_their_counters_are_told() {
+    let states = "- {nodes: gpu001, gpu: 0, set: {remap_pending: true, volatile_correctable: 12}}\n\
+                  - {nodes: gpu002, gpu: 1, set: {ecc_pending: false}}\n\
+                  - {nodes: gpu003, gpu: 0, set: {ecc_current: false, ecc_pending: true}}\n";
+    let fleet =
+        Fleet::start(&FleetOptions { nodes: 4, states: states.to_owned(), ..FleetOptions::default() });
+    let home = Home::new();
+    let done = converges(&home, &fleet, "ecc-recovery.yaml", &[]);
+    let resets =
+        |node: &str| -> Vec<Value> { gpus(&fleet, node).iter().map(|gpu| gpu["resets"].clone()).collect() };
+    assert_eq!(resets("gpu001"), [1, 0]);
+    assert_eq!(resets("gpu002"), [0, 0], "a pending change is only taken back");
+    assert_eq!(resets("gpu003"), [1, 0]);
+    assert_eq!(resets("gpu004"), [0, 0]);
+    for node in fleet.names() {
+        assert!(gpus(&fleet, &node).iter().all(|gpu| gpu["ecc"]["current"] == true), "{node}");
+    }
+    let told = serde_json::to_string(done.node("gpu001")).expect("JSON");
+    assert!(told.contains("12 corrected memory errors"), "{told}");
+}

@@ -439,6 +439,7 @@ pub fn carry_out(
                 runs_commands: request.runs_commands,
                 own_commands,
                 stepper,
+                keeps: loaded.program.plays.iter().any(|play| play.keeps),
                 keep_signer: Some(Arc::new(KeepKey::new(
                     request.source.keep.keep_key.as_deref(),
                     &environment.state_dir,

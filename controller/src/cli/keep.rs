@@ -58,7 +58,7 @@ fn status(args: &KeepStatusArgs, environment: &Environment, output: &Output) -> 
         &args.escalation,
     );
     let said = on_each(&target, environment, output, |link| async move {
-        let outcome = adhoc::call(link, request(NodeOp::KeptStatus(KeptStatus {}), READ_S)).await;
+        let outcome = adhoc::call(link, request(NodeOp::KeptStatus(KeptStatus::default()), READ_S)).await;
         let mut outcome = outcome.map_err(|(_, why)| why)?;
         match (outcome.data.remove("kept"), outcome.status) {
             (Some(kept), _) => serde_json::from_value(kept).map(Some).map_err(|error| error.to_string()),

@@ -329,6 +329,26 @@ impl Nvml {
         Ok(Staged { current: current != 0, pending: pending != 0 })
     }
 
+    /// Returns the MIG devices of a GPU: GPU instance, compute instance and UUID of each.
+    ///
+    /// Indexes may have gaps, and none is above the number that the driver allows.
+    pub fn mig_devices(&self, device: Device) -> Reading<Vec<(u32, u32, String)>> {
+        let most = number!(self, nvmlDeviceGetMaxMigDeviceCount(device.0))?;
+        let mut found = Vec::new();
+        for index in 0..most.min(MANY as c_uint) {
+            let mut handle: nvmlDevice_t = std::ptr::null_mut();
+            match call!(self, nvmlDeviceGetMigDeviceHandleByIndex(device.0, index, &raw mut handle)) {
+                Ok(()) => {}
+                Err(Code::NOT_FOUND | Code::INVALID_ARGUMENT) => continue,
+                Err(code) => return Err(code),
+            }
+            let instance = number!(self, nvmlDeviceGetGpuInstanceId(handle))?;
+            let compute = number!(self, nvmlDeviceGetComputeInstanceId(handle))?;
+            found.push((instance, compute, text!(self, nvmlDeviceGetUUID(handle))?));
+        }
+        Ok(found)
+    }
+
     /// Requests a MIG mode, and returns the activation status; a failed request is an error.
     pub fn set_mig(&self, device: Device, on: bool) -> Reading<Code> {
         let mut activation: c_uint = 0;

@@ -241,6 +241,16 @@ fn instances(nvml: &Nvml, device: Device, profiles: &[MigProfile]) -> Reading<Ve
     }
     all.sort_by_key(|instance| instance.placement);
     all.dedup_by_key(|instance| instance.id);
+    if all.iter().any(|instance| !instance.compute_instances.is_empty()) {
+        // What the driver does not tell is left out: only a daemon of MPS for an instance needs it.
+        for (instance, compute, uuid) in nvml.mig_devices(device).unwrap_or_default() {
+            let mut inside = all.iter_mut().filter(|one| one.id == instance);
+            let found = inside.find_map(|one| one.compute_instances.iter_mut().find(|one| one.id == compute));
+            if let Some(found) = found {
+                found.uuid = Some(uuid);
+            }
+        }
+    }
     Ok(all)
 }
 
@@ -267,6 +277,7 @@ fn computes(nvml: &Nvml, instance: Instance) -> Reading<Vec<ComputeInstance>> {
                     profile_id: info.profile_id,
                     start: info.start,
                     slices,
+                    uuid: None,
                 });
             }
         }

@@ -353,6 +353,9 @@ pub struct ComputeInstance {
     pub start: u32,
     /// Compute slices of its profile.
     pub slices: u32,
+    /// Of its MIG device; `None` if the driver does not tell.
+    #[serde(default)]
+    pub uuid: Option<String>,
 }
 
 /// A GPU as containers are given it. The answer to [`Ask::Devices`].

@@ -297,7 +297,12 @@ impl Operation for KeepState {
 
 /// Asks for [`crate::keep::KeptReport`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct KeptStatus {}
+pub struct KeptStatus {
+    /// Also asks how the GPUs, as they are or as this session predicts them, differ from what is kept; answered in
+    /// `OpOutcome::changes`.
+    #[serde(default)]
+    pub compare: bool,
+}
 
 impl Operation for KeptStatus {
     paths!();

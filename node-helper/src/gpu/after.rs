@@ -6,10 +6,10 @@
 use gpufleet_protocol::{Disruption, message::GpuClient, nvml::Staged};
 
 use super::{
-    clients::{CLIENT_UNITS, HOLDS_ALL, PERSISTENCED},
-    mps::{self, MpsWant},
+    clients::{CLIENT_UNITS, HOLDS_ALL, PERSISTENCED, is_client_unit, stop_order},
+    mps::{self, Seat},
     plan::{Act, DRAIN_AND_RESET, RESET},
-    state::{Compute, Gpu, Holding, Instance, Lock, State, Unit},
+    state::{Compute, Daemon, Gpu, Holding, Instance, Lock, State, Unit},
 };
 use crate::{
     tasks::modprobe,
@@ -51,6 +51,7 @@ pub fn after(mut state: State, event: &Event) -> State {
             for gpu in state.gpus.iter_mut().filter(|gpu| uuids.contains(&gpu.uuid)) {
                 reset(gpu);
             }
+            end_lost_daemons(&mut state);
         }
         Event::LetGo { stopped } => {
             let holding = &state.holding;
@@ -79,11 +80,10 @@ pub fn after(mut state: State, event: &Event) -> State {
             persistenced.active = persistenced.enabled;
             let on = persistenced.active;
             set_persistence(&mut state, on);
-            let mps = &mut state.host.mps;
-            mps.unit.active = mps.unit.enabled;
-            mps.answers = mps.unit.enabled;
-            mps.stale = false;
-            mps.percentage = mps.answers.then(|| started_percentage(mps.unit_text.as_deref()));
+            for daemon in state.host.mps.daemons.values_mut() {
+                let enabled = daemon.unit.enabled;
+                run_or_not(daemon, enabled);
+            }
         }
     }
     state
@@ -92,7 +92,9 @@ pub fn after(mut state: State, event: &Event) -> State {
 /// Returns the state after other tasks of a prediction: their units run or not, and hold GPUs or not.
 #[must_use]
 pub fn foreseen(mut state: State, world: &World) -> State {
-    for name in [PERSISTENCED, mps::UNIT].iter().chain(CLIENT_UNITS) {
+    let daemons: Vec<String> = state.host.mps.daemons.keys().map(Seat::unit).collect();
+    let daemons = daemons.iter().map(String::as_str);
+    for name in [PERSISTENCED].into_iter().chain(CLIENT_UNITS.iter().copied()).chain(daemons) {
         if let Some(UnitView { active: Some(active), file_state, .. }) = world.unit(name) {
             state = with_unit(state, name, active, file_state == "enabled");
         }
@@ -128,19 +130,20 @@ pub fn with_unit(mut state: State, name: &str, active: bool, enabled: bool) -> S
         if before.active != active {
             set_persistence(&mut state, active);
         }
-    } else if name == mps::UNIT && host.mps.unit.exists {
-        let before = std::mem::replace(&mut host.mps.unit, Unit { exists: true, active, enabled });
+    } else if let Some(seat) = Seat::of_unit(name)
+        && let Some(daemon) = host.mps.daemons.get_mut(&seat).filter(|daemon| daemon.unit.exists)
+    {
+        let before = std::mem::replace(&mut daemon.unit, Unit { exists: true, active, enabled });
         if before.active != active {
-            host.mps.answers = active;
-            host.mps.percentage = active.then(|| started_percentage(host.mps.unit_text.as_deref()));
+            run_or_not(daemon, active);
         }
     }
-    if CLIENT_UNITS.contains(&name) {
+    if is_client_unit(name) {
         let units = &mut state.host.client_units;
         units.retain(|unit| unit != name);
         if active {
             units.push(name.to_owned());
-            units.sort_by_key(|unit| CLIENT_UNITS.iter().position(|known| known == unit));
+            units.sort_by(|a, b| stop_order(a).cmp(&stop_order(b)));
         }
     }
     state
@@ -188,11 +191,23 @@ fn set_persistence(state: &mut State, on: bool) {
     }
 }
 
-fn started_percentage(unit_text: Option<&str>) -> u32 {
-    unit_text
-        .and_then(|text| text.split_once("set_default_active_thread_percentage "))
-        .and_then(|(_, rest)| rest.split_whitespace().next()?.parse().ok())
-        .unwrap_or(mps::DEFAULT_PERCENTAGE)
+fn run_or_not(daemon: &mut Daemon, active: bool) {
+    daemon.unit.active = active;
+    (daemon.answers, daemon.stale, daemon.servers) = (active, false, 0);
+    daemon.percentage = active.then(|| mps::percentage_of(daemon.unit_text.as_deref()));
+}
+
+/// Ends the daemons whose MIG instances are gone.
+fn end_lost_daemons(state: &mut State) {
+    let lost: Vec<Seat> = (state.host.mps.daemons.keys())
+        .filter(|seat| matches!(seat, Seat::Device(uuid) if seat.is_mig() && state.device(uuid).is_none()))
+        .cloned()
+        .collect();
+    for seat in lost {
+        if let Some(daemon) = state.host.mps.daemons.get_mut(&seat) {
+            run_or_not(daemon, false);
+        }
+    }
 }
 
 fn acted(state: &mut State, act: &Act) {
@@ -201,20 +216,26 @@ fn acted(state: &mut State, act: &Act) {
             (state.host.persistenced.active, state.host.persistenced.enabled) = (*on, *on);
             set_persistence(state, *on);
         }
-        Act::StartMps { text, want } => {
-            let mps = &mut state.host.mps;
-            (mps.unit.exists, mps.unit.active, mps.unit.enabled) = (true, true, true);
-            (mps.answers, mps.stale) = (true, false);
-            mps.percentage = match want {
-                MpsWant::Started { percentage, .. } => Some(percentage.unwrap_or(mps::DEFAULT_PERCENTAGE)),
-                MpsWant::Stopped => None,
-            };
-            mps.unit_text = Some(text.clone());
+        Act::StartMps { seat, text, .. } => {
+            let daemon = state.host.mps.daemons.entry(seat.clone()).or_default();
+            daemon.unit_text = Some(text.clone());
+            daemon.unit = Unit { exists: true, active: true, enabled: !seat.is_mig() };
+            run_or_not(daemon, true);
         }
-        Act::StopMps => {
-            let mps = &mut state.host.mps;
-            (mps.unit.active, mps.unit.enabled) = (false, false);
-            (mps.answers, mps.stale, mps.percentage) = (false, false, None);
+        Act::LimitMps { seat, text, .. } => {
+            if let Some(daemon) = state.host.mps.daemons.get_mut(seat) {
+                daemon.percentage = Some(mps::percentage_of(Some(text)));
+                daemon.unit_text = Some(text.clone());
+            }
+        }
+        Act::StopMps { seat: Seat::Node } => {
+            if let Some(daemon) = state.host.mps.daemons.get_mut(&Seat::Node) {
+                daemon.unit.enabled = false;
+                run_or_not(daemon, false);
+            }
+        }
+        Act::StopMps { seat } => {
+            state.host.mps.daemons.remove(seat);
         }
         Act::RefreshCdi => {}
         Act::ConfidentialReady { on, .. } => {
@@ -270,7 +291,7 @@ fn acted_on_gpu(gpu: &mut Gpu, act: &Act) {
         Act::CreateCompute { placement, inner, .. } => {
             if let Ok(instances) = &mut gpu.instances {
                 for instance in instances.iter_mut().filter(|instance| instance.placement == *placement) {
-                    instance.computes.push(Compute { id: None, inner: *inner });
+                    instance.computes.push(Compute::predicted(&gpu.uuid, *placement, *inner));
                 }
             }
         }
@@ -284,7 +305,8 @@ fn acted_on_gpu(gpu: &mut Gpu, act: &Act) {
         | Act::Memory { .. }
         | Act::Persistenced { .. }
         | Act::StartMps { .. }
-        | Act::StopMps
+        | Act::LimitMps { .. }
+        | Act::StopMps { .. }
         | Act::ConfidentialReady { .. }
         | Act::RefreshCdi => {}
     }

@@ -26,15 +26,15 @@ use gpufleet_protocol::{
 
 use super::{
     after::{Event, after},
-    clients::MPS_UNITS,
     desired::{Desired, GpuWants, LockWant, merge},
     machine::{Machine, UnitAction},
+    mps::{self, Seat},
     observe::{locks, observe, put_locks, released, stopped_units},
     plan::{
         Act, Activation, Before, GPU_RESET, Planned, Stage, Step, as_seen_before, before, left_to_reboot,
         stage,
     },
-    state::{Gpu, Instance, Locks, Mps, State},
+    state::{Daemon, Gpu, Instance, Locks, State},
     worker::{NvmlError, SetAnswer, SetError},
 };
 use crate::{
@@ -42,7 +42,7 @@ use crate::{
     state::Record,
 };
 
-pub use services::{start_units, take_persistence};
+pub use services::{forget_lost_units, start_units, take_persistence};
 
 /// Time for processes to release a GPU after their unit was stopped.
 const LETTING_GO: Duration = Duration::from_secs(5);
@@ -98,8 +98,8 @@ struct Running<'a> {
     created: Vec<(String, u32)>,
     /// GPU, GPU instance and compute instance.
     created_computes: Vec<(String, u32, u32)>,
-    /// The MPS daemon before it was stopped for the duration of the run.
-    paused_mps: Option<Mps>,
+    /// The MPS daemons before they were stopped for the duration of the run.
+    paused_mps: BTreeMap<Seat, Daemon>,
     reboot: bool,
 }
 
@@ -119,7 +119,7 @@ impl<'a> Job<'a> {
             destroyed: Vec::new(),
             created: Vec::new(),
             created_computes: Vec::new(),
-            paused_mps: None,
+            paused_mps: BTreeMap::new(),
             reboot,
         };
         // First, so that the plan includes GPUs that a dead run left without persistence.
@@ -240,7 +240,7 @@ impl Running<'_> {
         if stage.stops_units() {
             let units = self.units_to_stop(disturbs);
             // All GPUs: any MPS client loses its server, on whichever GPU it works.
-            let all = units.iter().any(|unit| MPS_UNITS.contains(&unit.as_str()));
+            let all = units.iter().any(|unit| mps::is_unit(unit));
             if disturbs {
                 self.wait_free(stage.must_be_free().filter(|_| !all), member)?;
             }
@@ -427,8 +427,9 @@ impl Running<'_> {
             Act::ConfidentialReady { uuid, on } => {
                 self.set(uuid, Setting::ConfidentialReady(*on), member)?;
             }
-            Act::StartMps { text, .. } => self.start_mps(text, member)?,
-            Act::StopMps => self.stop_mps(member)?,
+            Act::StartMps { seat, text, serving } => self.start_mps(seat, text, serving, member)?,
+            Act::LimitMps { seat, text, serving } => self.limit_mps(seat, text, serving, member)?,
+            Act::StopMps { seat } => self.stop_mps(seat, member)?,
             Act::RefreshCdi => {
                 let unit = "nvidia-cdi-refresh.service";
                 if let Err(why) = self.job.machine.unit(unit, UnitAction::Start, self.job.deadline) {
@@ -488,9 +489,12 @@ impl Running<'_> {
     fn refresh(&mut self, member: usize) -> Done {
         match observe(self.job.machine, self.job.record, self.job.deadline) {
             Ok((mut state, _)) => {
-                // The paused MPS daemon counts as running, because it is started again at the end of the run.
-                if let Some(mps) = &self.paused_mps {
-                    state.host.mps = mps.clone();
+                // A paused MPS daemon counts as running, because it is started again at the end of the run, unless its
+                // MIG instance is gone.
+                for (seat, daemon) in &self.paused_mps {
+                    if !matches!(seat, Seat::Device(uuid) if state.device(uuid).is_none()) {
+                        state.host.mps.daemons.insert(seat.clone(), daemon.clone());
+                    }
                 }
                 self.state = state;
                 Ok(())

@@ -8,8 +8,7 @@ use std::collections::BTreeSet;
 use gpufleet_protocol::{Blocker, Disruption, message::GpuClient};
 
 use super::{
-    clients::MPS_UNITS,
-    idle,
+    idle, mps,
     plan::{Activation, Stage},
     state::{Gpu, State},
 };
@@ -69,7 +68,7 @@ pub fn of_stages(state: &State, stages: &[&Stage]) -> Vec<Blocker> {
     let mut blockers: Vec<Blocker> = rights(state).filter(|_| acts).into_iter().collect();
     let disturbing: Vec<&&Stage> =
         stages.iter().filter(|stage| stage.class() >= Disruption::Clients).collect();
-    let through_mps = state.host.client_units.iter().any(|unit| MPS_UNITS.contains(&unit.as_str()));
+    let through_mps = state.host.client_units.iter().any(|unit| mps::is_unit(unit));
     // All GPUs: MPS is stopped too, and any client of it loses its server, on whichever GPU it works.
     let all = through_mps && disturbing.iter().any(|stage| stage.stops_units());
     let mut free: Option<BTreeSet<String>> = (!all).then(BTreeSet::new);

@@ -11,11 +11,12 @@ use std::{
 
 use gpufleet_protocol::{message::GpuClient, nvml::Snapshot};
 
+use super::mps;
 use crate::os::users::Users;
 
 /// Units that hold GPUs without working on them, in stop order.
 pub const CLIENT_UNITS: &[&str] = &[
-    super::mps::UNIT,
+    mps::UNIT,
     "nvidia-mps.service",
     "dcgm-exporter.service",
     "nvidia-dcgm-exporter.service",
@@ -28,8 +29,15 @@ pub const CLIENT_UNITS: &[&str] = &[
     "nvsm.service",
 ];
 
-/// MPS daemons, which other processes may work through.
-pub const MPS_UNITS: [&str; 2] = [super::mps::UNIT, "nvidia-mps.service"];
+/// Whether a unit holds GPUs without working on them: one of [`CLIENT_UNITS`], or the MPS daemon of a device.
+pub fn is_client_unit(unit: &str) -> bool {
+    CLIENT_UNITS.contains(&unit) || mps::is_unit(unit)
+}
+
+/// Returns the place of a client unit in the order of stopping: MPS daemons first.
+pub fn stop_order(unit: &str) -> (usize, &str) {
+    (CLIENT_UNITS.iter().position(|known| *known == unit).unwrap_or(0), unit)
+}
 
 /// Client units that open every GPU when they start (NVIDIA DCGM user guide: its host engine watches all GPUs).
 pub const HOLDS_ALL: &[&str] = &["nvidia-dcgm.service", "dcgm.service"];
@@ -216,7 +224,7 @@ fn cgroup_path(text: &str) -> String {
 }
 
 fn is_service(process: &Process) -> bool {
-    let ours = |unit: &str| CLIENT_UNITS.contains(&unit) || DRIVER_UNITS.contains(&unit);
+    let ours = |unit: &str| is_client_unit(unit) || DRIVER_UNITS.contains(&unit);
     DRIVER_PROGRAMS.contains(&process.comm.as_str()) || unit(&process.cgroup).is_some_and(ours)
 }
 

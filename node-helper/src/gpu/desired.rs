@@ -4,6 +4,7 @@
 //! [`super::plan`]. Invariant: a member with an impossible value adds nothing to the merged state.
 
 mod knobs;
+mod mps;
 
 use super::wording::joined;
 use std::collections::BTreeMap;
@@ -21,10 +22,12 @@ use gpufleet_protocol::{
 };
 
 use super::{
-    mps::MpsWant,
     state::{Board, Gpu, Lock, State},
     values::{clock, power},
 };
+
+use mps::OfInstances;
+pub use mps::{MpsWants, Target};
 
 /// A declared value and its member; if several declare the same, the first.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -102,7 +105,7 @@ pub struct Verdict {
 pub struct Desired {
     /// By UUID.
     pub gpus: BTreeMap<String, GpuWants>,
-    pub mps: Option<Want<MpsWant>>,
+    pub mps: MpsWants,
     /// Whether confidential GPUs accept work.
     pub ready: Option<Want<bool>>,
     pub members: Vec<Verdict>,
@@ -231,6 +234,7 @@ struct Merge<'a> {
     /// The current member.
     member: usize,
     nobody: Verdict,
+    of_instances: Vec<OfInstances>,
 }
 
 /// Merges a group over a state.
@@ -242,6 +246,7 @@ pub fn merge(group: &GpuGroup, state: &State) -> Desired {
         desired: Desired { members, ..Desired::default() },
         member: 0,
         nobody: Verdict::default(),
+        of_instances: Vec::new(),
     };
     for (at, member) in group.members.iter().enumerate() {
         merge.member = at;
@@ -272,14 +277,7 @@ impl<'a> Merge<'a> {
             self.fail("the driver shows no GPU on this node".to_owned());
         }
         if let GpuTask::GpuMps(task) = task {
-            let all = chosen.len() == self.state.gpus.len();
-            let uuids =
-                chosen.iter().filter_map(|at| self.state.gpus.get(*at)).map(|gpu| gpu.uuid.clone()).collect();
-            match MpsWant::of(task, (!all).then_some(uuids), chosen.len()) {
-                Ok(want) => self.add_mps(want),
-                Err(text) => self.fail(text),
-            }
-            return;
+            return self.mps(task, &chosen);
         }
         if let GpuTask::GpuConfidentialCompute(task) = task {
             return self.confidential(task);
@@ -620,35 +618,9 @@ impl<'a> Merge<'a> {
         }
     }
 
-    fn add_mps(&mut self, want: MpsWant) {
-        if want != MpsWant::Stopped && self.state.host.mps.program.is_none() {
-            self.fail(format!("{} is not installed on this node", super::mps::PROGRAM));
-            return;
-        }
-        let member = self.member;
-        match &self.desired.mps {
-            None => {
-                self.desired.mps = Some(Want { member, value: want });
-                self.verdict().applies += 1;
-            }
-            Some(other) if other.value == want => self.verdict().applies += 1,
-            Some(other) => {
-                let first = other.member;
-                let text = format!(
-                    "task {} and task {} of the group (gpu_mps) contradict each other",
-                    first + 1,
-                    member + 1
-                );
-                for at in [first, member] {
-                    self.member = at;
-                    self.fail(text.clone());
-                }
-            }
-        }
-    }
-
     /// Checks what concerns several members.
     fn across_members(&mut self) {
+        self.mps_across_members();
         let mut failures: Vec<(usize, String)> = Vec::new();
         let persistence: Vec<Want<PersistenceMode>> =
             self.desired.gpus.values().filter_map(|wants| wants.persistence.clone()).collect();

@@ -6,16 +6,16 @@ use super::wording::joined;
 use std::{collections::BTreeMap, path::PathBuf};
 
 use gpufleet_protocol::{
-    Awaiting, Blocker, Disruption, FailureKind, OpOutcome, OpStatus,
+    Awaiting, Blocker, Change, Disruption, FailureKind, OpOutcome, OpStatus,
     facts::{GpuSystem, GpuSystemState},
     message::{IdleReport, IdleVerdict, Mode},
     nvml::{Code, GpuDevices, Health, Snapshot},
-    op::{GpuGroup, GpuStatusRequest, Staying},
+    op::{GpuGroup, GpuStatusRequest, GpuTask, Staying},
 };
 
 use super::{
     after::{Event, after, foreseen},
-    apply::{Applied, Failure, Fence, Job, start_units, take_persistence},
+    apply::{Applied, Failure, Fence, Job, forget_lost_units, start_units, take_persistence},
     blockers,
     clients::{self, PERSISTENCED, Scan},
     desired::{Desired, IMPOSSIBLE, kind},
@@ -23,7 +23,6 @@ use super::{
     host::RealMachine,
     idle,
     machine::Machine,
-    mps,
     observe::{
         has_leftovers, locks, minors, observe, put_released, put_stopped_units, released, resets,
         stopped_units,
@@ -192,16 +191,23 @@ impl Gpus {
         let seen = state.holding.clone();
         let state = foreseen(state, &World::overlaid(overlay));
         let before = units(&state.host);
+        let mut state = state;
+        self.look_up_users(&mut state, group, &World::overlaid(overlay));
         self.predicted = Some(state);
         let outcome = self.run(group, Mode::Predict, Disruption::Live, deadline, progress, &|| Ok(()));
         if let Some(state) = &mut self.predicted {
             // The holders as read: a later task may start again what this one found stopped.
             state.holding = seen;
-            let effects = before.into_iter().zip(units(&state.host)).filter(|(old, new)| old != new);
-            overlay.assume(effects.map(|(_, (name, unit))| {
+            let after = units(&state.host);
+            let gone = before.keys().filter(|name| !after.contains_key(*name));
+            let gone = gone.map(|name| (name.clone(), Unit::default())).collect::<Vec<_>>();
+            let effects = after.into_iter().chain(gone);
+            let effects =
+                effects.filter(|(name, unit)| before.get(name).copied().unwrap_or_default() != *unit);
+            overlay.assume(effects.map(|(name, unit)| {
                 let file_state = if unit.enabled { "enabled" } else { "disabled" }.to_owned();
                 let view = UnitView { active: Some(unit.active), file_state, boot: BootView::default() };
-                Effect::Unit { name: name.to_owned(), view }
+                Effect::Unit { name, view }
             }));
         }
         outcome
@@ -228,6 +234,18 @@ impl Gpus {
             Some(state) => self.predicted = Some(after(state, &event)),
             None => self.assumed.push(event),
         }
+    }
+
+    /// Returns how the GPUs, as they are or as they are predicted, differ from a group; nothing where that cannot be told.
+    pub fn differences(&mut self, group: &GpuGroup, deadline: &Deadline) -> Vec<Change> {
+        let predicts = self.predicted.is_some();
+        let state = self.predicted_state(deadline);
+        if !predicts {
+            self.predicted = None;
+        }
+        let Ok(state) = state else { return Vec::new() };
+        let forecast = forecast(&state, group, group.defer_to_reboot);
+        forecast.changes.into_iter().map(|planned| planned.change).collect()
     }
 
     /// Reads the GPUs.
@@ -346,7 +364,8 @@ impl Gpus {
         };
         let on_bus = self.machine.pci_count();
         // A daemon in a container answers on a pipe of its own.
-        let mps = host.mps.answers || scan.processes.iter().any(|process| process.comm == MPS_DAEMON);
+        let mps = host.mps.daemons.values().any(|daemon| daemon.answers)
+            || scan.processes.iter().any(|process| process.comm == MPS_DAEMON);
         InUse { audited: Audited { health, on_bus, locks: BTreeMap::new() }, scan, mps }
     }
 
@@ -366,8 +385,10 @@ impl Gpus {
         let mut uuids = released(&self.record, &mark);
         let mut problems = take_persistence(self.machine.as_mut(), &mut uuids, deadline);
         problems.extend(put_released(&self.record, &mark, &uuids).err());
-        self.machine.release();
         let mut units = stopped_units(&self.record);
+        // Not a problem of its own: the run that reset the GPUs ended before it could tell, and nothing can start them.
+        let _ = forget_lost_units(self.machine.as_mut(), &mut units, deadline);
+        self.machine.release();
         problems.extend(start_units(self.machine.as_mut(), &mut units, deadline, &|_| {}));
         problems.extend(put_stopped_units(&self.record, &units).err());
         problems
@@ -416,9 +437,20 @@ impl Gpus {
         }
     }
 
+    /// Notes which users of MPS daemons the node does not have.
+    fn look_up_users(&mut self, state: &mut State, group: &GpuGroup, world: &World) {
+        let users = group.members.iter().filter_map(|member| match &member.task {
+            GpuTask::GpuMps(task) => task.user.as_deref(),
+            _ => None,
+        });
+        state.host.mps.no_users =
+            users.filter(|user| !self.machine.has_user(user, world)).map(str::to_owned).collect();
+    }
+
     /// Returns the present state, and the forecast of a run.
     fn planned(&mut self, group: &GpuGroup, deadline: &Deadline) -> Result<(State, Forecast), NvmlError> {
         let (mut state, snapshot) = self.observed(deadline)?;
+        self.look_up_users(&mut state, group, &World::real());
         let first = forecast(&state, group, group.defer_to_reboot);
         let warns = first.desired.members.iter().any(|member| !member.warnings.is_empty());
         // Not always, because it scans the open files of every process.
@@ -495,8 +527,9 @@ impl Gpus {
 }
 
 /// Returns the units that a group may change.
-fn units(host: &Host) -> [(&'static str, Unit); 2] {
-    [(PERSISTENCED, host.persistenced), (mps::UNIT, host.mps.unit)]
+fn units(host: &Host) -> BTreeMap<String, Unit> {
+    let daemons = host.mps.daemons.iter().map(|(seat, daemon)| (seat.unit(), daemon.unit));
+    daemons.chain([(PERSISTENCED.to_owned(), host.persistenced)]).collect()
 }
 
 /// Why a whole group is refused.
@@ -576,6 +609,13 @@ fn forecast_awaiting(forecast: &Forecast) -> Vec<(usize, String)> {
     }
 }
 
+fn warnings_of(forecast: &Forecast, member: usize) -> Vec<String> {
+    let own =
+        forecast.desired.members.get(member).map(|verdict| verdict.warnings.clone()).unwrap_or_default();
+    let more = forecast.warnings.iter().filter(|(of, _)| *of == member).map(|(_, text)| text.clone());
+    own.into_iter().chain(more).collect()
+}
+
 fn planned_outcome(
     group: &GpuGroup,
     forecast: &Forecast,
@@ -607,8 +647,7 @@ fn planned_outcome(
                 outcome.changes = changes;
                 outcome.awaiting = awaiting_of(&awaiting, at);
             }
-            outcome.warnings =
-                forecast.desired.members.get(at).map(|v| v.warnings.clone()).unwrap_or_default();
+            outcome.warnings = warnings_of(forecast, at);
             outcome
         })
         .collect();
@@ -653,8 +692,7 @@ fn applied_outcome(group: &GpuGroup, forecast: &Forecast, applied: Applied) -> O
             outcome.changes = changes;
             outcome.awaiting = awaiting_of(&applied.awaiting, at);
             outcome.idle = own.first().and_then(|failure| failure.idle.clone());
-            outcome.warnings =
-                forecast.desired.members.get(at).map(|v| v.warnings.clone()).unwrap_or_default();
+            outcome.warnings = warnings_of(forecast, at);
             outcome
         })
         .collect();

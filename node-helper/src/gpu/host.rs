@@ -13,8 +13,9 @@ use super::{
     bus,
     clients::{self, CLIENT_UNITS, PERSISTENCED, Places, Scan},
     machine::{BootMark, Machine, ResetError, UnitAction},
-    mps, persistenced,
-    state::{Board, Device, Host, Mps, Unit},
+    mps::{self, Control, Seat},
+    persistenced,
+    state::{Board, Daemon, Device, Host, Mps, Unit},
     worker::{NoHealth, NvmlError, SetAnswer, SetError, Worker},
 };
 use crate::{
@@ -24,12 +25,15 @@ use crate::{
         roots::Roots,
         tree,
         units::{self, UnitStatus},
+        users::Users,
     },
     process::Run,
+    world::World,
 };
 
 pub const FABRIC_MANAGER: &str = "nvidia-fabricmanager.service";
 pub const IMEX: &str = "nvidia-imex.service";
+const UNITS: &str = "/etc/systemd/system";
 const CDI_REFRESH: &str = "nvidia-cdi-refresh.service";
 /// Time limit of systemd for one unit; stopping DCGM takes seconds.
 const UNIT_TIME: Duration = Duration::from_secs(90);
@@ -82,6 +86,31 @@ impl RealMachine {
         persistenced::fault(&shown, &self.root, uid)
     }
 
+    fn mps_unit(&self, seat: &Seat) -> PathBuf {
+        self.path(&format!("{UNITS}/{}", seat.unit()))
+    }
+
+    /// Returns the devices for which there is a unit of an MPS daemon.
+    fn mps_seats(&self) -> Vec<Seat> {
+        let entries = fs::read_dir(self.path(UNITS)).into_iter().flatten().flatten();
+        let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+        let mut seats: Vec<Seat> =
+            names.filter_map(|name| Seat::of_unit(&name)).filter(|seat| *seat != Seat::Node).collect();
+        seats.sort();
+        seats
+    }
+
+    fn mps_control(
+        &self,
+        seat: &Seat,
+        act: impl FnOnce(Control<'_>) -> Result<(), String>,
+    ) -> Result<(), String> {
+        let Some(program) = find_program(mps::PROGRAM) else { return Ok(()) };
+        let text = fs::read_to_string(self.mps_unit(seat)).ok();
+        let user = text.as_deref().and_then(mps::user_of);
+        act(Control { program: &program, root: &self.root, seat, user })
+    }
+
     fn systemctl(&self, arguments: &[&str], deadline: &Deadline) -> Result<(), String> {
         let run = Run::new("systemctl").args(arguments).finish(&deadline.within(UNIT_TIME));
         match run {
@@ -124,17 +153,34 @@ impl Machine for RealMachine {
     }
 
     fn host(&mut self, deadline: &Deadline) -> Host {
+        let seats = self.mps_seats();
+        let of_devices: Vec<String> = seats.iter().map(Seat::unit).collect();
         let mut names = vec![PERSISTENCED, FABRIC_MANAGER, IMEX, CDI_REFRESH];
         names.extend(CLIENT_UNITS);
+        names.extend(of_devices.iter().map(String::as_str));
         let units = units::show("systemctl", &names, deadline).unwrap_or_default();
         self.service_pids = units.values().map(|unit| unit.main_pid).filter(|pid| *pid > 1).collect();
         let unit = |name: &str| units.get(name).map(Unit::from).unwrap_or_default();
-        let mut mps = Mps { unit: unit(mps::UNIT), ..Mps::default() };
-        mps.unit_text = fs::read_to_string(self.path(&format!("/etc/systemd/system/{}", mps::UNIT))).ok();
-        if let Some(program) = find_program(mps::PROGRAM) {
-            mps.program = Some(program.display().to_string());
-            mps::observe(&mut mps, &program, &self.root, deadline);
+        let program = find_program(mps::PROGRAM);
+        let mut mps =
+            Mps { program: program.as_ref().map(|path| path.display().to_string()), ..Mps::default() };
+        for seat in std::iter::once(Seat::Node).chain(seats) {
+            let unit_text = fs::read_to_string(self.mps_unit(&seat)).ok();
+            let mut daemon = Daemon { unit: unit(&seat.unit()), unit_text, ..Daemon::default() };
+            if let Some(program) = &program {
+                let text = daemon.unit_text.clone();
+                let user = text.as_deref().and_then(mps::user_of);
+                Control { program, root: &self.root, seat: &seat, user }.observe(&mut daemon, deadline);
+            }
+            if daemon != Daemon::default() {
+                mps.daemons.insert(seat, daemon);
+            }
         }
+        let mut client_units: Vec<String> = (CLIENT_UNITS.iter().map(|name| (*name).to_owned()))
+            .chain(of_devices)
+            .filter(|name| unit(name).active)
+            .collect();
+        client_units.sort_by(|a, b| clients::stop_order(a).cmp(&clients::stop_order(b)));
         let persistenced = unit(PERSISTENCED);
         Host {
             persistenced,
@@ -142,11 +188,7 @@ impl Machine for RealMachine {
             fabric_manager: unit(FABRIC_MANAGER).active,
             imex: unit(IMEX).active,
             mps,
-            client_units: CLIENT_UNITS
-                .iter()
-                .filter(|name| unit(name).active)
-                .map(|name| (*name).to_owned())
-                .collect(),
+            client_units,
             cdi_refresh: unit(CDI_REFRESH).exists,
         }
     }
@@ -182,7 +224,10 @@ impl Machine for RealMachine {
 
     fn unit(&mut self, unit: &str, action: UnitAction, deadline: &Deadline) -> Result<(), String> {
         match action {
-            UnitAction::Start if self.no_block => self.systemctl(&["start", "--no-block", unit], deadline),
+            // What a MIG instance needs is not ordered after the unit that this may run in.
+            UnitAction::Start if self.no_block && !Seat::of_unit(unit).is_some_and(|seat| seat.is_mig()) => {
+                self.systemctl(&["start", "--no-block", unit], deadline)
+            }
             _ => self.systemctl(&[action.verb(), unit], deadline),
         }
     }
@@ -232,8 +277,8 @@ impl Machine for RealMachine {
             .collect()
     }
 
-    fn write_mps_unit(&mut self, text: Option<&str>, deadline: &Deadline) -> Result<(), String> {
-        let path = self.path(&format!("/etc/systemd/system/{}", mps::UNIT));
+    fn write_mps_unit(&mut self, seat: &Seat, text: Option<&str>, deadline: &Deadline) -> Result<(), String> {
+        let path = self.mps_unit(seat);
         let done = match text {
             Some(text) => files::replace(&path, text.as_bytes(), Ownership::default()),
             None => tree::spot(&path).and_then(|spot| match spot.remove() {
@@ -245,11 +290,16 @@ impl Machine for RealMachine {
         self.systemctl(&["daemon-reload"], deadline)
     }
 
-    fn quit_mps(&mut self, deadline: &Deadline) -> Result<(), String> {
-        match find_program(mps::PROGRAM) {
-            Some(program) => mps::quit(&program, &self.root, deadline),
-            None => Ok(()),
-        }
+    fn quit_mps(&mut self, seat: &Seat, deadline: &Deadline) -> Result<(), String> {
+        self.mps_control(seat, |control| control.quit(deadline))
+    }
+
+    fn tell_mps(&mut self, seat: &Seat, limits: &[String], deadline: &Deadline) -> Result<(), String> {
+        self.mps_control(seat, |control| control.tell(limits, deadline))
+    }
+
+    fn has_user(&mut self, name: &str, world: &World) -> bool {
+        Users::of(&self.path("/etc")).seen_in(world).identity(name).is_ok()
     }
 
     fn pci_count(&mut self) -> u32 {

@@ -8,10 +8,11 @@ use gpufleet_protocol::nvml::{GpuDevices, Health, Setting, Snapshot};
 
 use super::{
     clients::Scan,
+    mps::Seat,
     state::{Device, Host},
     worker::{NoHealth, NvmlError, SetAnswer, SetError},
 };
-use crate::deadline::Deadline;
+use crate::{deadline::Deadline, world::World};
 
 /// An action on a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,17 +113,26 @@ pub trait Machine: Send {
     /// Returns kernel modules that hold the driver, such as `nvidia_drm`, with their use counts.
     fn module_holders(&mut self) -> Vec<(String, u32)>;
 
-    /// Writes or removes the unit file of the MPS daemon, and reloads systemd.
+    /// Writes or removes the unit file of an MPS daemon, and reloads systemd.
     ///
     /// # Errors
     /// If the file cannot be written.
-    fn write_mps_unit(&mut self, text: Option<&str>, deadline: &Deadline) -> Result<(), String>;
+    fn write_mps_unit(&mut self, seat: &Seat, text: Option<&str>, deadline: &Deadline) -> Result<(), String>;
 
     /// Ends an MPS daemon that runs outside of the unit, and removes a stale pipe directory.
     ///
     /// # Errors
     /// If it does not end.
-    fn quit_mps(&mut self, deadline: &Deadline) -> Result<(), String>;
+    fn quit_mps(&mut self, seat: &Seat, deadline: &Deadline) -> Result<(), String>;
+
+    /// Tells a running MPS daemon its limits.
+    ///
+    /// # Errors
+    /// If it does not take them.
+    fn tell_mps(&mut self, seat: &Seat, limits: &[String], deadline: &Deadline) -> Result<(), String>;
+
+    /// Whether the node has this user, in a prediction too.
+    fn has_user(&mut self, name: &str, world: &World) -> bool;
 
     /// Returns the number of NVIDIA GPUs on the PCI bus.
     fn pci_count(&mut self) -> u32;

@@ -9,11 +9,13 @@
 //! holds only what the reboot needs and what survives it; a plan of a forecast's end is empty.
 
 mod layout;
+mod losses;
+mod mps;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use gpufleet_protocol::{
-    Blocker, Change, Disruption, Layer, Property, Subject, Unit as Measure,
+    Blocker, Change, Disruption, Layer, Property, Subject,
     change::Value,
     mig::Inner,
     nvml::Placement,
@@ -26,7 +28,7 @@ use super::{
     blockers,
     desired::{Desired, GpuWants, LockWant, Want, merge},
     facts::compute_mode_name,
-    mps::{self, MpsWant},
+    mps::{Seat, Serving},
     state::{Architecture, Gpu, Lock, State, Unit},
     values::{clock, power},
 };
@@ -100,10 +102,20 @@ pub enum Act {
         on: bool,
     },
     StartMps {
+        seat: Seat,
         text: String,
-        want: MpsWant,
+        serving: Serving,
     },
-    StopMps,
+    /// Tells a running daemon its limits.
+    LimitMps {
+        seat: Seat,
+        text: String,
+        serving: Serving,
+    },
+    /// Of a device, with its unit.
+    StopMps {
+        seat: Seat,
+    },
     RefreshCdi,
 }
 
@@ -126,7 +138,8 @@ impl Act {
             Self::ConfidentialReady { .. }
             | Self::Persistenced { .. }
             | Self::StartMps { .. }
-            | Self::StopMps
+            | Self::LimitMps { .. }
+            | Self::StopMps { .. }
             | Self::RefreshCdi => None,
         }
     }
@@ -151,8 +164,9 @@ impl Act {
             Self::Accounting { on, .. } => format!("{gpu}: accounting {}", Value::from(*on)),
             Self::ConfidentialReady { on: true, .. } => "confidential GPUs accept work".to_owned(),
             Self::ConfidentialReady { on: false, .. } => "confidential GPUs refuse work".to_owned(),
-            Self::StartMps { .. } => "starting the MPS control daemon".to_owned(),
-            Self::StopMps => "stopping the MPS control daemon".to_owned(),
+            Self::StartMps { seat, .. } => format!("starting the {}", mps::label(state, seat)),
+            Self::LimitMps { seat, .. } => format!("telling the {} its limits", mps::label(state, seat)),
+            Self::StopMps { seat } => format!("stopping the {}", mps::label(state, seat)),
             Self::RefreshCdi => "refreshing the CDI specification".to_owned(),
         }
     }
@@ -190,6 +204,8 @@ pub struct Stage {
     pub changes: Vec<Planned>,
     pub steps: Vec<Step>,
     pub activation: Option<Activation>,
+    /// The GPU of each device whose MPS daemon is started or stopped.
+    pub served: BTreeMap<String, String>,
 }
 
 impl Stage {
@@ -212,7 +228,16 @@ impl Stage {
                 Act::Mig { uuid, .. } if self.disturbs_clients(step) => {
                     uuids.insert(uuid.clone());
                 }
-                Act::StopMps | Act::StartMps { .. } | Act::ConfidentialReady { .. }
+                Act::StopMps { seat: Seat::Device(uuid) }
+                | Act::StartMps { seat: Seat::Device(uuid), .. }
+                    if self.disturbs_clients(step) =>
+                {
+                    match self.served.get(uuid) {
+                        Some(gpu) => uuids.insert(gpu.clone()),
+                        None => return None,
+                    };
+                }
+                Act::StopMps { .. } | Act::StartMps { .. } | Act::ConfidentialReady { .. }
                     if self.disturbs_clients(step) =>
                 {
                     return None;
@@ -338,7 +363,7 @@ pub fn activation(state: &State, desired: &Desired, reboot: bool) -> Option<Acti
 pub fn stage(state: &State, desired: &Desired, reboot: bool) -> Stage {
     let Some(activation) = activation(state, desired, reboot) else { return settled(state, desired) };
     let mut stage = Stage::default();
-    stop_mps(&mut stage, state, desired);
+    mps::stop(&mut stage, state, &mps::cleared(state, desired), desired);
     for gpu in &state.gpus {
         let Some(wants) = desired.gpus.get(&gpu.uuid) else { continue };
         if !gpu.architecture.has_volatile_mig() && wants.mig.as_ref().is_some_and(|want| !want.value) {
@@ -405,7 +430,8 @@ fn withdraw(stage: &mut Stage, gpu: &Gpu, property: Property, want: &Want<bool>,
 /// Plans everything, if nothing waits for an activation.
 fn settled(state: &State, desired: &Desired) -> Stage {
     let mut stage = Stage::default();
-    stop_mps(&mut stage, state, desired);
+    let arranged = mps::arranged(state, desired);
+    mps::stop(&mut stage, state, &arranged, desired);
     persistence_unit(&mut stage, state, desired);
     for gpu in &state.gpus {
         if let Some(wants) = desired.gpus.get(&gpu.uuid) {
@@ -428,7 +454,7 @@ fn settled(state: &State, desired: &Desired) -> Stage {
         }
     }
     confidential_ready(&mut stage, state, desired);
-    start_mps(&mut stage, state, desired);
+    mps::start(&mut stage, &arranged, desired);
     let mig = |step: &Step| {
         matches!(
             step.act,
@@ -629,70 +655,6 @@ fn confidential_ready(stage: &mut Stage, state: &State, desired: &Desired) {
     stage.step(want.member, Act::ConfidentialReady { uuid: gpu.uuid.clone(), on: want.value }, &[at]);
 }
 
-const MPS_DAEMON: Property = Property::new("control daemon");
-
-fn mps_text(state: &State) -> &'static str {
-    let mps = &state.host.mps;
-    match (mps.answers, mps.unit.active, mps.unit.enabled) {
-        (true, true, true) => "started",
-        (true, true, false) => "started, not enabled",
-        (true, false, _) => "started outside of systemd",
-        (false, _, _) if mps.stale => "broken (stale socket)",
-        (false, true, _) => "broken (it does not answer)",
-        (false, false, true) => "stopped, enabled",
-        (false, false, false) => "stopped",
-    }
-}
-
-fn stop_mps(stage: &mut Stage, state: &State, desired: &Desired) {
-    let Some(want) = desired.mps.as_ref().filter(|want| want.value == MpsWant::Stopped) else { return };
-    let mps = &state.host.mps;
-    if mps.answers || mps.unit.active || mps.unit.enabled || mps.stale {
-        let class = if mps.answers || mps.unit.active { Disruption::Clients } else { Disruption::Live };
-        let change = Change::new(Subject::Mps, MPS_DAEMON, mps_text(state), "stopped", class);
-        let at = stage.change(want.member, change);
-        stage.step(want.member, Act::StopMps, &[at]);
-    }
-}
-
-fn start_mps(stage: &mut Stage, state: &State, desired: &Desired) {
-    let Some(want) = &desired.mps else { return };
-    let mps = &state.host.mps;
-    let program = mps.program.as_deref().unwrap_or(mps::PROGRAM);
-    let Some(text) = mps::unit_text(&want.value, program) else { return };
-    let MpsWant::Started { percentage, pinned, .. } = &want.value else { return };
-    // A running daemon must be restarted, which ends its clients.
-    let class = if mps.answers { Disruption::Clients } else { Disruption::Live };
-    let mut made = Vec::new();
-    let percent = |share: u32| Value::quantity(share, Measure::Percent);
-    let mut change = |property, from: Value, to: Value| {
-        made.push(Change::new(Subject::Mps, property, from, to, class));
-    };
-    if !(mps.answers && mps.unit.active && mps.unit.enabled) {
-        change(MPS_DAEMON, mps_text(state).into(), "started".into());
-    }
-    if let Some(share) = percentage
-        && mps.percentage != Some(*share)
-    {
-        let property = Property::new("default active thread percentage");
-        change(property, mps.percentage.map(percent).into(), percent(*share));
-    }
-    let limit = mps.unit_text.as_deref().and_then(mps::pinned_of);
-    if let Some(wanted) = pinned
-        && limit.as_ref() != Some(wanted)
-    {
-        change(Property::new("default pinned memory limit"), limit.into(), wanted.into());
-    }
-    if made.is_empty() && mps.unit_text.as_ref() != Some(&text) {
-        let from = mps.unit_text.as_ref().map(|_| "outdated");
-        made.push(Change::new(Subject::Mps, Property::new("unit file"), from, "as declared", class));
-    }
-    if !made.is_empty() {
-        let changes: Vec<usize> = made.into_iter().map(|change| stage.change(want.member, change)).collect();
-        stage.step(want.member, Act::StartMps { text, want: want.value.clone() }, &changes);
-    }
-}
-
 /// Everything that a run of a group does, including activations.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Forecast {
@@ -705,6 +667,8 @@ pub struct Forecast {
     pub deferred: Vec<(usize, String)>,
     /// What blocks the run now.
     pub blockers: Vec<Blocker>,
+    /// What people should know before it, by member.
+    pub warnings: Vec<(usize, String)>,
     /// The state after the run.
     pub end: State,
 }
@@ -761,7 +725,9 @@ pub fn forecast(state: &State, group: &GpuGroup, reboot: bool) -> Forecast {
     stopped |= second.stops_units();
     end = after(end, &Event::LetGo { stopped });
     let blockers = blockers::of_stages(state, &[&first, &second]);
-    Forecast { desired, changes, class, activation: first.activation, deferred, blockers, end }
+    let mut warnings = losses::of(state, &desired, first.activation.as_ref());
+    warnings.extend(mps::warnings(state, &[&first, &second]));
+    Forecast { desired, changes, class, activation: first.activation, deferred, blockers, warnings, end }
 }
 
 /// Returns what a stage that ends in a reboot leaves until after it.

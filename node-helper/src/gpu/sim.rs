@@ -20,11 +20,11 @@ use gpufleet_protocol::{
 use super::{
     clients::{Holder, Scan},
     machine::{BootMark, Machine, ResetError, UnitAction},
-    mps,
-    state::{Board, Device, Host, Mps, Unit},
+    mps::Seat,
+    state::{Board, Daemon, Device, Host, Mps, Unit},
     worker::{NoHealth, NvmlError, SetAnswer, SetError},
 };
-use crate::deadline::Deadline;
+use crate::{deadline::Deadline, world::World};
 
 /// The profiles of an H100 80GB, as measured.
 fn h100() -> Vec<MigProfile> {
@@ -77,9 +77,17 @@ pub struct SimGpu {
     pub refuses_counters: bool,
     pub rows: Reading<RemappedRows>,
     pub board: Option<Board>,
+    /// Number of compute instances that were made, each of which has a UUID of its own.
+    pub made: u32,
 }
 
 impl SimGpu {
+    /// Returns the UUIDs of the GPU and its MIG devices.
+    pub fn devices(&self) -> Vec<String> {
+        let computes = self.instances.iter().flat_map(|one| &one.compute_instances);
+        computes.filter_map(|one| one.uuid.clone()).chain([self.uuid()]).collect()
+    }
+
     pub fn new(index: u32, hopper: bool) -> Self {
         Self {
             index,
@@ -107,6 +115,7 @@ impl SimGpu {
             architecture: None,
             refuses_counters: false,
             rows: Ok(RemappedRows::default()),
+            made: 0,
             board: Some(Board {
                 device: PciId { device: if hopper { 0x2330 } else { 0x20b2 }, vendor: 0x10de },
                 subsystem: Some(PciId { device: 0x16c1, vendor: 0x10de }),
@@ -124,7 +133,8 @@ impl SimGpu {
             self.add(*profile_id, Placement { start: *start, size: *size });
             let slices = self.slices(*profile_id);
             let last = self.instances.last_mut().unwrap();
-            last.compute_instances.push(ComputeInstance { id: 0, profile_id: 0, start: 0, slices });
+            let uuid = Some(format!("MIG-{}-{}-0-old", self.index, last.id));
+            last.compute_instances.push(ComputeInstance { id: 0, profile_id: 0, start: 0, slices, uuid });
         }
         self
     }
@@ -247,7 +257,9 @@ impl SimGpu {
                     return Err(Code::INSUFFICIENT_RESOURCES);
                 }
                 let id = (0..).find(|id| computes.iter().all(|compute| compute.id != *id)).unwrap();
-                computes.push(ComputeInstance { id, profile_id: size, start, slices: size });
+                self.made += 1;
+                let uuid = Some(format!("MIG-{}-{gpu_instance}-{id}-{}", self.index, self.made));
+                computes.push(ComputeInstance { id, profile_id: size, start, slices: size, uuid });
                 computes.sort_by_key(|compute| compute.id);
                 return Ok(SetAnswer::Created { id });
             }
@@ -337,6 +349,23 @@ pub struct SimMps {
     pub text: Option<String>,
     pub running: Option<u32>,
     pub stale: bool,
+    pub servers: usize,
+}
+
+impl SimMps {
+    /// One that runs as it was declared last.
+    pub fn started(enabled: bool) -> Self {
+        Self { unit: Unit { exists: true, active: true, enabled }, running: Some(100), ..Self::default() }
+    }
+
+    fn run(&mut self, active: bool) {
+        self.unit.active = active;
+        let text = self.text.as_deref().unwrap_or_default();
+        let share = text
+            .split_once("set_default_active_thread_percentage ")
+            .map_or(100, |(_, rest)| rest.split(' ').next().unwrap().parse().unwrap());
+        (self.running, self.servers) = (active.then_some(share), 0);
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -345,6 +374,10 @@ pub struct Sim {
     pub persistenced: Unit,
     pub persistenced_fault: Option<String>,
     pub mps: SimMps,
+    /// Daemons of devices, by UUID.
+    pub device_mps: BTreeMap<String, SimMps>,
+    /// Users of the node.
+    pub users: Vec<String>,
     /// Units that hold every GPU, and whether they run.
     pub units: BTreeMap<String, bool>,
     pub boot: u32,
@@ -385,6 +418,8 @@ impl Sim {
             persistenced: Unit { exists: true, active: false, enabled: false },
             persistenced_fault: None,
             mps: SimMps::default(),
+            device_mps: BTreeMap::new(),
+            users: vec!["triton".to_owned()],
             units: BTreeMap::from([
                 ("nvidia-dcgm.service".to_owned(), true),
                 ("nvsm.service".to_owned(), false),
@@ -424,14 +459,18 @@ impl Sim {
             gpu.persistence = self.persistenced.enabled;
             (gpu.client, gpu.client_unit) = (None, None);
         }
-        self.mps.unit.active = self.mps.unit.enabled;
-        self.mps.running = self.mps.unit.enabled.then(|| self.mps_percentage());
+        let there: Vec<String> = self.gpus.iter().flat_map(SimGpu::devices).collect();
+        self.mps.run(self.mps.unit.enabled);
+        for (uuid, daemon) in &mut self.device_mps {
+            daemon.run(daemon.unit.enabled && there.contains(uuid));
+        }
     }
 
-    fn mps_percentage(&self) -> u32 {
-        let text = self.mps.text.as_deref().unwrap_or_default();
-        text.split_once("set_default_active_thread_percentage ")
-            .map_or(100, |(_, rest)| rest.split(' ').next().unwrap().parse().unwrap())
+    fn daemon(&mut self, seat: &Seat) -> &mut SimMps {
+        match seat {
+            Seat::Node => &mut self.mps,
+            Seat::Device(uuid) => self.device_mps.entry(uuid.clone()).or_default(),
+        }
     }
 
     fn effect(&mut self, text: String) -> bool {
@@ -574,8 +613,21 @@ impl Machine for SimMachine {
         let sim = self.get();
         let mut client_units: Vec<String> =
             sim.units.iter().filter(|(_, running)| **running).map(|(unit, _)| unit.clone()).collect();
-        if sim.mps.unit.active {
-            client_units.insert(0, mps::UNIT.to_owned());
+        let read = |sim: &SimMps| Daemon {
+            unit: sim.unit,
+            unit_text: sim.text.clone(),
+            answers: sim.running.is_some(),
+            stale: sim.stale,
+            percentage: sim.running,
+            servers: sim.servers,
+        };
+        let devices = sim.device_mps.iter().map(|(uuid, mps)| (Seat::Device(uuid.clone()), read(mps)));
+        let mut daemons: BTreeMap<Seat, Daemon> = devices.collect();
+        if sim.mps != SimMps::default() {
+            daemons.insert(Seat::Node, read(&sim.mps));
+        }
+        for (seat, _) in daemons.iter().rev().filter(|(_, daemon)| daemon.unit.active) {
+            client_units.insert(0, seat.unit());
         }
         Host {
             persistenced: sim.persistenced,
@@ -584,11 +636,8 @@ impl Machine for SimMachine {
             imex: false,
             mps: Mps {
                 program: Some("/usr/bin/nvidia-cuda-mps-control".to_owned()),
-                unit: sim.mps.unit,
-                unit_text: sim.mps.text.clone(),
-                answers: sim.mps.running.is_some(),
-                stale: sim.mps.stale,
-                percentage: sim.mps.running,
+                daemons,
+                ..Mps::default()
             },
             client_units,
             cdi_refresh: true,
@@ -628,15 +677,21 @@ impl Machine for SimMachine {
                 }
             }
             ("nvidia-persistenced.service", _) => sim.persistenced.enabled = action == UnitAction::Enable,
-            (mps::UNIT, UnitAction::Start) => {
-                sim.mps.unit.active = true;
-                sim.mps.running = Some(sim.mps_percentage());
+            (unit, action) if Seat::of_unit(unit).is_some() => {
+                let seat = Seat::of_unit(unit).unwrap();
+                if let (Seat::Device(uuid), UnitAction::Start) = (&seat, action)
+                    && !sim.gpus.iter().flat_map(SimGpu::devices).any(|there| there == *uuid)
+                {
+                    return Err(format!("systemctl start {unit}: exit status 1"));
+                }
+                let daemon = sim.daemon(&seat);
+                match action {
+                    UnitAction::Start | UnitAction::Stop => daemon.run(action == UnitAction::Start),
+                    UnitAction::Enable | UnitAction::Disable => {
+                        daemon.unit.enabled = action == UnitAction::Enable
+                    }
+                }
             }
-            (mps::UNIT, UnitAction::Stop) => {
-                sim.mps.unit.active = false;
-                sim.mps.running = None;
-            }
-            (mps::UNIT, _) => sim.mps.unit.enabled = action == UnitAction::Enable,
             ("nvidia-cdi-refresh.service", _) => {}
             (other, action) => {
                 *sim.units.get_mut(other).unwrap() = action == UnitAction::Start;
@@ -656,7 +711,8 @@ impl Machine for SimMachine {
         let held = sim.open
             || sim.reader.is_some()
             || sim.units.values().any(|running| *running)
-            || sim.mps.running.is_some();
+            || sim.mps.running.is_some()
+            || sim.device_mps.values().any(|daemon| daemon.running.is_some());
         let module = sim.drm > 0 || sim.peermem > 0;
         // The kernel's messages about the reset itself.
         sim.log += 500_000;
@@ -703,24 +759,51 @@ impl Machine for SimMachine {
         all.iter().filter(|(_, refs)| *refs > 0).map(|(name, refs)| ((*name).to_owned(), *refs)).collect()
     }
 
-    fn write_mps_unit(&mut self, text: Option<&str>, _deadline: &Deadline) -> Result<(), String> {
+    fn write_mps_unit(
+        &mut self,
+        seat: &Seat,
+        text: Option<&str>,
+        _deadline: &Deadline,
+    ) -> Result<(), String> {
         let mut sim = self.get();
-        if !sim.effect("write MPS unit".to_owned()) {
+        let verb = if text.is_some() { "write" } else { "remove" };
+        if !sim.effect(format!("{verb} {}", seat.unit())) {
             return Err("no space left".to_owned());
         }
-        sim.mps.text = text.map(str::to_owned);
-        sim.mps.unit.exists = text.is_some();
+        let daemon = sim.daemon(seat);
+        daemon.text = text.map(str::to_owned);
+        daemon.unit.exists = text.is_some();
+        if let (Seat::Device(uuid), None) = (seat, text) {
+            assert!(daemon.running.is_none() && !daemon.unit.enabled, "removed while it runs");
+            sim.device_mps.remove(uuid);
+        }
         Ok(())
     }
 
-    fn quit_mps(&mut self, _deadline: &Deadline) -> Result<(), String> {
+    fn quit_mps(&mut self, seat: &Seat, _deadline: &Deadline) -> Result<(), String> {
         let mut sim = self.get();
-        if !sim.effect("quit MPS".to_owned()) {
+        if !sim.effect(format!("quit {}", seat.unit())) {
             return Err("it does not quit".to_owned());
         }
-        sim.mps.running = None;
-        sim.mps.stale = false;
+        let daemon = sim.daemon(seat);
+        (daemon.running, daemon.stale) = (None, false);
         Ok(())
+    }
+
+    fn tell_mps(&mut self, seat: &Seat, limits: &[String], _deadline: &Deadline) -> Result<(), String> {
+        let mut sim = self.get();
+        if !sim.effect(format!("tell {}: {}", seat.unit(), limits.join("; "))) {
+            return Err("it does not answer".to_owned());
+        }
+        let daemon = sim.daemon(seat);
+        assert!(daemon.running.is_some(), "told while it does not run");
+        let share = |line: &String| line.strip_prefix("set_default_active_thread_percentage ")?.parse().ok();
+        daemon.running = limits.iter().find_map(share).or(daemon.running);
+        Ok(())
+    }
+
+    fn has_user(&mut self, name: &str, _world: &World) -> bool {
+        self.get().users.iter().any(|user| user == name)
     }
 
     fn pci_count(&mut self) -> u32 {

@@ -3,6 +3,8 @@
 //! Owns the pure data that plans are made from, and its conversion from a reading. It does no I/O; how a state changes
 //! is [`super::after`].
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use gpufleet_protocol::{
     Subject,
     message::GpuClient,
@@ -11,6 +13,8 @@ use gpufleet_protocol::{
     tasks::PciId,
 };
 use serde::{Deserialize, Serialize};
+
+use super::mps::Seat;
 
 /// `nvmlDeviceArchitecture_t`, ordered by age; unknown newer ones are larger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -64,11 +68,21 @@ pub enum Lock {
 }
 
 /// A compute instance.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Compute {
     /// `None` for a predicted one.
     pub id: Option<u32>,
     pub inner: Inner,
+    /// Of its MIG device; `None` if the driver does not tell.
+    pub uuid: Option<String>,
+}
+
+impl Compute {
+    /// Returns one that is to be made. What stands for the UUID is none that any driver gives.
+    pub fn predicted(gpu: &str, placement: Placement, inner: Inner) -> Self {
+        let uuid = format!("MIG-new/{gpu}/{}/{}", placement.start, inner.start);
+        Self { id: None, inner, uuid: Some(uuid) }
+    }
 }
 
 /// A GPU instance.
@@ -149,13 +163,29 @@ pub struct Unit {
     pub enabled: bool,
 }
 
-/// The CUDA MPS control daemon.
+/// The CUDA MPS control daemons of gpufleet.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Mps {
     /// Path of `nvidia-cuda-mps-control`, if it is installed.
     pub program: Option<String>,
+    /// Those that have a unit or left something behind.
+    pub daemons: BTreeMap<Seat, Daemon>,
+    /// Users that a task names and this node does not have.
+    pub no_users: BTreeSet<String>,
+}
+
+impl Mps {
+    /// Returns the daemon of a seat; one that was never there is stopped.
+    pub fn daemon(&self, seat: &Seat) -> Daemon {
+        self.daemons.get(seat).cloned().unwrap_or_default()
+    }
+}
+
+/// One of them.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Daemon {
     pub unit: Unit,
-    /// The text of gpufleet's unit file.
+    /// The text of its unit file.
     pub unit_text: Option<String>,
     /// Whether a control daemon answers on the pipe.
     pub answers: bool,
@@ -163,6 +193,8 @@ pub struct Mps {
     pub stale: bool,
     /// Default share of threads, in percent.
     pub percentage: Option<u32>,
+    /// Number of its servers, which keep the limits that they were started with.
+    pub servers: usize,
 }
 
 /// What the plan needs to know of the machine beside the GPUs.
@@ -269,6 +301,7 @@ impl Gpu {
                             .map(|compute| Compute {
                                 id: Some(compute.id),
                                 inner: Inner { start: compute.start, size: compute.slices },
+                                uuid: compute.uuid.clone(),
                             })
                             .collect(),
                     })
@@ -356,6 +389,19 @@ impl State {
 
     pub fn gpu(&self, uuid: &str) -> Option<&Gpu> {
         self.gpus.iter().find(|gpu| gpu.uuid == uuid)
+    }
+
+    /// Returns the GPU of a device, and the compute instance if it is a MIG device.
+    pub fn device(&self, uuid: &str) -> Option<(&Gpu, Option<(&Instance, &Compute)>)> {
+        self.gpus.iter().find_map(|gpu| {
+            if gpu.uuid == uuid {
+                return Some((gpu, None));
+            }
+            let mut inside =
+                gpu.present().iter().flat_map(|one| one.computes.iter().map(move |compute| (one, compute)));
+            let found = inside.find(|(_, compute)| compute.uuid.as_deref() == Some(uuid))?;
+            Some((gpu, Some(found)))
+        })
     }
 
     pub fn gpu_mut(&mut self, uuid: &str) -> Option<&mut Gpu> {

@@ -3,6 +3,7 @@
 mod foreseen;
 mod knobs;
 mod mig;
+mod mps;
 mod properties;
 mod services;
 

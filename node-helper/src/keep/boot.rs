@@ -19,6 +19,7 @@ use gpufleet_protocol::{
     keep::{KeptBoot, KeptState, KeptVerdict, Sealed},
     message::{Mode, Open},
     op::{GpuGroup, GpuTask},
+    tasks::MpsScope,
 };
 use rustix::fs::{FlockOperation, flock};
 
@@ -221,8 +222,10 @@ impl Boot<'_> {
         let mode = if declared.is_some() { Mode::Predict } else { Mode::Apply };
         let allowed = self.allowed();
         let mut group = GpuGroup { members: self.kept.members.clone(), defer_to_reboot: false };
-        // Its own unit starts MPS after this one.
-        group.members.retain(|member| !matches!(member.task, GpuTask::GpuMps(_)));
+        // Its own unit starts MPS after this one, except for MIG instances, which are only made here.
+        group
+            .members
+            .retain(|member| !matches!(&member.task, GpuTask::GpuMps(mps) if mps.scope != MpsScope::Mig));
         let fence = || match lock.is_current() {
             Ok(true) => Ok(()),
             Ok(false) => Err("a run of gpufleet took the node over".to_owned()),

@@ -30,7 +30,7 @@ pub use boot::assert;
 pub use declared::note;
 pub use gate::gate;
 pub use kind::remove;
-pub use report::{document, report, resume};
+pub use report::{document, members, report, resume};
 
 /// Only for the helper's own user, as all of the state directory.
 const FOLDER: &str = "/var/lib/gpufleet/keep";

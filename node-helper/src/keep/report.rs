@@ -2,7 +2,10 @@
 
 use std::{fs::File, time::Duration};
 
-use gpufleet_protocol::keep::{KeptBoot, KeptReport, KeptVerdict, Sealed};
+use gpufleet_protocol::{
+    keep::{KeptBoot, KeptReport, KeptVerdict, Sealed},
+    op::GpuMember,
+};
 use rustix::fs::{FlockOperation, flock};
 
 use super::{PROGRAM, Store, authentic, gate, kept, may, read, seal, units};
@@ -68,6 +71,12 @@ pub fn document(roots: &Roots) -> Result<Option<String>, String> {
         return Err("only root can read what the node keeps".to_owned());
     }
     Ok(kept(roots).ok().flatten().map(|(_, sealed)| sealed.document))
+}
+
+/// Returns what the next boot would declare; `None` if the node would act on nothing, or only root can tell.
+pub fn members(roots: &Roots) -> Option<Vec<GpuMember>> {
+    let (state, _) = may(roots).then(|| kept(roots).ok().flatten()).flatten()?;
+    Some(state.members)
 }
 
 /// Starts the unit again if it gave way to the run that ends now, or still waits for it.

@@ -18,7 +18,7 @@ use gpufleet_protocol::{
     Disruption, FailureKind, NodeOp, OpOutcome, OpRequest, OpStatus, Permit, Reply,
     health::{HealthReport, HealthRequest},
     message::{IdleVerdict, Mode, Open, Opened, Spooled},
-    op::{Reboot, Staying},
+    op::{GpuGroup, Reboot, Staying},
     operation::Effect,
 };
 
@@ -624,8 +624,13 @@ impl Session {
                 }
                 declared.run(task)
             }
-            NodeOp::KeptStatus(_) => {
+            NodeOp::KeptStatus(asked) => {
                 let mut outcome = OpOutcome::new(OpStatus::Ok);
+                if let (true, Some(members)) = (asked.compare, keep::members(&self.roots)) {
+                    let mut gpus = turn(&self.gpus, deadline)?;
+                    let gpus = gpus.get_or_insert_with(|| Gpus::new(settings(opening)));
+                    outcome.changes = gpus.differences(&GpuGroup { members, defer_to_reboot: false }, deadline);
+                }
                 let document = keep::document(&self.roots).map_err(Trouble::invalid)?;
                 outcome.data.extend(document.map(|text| ("document".to_owned(), text.into())));
                 let kept = keep::report(&self.roots).map(serde_json::to_value).transpose();

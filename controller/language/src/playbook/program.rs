@@ -71,6 +71,8 @@ pub struct Play {
     pub disruption: Disruption,
     /// Whether any task has a `gpu_` kind.
     pub has_gpu_tasks: bool,
+    /// Whether a task says what nodes keep, apart from files that are included during the run.
+    pub keeps: bool,
     /// Uses in variables, which are rendered where they are used.
     pub(super) var_references: Vec<Reference>,
     pub(super) block_references: Vec<Reference>,

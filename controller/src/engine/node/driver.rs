@@ -374,10 +374,16 @@ impl NodeDriver {
                     },
                     _ => op,
                 };
-                let fed = match action.terms.job {
+                let mut fed = match action.terms.job {
                     Some(job) => self.custody.node.job(action, op, job).await?,
                     None => self.operate(action, op, blobs).await?,
                 };
+                if let Fed::Outcome(outcome) = &mut fed
+                    && action.phase() == Phase::Declared
+                    && action.terms.delegate.is_none()
+                {
+                    self.custody.node.warn_of_kept(op, outcome).await?;
+                }
                 if let Fed::Outcome(outcome) = &fed {
                     if let Some(class) = outcome.activated {
                         seen.prediction.class = seen.prediction.class.max(class);

@@ -36,6 +36,8 @@ pub(crate) struct RunSettings {
     pub(crate) own_boot: Option<String>,
     /// Says whether a task runs (`--step`).
     pub(crate) stepper: Option<Arc<dyn Stepper>>,
+    /// Whether the run changes what nodes keep.
+    pub(crate) keeps: bool,
     /// Signs what nodes keep.
     pub(crate) keep_signer: Option<Arc<dyn KeepSigner>>,
     pub(crate) connector: Arc<dyn Connector>,

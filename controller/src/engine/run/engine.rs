@@ -230,6 +230,7 @@ impl Engine {
             overrules: self.options.overrules,
             own_boot: self.options.own_boot.clone(),
             stepper: self.options.tasks.stepper.clone(),
+            keeps: self.options.tasks.keeps,
             keep_signer: self.options.tasks.keep_signer.clone(),
             connector: Arc::clone(&self.connector),
             ways,

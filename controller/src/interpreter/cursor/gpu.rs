@@ -170,6 +170,7 @@ impl Cursor {
         let mut whole = None;
         if let Some(mut outcome) = outcome {
             parts = std::mem::take(&mut outcome.members).into_iter().map(Some).collect();
+            tell_whole(&mut parts, &outcome.warnings);
             whole = Some(outcome);
         }
         if let (Some(whole), Some(action)) = (&whole, &action) {
@@ -257,5 +258,16 @@ impl Cursor {
         if let Some(class) = activated {
             self.activate(class, place);
         }
+    }
+}
+
+/// Gives what a group warns of as a whole, such as what a reset cleared, to its first member that changes something.
+fn tell_whole(parts: &mut [Option<OpOutcome>], warnings: &[String]) {
+    let said = |text: &&String| parts.iter().flatten().any(|part| part.warnings.contains(text));
+    let unsaid: Vec<String> = warnings.iter().filter(|text| !said(text)).cloned().collect();
+    let changes = |part: &Option<OpOutcome>| part.as_ref().is_some_and(|part| !part.changes.is_empty());
+    let at = parts.iter().position(changes).unwrap_or(0);
+    if let Some(Some(part)) = parts.get_mut(at) {
+        part.warnings.extend(unsaid);
     }
 }

@@ -55,7 +55,7 @@ pub use gpu::{
     AccountingMode, Belief, ClockRange, ComputeModeName, ConfidentialMode, EccMode, GpuAccounting, GpuClocks,
     GpuComputeMode, GpuConfidentialCompute, GpuEcc, GpuKind, GpuMig, GpuMps, GpuPersistence, GpuPower,
     GpuReset, GpuSelector, GpuSelectorItem, Hardware, Lasts, MigConfigFile, MigFilter, MigLayout, MigMode,
-    MigPlacement, MigSpec, MigStrategy, MpsState, PciId, PersistenceMode, ResetWhen,
+    MigPlacement, MigSpec, MigStrategy, MpsScope, MpsState, PciId, PersistenceMode, ResetWhen,
 };
 pub use gpu_keep::{GpuKeep, KeepPresence, OnKeepFailure};
 pub use health_info::{Form, HealthInfo, OwnReading};

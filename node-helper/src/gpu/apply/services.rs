@@ -4,15 +4,15 @@
 
 use gpufleet_protocol::{FailureKind, nvml::Setting};
 
-use super::{Done, Failure, Running, WAY_BACK};
+use super::{Done, Failure, Running, WAY_BACK, nvml, odd};
 use crate::{
     deadline::Deadline,
     gpu::{
-        clients::MPS_UNITS,
         machine::{Machine, UnitAction},
-        mps,
+        mps::{self, Seat, Serving},
         observe::{put_released, put_stopped_units},
         plan::Activation,
+        state::{Device, Locks, State},
     },
 };
 
@@ -26,43 +26,89 @@ impl Running<'_> {
         })
     }
 
-    pub(super) fn start_mps(&mut self, text: &str, member: usize) -> Done {
-        self.paused_mps = None;
-        let io = |message| Failure { member, kind: FailureKind::Io, message, idle: None };
-        if self.state.host.mps.unit.active {
-            self.unit(mps::UNIT, UnitAction::Stop, member)?;
+    /// Returns the seat that a planned one became: that of a MIG device which this run made.
+    fn real_seat(&mut self, seat: &Seat, member: usize) -> Result<Seat, Failure> {
+        let planned = match seat {
+            Seat::Device(uuid) => self.state.device(uuid).and_then(|(gpu, inside)| {
+                let (instance, compute) = inside.filter(|(_, compute)| compute.id.is_none())?;
+                Some((gpu.uuid.clone(), instance.placement, compute.inner))
+            }),
+            Seat::Node => None,
+        };
+        let Some((gpu, placement, inner)) = planned else { return Ok(seat.clone()) };
+        let snapshot = self.job.machine.snapshot(self.job.deadline).map_err(|error| nvml(member, &error))?;
+        let host = self.state.host.clone();
+        let now = State::read(&snapshot, host, |_| Locks::UNKNOWN, |_| Device::default());
+        let made = now
+            .gpu(&gpu)
+            .and_then(|gpu| gpu.present().iter().find(|instance| instance.placement == placement))
+            .and_then(|instance| instance.computes.iter().find(|compute| compute.inner == inner));
+        match made.and_then(|compute| compute.uuid.clone()) {
+            Some(uuid) => Ok(Seat::Device(uuid)),
+            None => Err(odd(member, "the driver does not tell the UUID of a MIG device that was just made")),
         }
-        if self.state.host.mps.answers || self.state.host.mps.stale {
-            self.job.machine.quit_mps(self.job.deadline).map_err(io)?;
-        }
-        self.job.machine.write_mps_unit(Some(text), self.job.deadline).map_err(io)?;
-        self.unit(mps::UNIT, UnitAction::Enable, member)?;
-        self.unit(mps::UNIT, UnitAction::Start, member)
     }
 
-    pub(super) fn stop_mps(&mut self, member: usize) -> Done {
-        self.paused_mps = None;
+    pub(super) fn start_mps(&mut self, seat: &Seat, text: &str, serving: &Serving, member: usize) -> Done {
+        let real = self.real_seat(seat, member)?;
+        let program = self.state.host.mps.program.clone();
+        let text = match real == *seat {
+            true => text.to_owned(),
+            false => serving.unit_text(&real, program.as_deref().unwrap_or(mps::PROGRAM)),
+        };
+        let (seat, text) = (&real, text.as_str());
+        self.paused_mps.remove(seat);
         let io = |message| Failure { member, kind: FailureKind::Io, message, idle: None };
-        let mps = self.state.host.mps.clone();
-        if mps.unit.active {
-            self.unit(mps::UNIT, UnitAction::Stop, member)?;
+        let daemon = self.state.host.mps.daemon(seat);
+        if daemon.unit.active {
+            self.unit(&seat.unit(), UnitAction::Stop, member)?;
         }
-        if mps.unit.enabled {
-            self.unit(mps::UNIT, UnitAction::Disable, member)?;
+        if daemon.answers || daemon.stale {
+            self.job.machine.quit_mps(seat, self.job.deadline).map_err(io)?;
         }
-        if mps.answers || mps.stale {
-            self.job.machine.quit_mps(self.job.deadline).map_err(io)?;
+        self.job.machine.write_mps_unit(seat, Some(text), self.job.deadline).map_err(io)?;
+        if !seat.is_mig() {
+            self.unit(&seat.unit(), UnitAction::Enable, member)?;
         }
-        self.stopped.retain(|unit| unit != mps::UNIT);
+        self.unit(&seat.unit(), UnitAction::Start, member)
+    }
+
+    pub(super) fn limit_mps(&mut self, seat: &Seat, text: &str, serving: &Serving, member: usize) -> Done {
+        let io = |message| Failure { member, kind: FailureKind::Io, message, idle: None };
+        self.job.machine.write_mps_unit(seat, Some(text), self.job.deadline).map_err(io)?;
+        // A paused one reads them when it starts again.
+        if let Some(paused) = self.paused_mps.get_mut(seat) {
+            paused.unit_text = Some(text.to_owned());
+            paused.percentage = Some(mps::percentage_of(Some(text)));
+            return Ok(());
+        }
+        self.job.machine.tell_mps(seat, &serving.limits(), self.job.deadline).map_err(io)
+    }
+
+    pub(super) fn stop_mps(&mut self, seat: &Seat, member: usize) -> Done {
+        self.paused_mps.remove(seat);
+        let io = |message| Failure { member, kind: FailureKind::Io, message, idle: None };
+        let (daemon, unit) = (self.state.host.mps.daemon(seat), seat.unit());
+        if daemon.unit.active {
+            self.unit(&unit, UnitAction::Stop, member)?;
+        }
+        if daemon.unit.enabled {
+            self.unit(&unit, UnitAction::Disable, member)?;
+        }
+        if daemon.answers || daemon.stale {
+            self.job.machine.quit_mps(seat, self.job.deadline).map_err(io)?;
+        }
+        if *seat != Seat::Node {
+            self.job.machine.write_mps_unit(seat, None, self.job.deadline).map_err(io)?;
+        }
+        self.stopped.retain(|other| *other != unit);
         self.remember_stopped();
         Ok(())
     }
 
     /// Returns the running units that hold GPUs. MPS keeps running unless clients may be disturbed.
     pub(super) fn units_to_stop(&self, disturbs: bool) -> Vec<String> {
-        let meant = |unit: &&String| {
-            !self.stopped.contains(unit) && (disturbs || !MPS_UNITS.contains(&unit.as_str()))
-        };
+        let meant = |unit: &&String| !self.stopped.contains(unit) && (disturbs || !mps::is_unit(unit));
         self.state.host.client_units.iter().filter(meant).cloned().collect()
     }
 
@@ -83,8 +129,9 @@ impl Running<'_> {
             self.still_ours(member)?;
             (self.job.progress)(format!("stopping {unit}"));
             self.unit(unit, UnitAction::Stop, member)?;
-            if unit == mps::UNIT {
-                self.paused_mps = Some(self.state.host.mps.clone());
+            if let Some(seat) = Seat::of_unit(unit) {
+                let daemon = self.state.host.mps.daemon(&seat);
+                self.paused_mps.insert(seat, daemon);
             }
         }
         Ok(())
@@ -133,6 +180,7 @@ impl Running<'_> {
         self.applied.warnings.retain(|warning| !warning.contains("could not be switched on again"));
         let problems = self.take_persistence(&grace);
         self.applied.warnings.extend(problems);
+        self.applied.warnings.extend(forget_lost_units(self.job.machine, &mut self.stopped, &grace));
         self.job.machine.release();
         let problems = start_units(self.job.machine, &mut self.stopped, &grace, self.job.progress);
         // A failure and not a warning: the node would return to work without its monitoring.
@@ -144,6 +192,35 @@ impl Running<'_> {
         }));
         self.remember_stopped();
     }
+}
+
+/// Takes the MPS daemons out of the list whose MIG instances are gone, because they cannot start again. Returns a sentence
+/// for each of them.
+pub fn forget_lost_units(
+    machine: &mut dyn Machine,
+    stopped: &mut Vec<String>,
+    deadline: &Deadline,
+) -> Vec<String> {
+    let mig = |unit: &String| Seat::of_unit(unit).filter(Seat::is_mig);
+    if !stopped.iter().any(|unit| mig(unit).is_some()) {
+        return Vec::new();
+    }
+    let Ok(snapshot) = machine.snapshot(deadline) else { return Vec::new() };
+    let instances = snapshot.gpus.iter().filter_map(|gpu| gpu.instances.as_ref().ok()).flatten();
+    let computes = instances.flat_map(|instance| &instance.compute_instances);
+    let there: Vec<&str> = computes.filter_map(|compute| compute.uuid.as_deref()).collect();
+    let mut lost = Vec::new();
+    stopped.retain(|unit| match mig(unit) {
+        Some(Seat::Device(uuid)) if !there.contains(&uuid.as_str()) => {
+            lost.push(format!(
+                "{unit} was not started again, because its MIG instance is gone; declare `gpu_mps: {{state: started, scope: \
+                 mig}}` for the present ones"
+            ));
+            false
+        }
+        _ => true,
+    });
+    lost
 }
 
 /// Starts units, the last stopped first; those that do not start stay in the list. Returns a sentence for each of them.

@@ -3,6 +3,7 @@
 use gpufleet_protocol::{Subject, change::Value};
 
 use super::*;
+use crate::gpu::sim::SimMps;
 
 fn places() -> impl Strategy<Value = Vec<(u32, u32, u32)>> {
     prop_oneof![
@@ -49,8 +50,8 @@ fn tasks() -> impl Strategy<Value = Vec<serde_json::Value>> {
         json!({"gpu_mps": {"state": "started", "default_active_thread_percentage": 50}}),
     ];
     let rest = proptest::sample::subsequence(rest, 0..=4);
-    (proptest::option::of(ecc), proptest::option::of(mig), rest, any::<bool>()).prop_map(
-        |(ecc, mig, rest, reverse)| {
+    (proptest::option::of(ecc), proptest::option::of(mig), rest, any::<bool>(), any::<bool>()).prop_map(
+        |(ecc, mig, rest, reverse, apart)| {
             // Always with the daemon: without persistence no value lasts beyond the run.
             let mut all: Vec<_> = rest
                 .into_iter()
@@ -58,6 +59,17 @@ fn tasks() -> impl Strategy<Value = Vec<serde_json::Value>> {
                 .chain(mig)
                 .chain([json!({"gpu_persistence": {"mode": "daemon"}})])
                 .collect();
+            // Daemons for each device, where they can be.
+            let mig = all.iter().find_map(|task| task.get("gpu_mig")).cloned();
+            if let (true, Some(mig)) = (apart, &mig)
+                && let Some(task) = all.iter_mut().find(|task| task.get("gpu_mps").is_some())
+            {
+                let on = mig["mode"] == "enabled";
+                task["gpu_mps"]["scope"] = json!(if on { "mig" } else { "gpu" });
+                if let (true, Some(gpus)) = (on, mig.get("gpus")) {
+                    task["gpu_mps"]["gpus"] = gpus.clone();
+                }
+            }
             if reverse {
                 all.reverse();
             }
@@ -83,14 +95,22 @@ fn multiset(outcomes: &[&OpOutcome]) -> BTreeMap<(usize, Subject, String, Value,
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
     #[test]
-    fn a_run_does_what_its_plan_said_and_a_second_one_does_nothing(gpus in sim_gpus(), tasks in tasks(), daemon in any::<bool>(), mps in any::<bool>(), defer in proptest::bool::weighted(0.2)) {
+    fn a_run_does_what_its_plan_said_and_a_second_one_does_nothing(gpus in sim_gpus(), tasks in tasks(), daemon in any::<bool>(), mps in any::<bool>(), devices in any::<bool>(), defer in proptest::bool::weighted(0.2)) {
         let mut sim = Sim::new(gpus);
         if daemon && sim.gpus.iter().all(|gpu| gpu.persistence) {
             (sim.persistenced.active, sim.persistenced.enabled) = (true, true);
         }
+        let apart = |task: &serde_json::Value| task.get("gpu_mps").is_some_and(|task| task.get("scope").is_some());
+        let apart = tasks.iter().any(apart);
+        let mps = mps && !apart;
         if mps {
-            sim.mps.unit = crate::gpu::state::Unit { exists: true, active: true, enabled: true };
-            sim.mps.running = Some(100);
+            sim.mps = SimMps::started(true);
+        }
+        if devices {
+            for uuid in sim.gpus.iter().flat_map(SimGpu::devices).collect::<Vec<_>>() {
+                let daemon = SimMps::started(uuid.starts_with("GPU-"));
+                sim.device_mps.insert(uuid, daemon);
+            }
         }
         let mut node = Node::new(sim);
         let wish = GpuGroup { defer_to_reboot: defer, ..group(&tasks) };
@@ -127,6 +147,13 @@ proptest! {
         }
         prop_assert!(node.machine.get().units["nvidia-dcgm.service"]);
         prop_assert!(!mps || node.machine.get().mps.running.is_some());
+        let there: Vec<String> = node.machine.get().gpus.iter().flat_map(SimGpu::devices).collect();
+        for (uuid, daemon) in &node.machine.get().device_mps {
+            prop_assert_eq!(daemon.running.is_some(), there.contains(uuid), "{}: {:?}", uuid, daemon);
+        }
+        if apart {
+            prop_assert!(!node.machine.get().device_mps.is_empty() || there.len() == node.machine.get().gpus.len());
+        }
         node.new_session();
         let second = node.apply(&wish);
         prop_assert!(matches!(second.status, OpStatus::Ok), "{:?}", second);

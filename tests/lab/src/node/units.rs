@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -180,8 +180,8 @@ impl Unit {
             return Ok(());
         }
         let _ = fs::remove_file(Path::new(RUNNING).join(&self.name));
-        for dir in self.values("RuntimeDirectory").iter().flat_map(|value| value.split_whitespace()) {
-            fs::create_dir_all(Path::new("/run").join(dir))?;
+        for (key, base) in [("RuntimeDirectory", "/run"), ("LogsDirectory", "/var/log")] {
+            self.make_folders(key, Path::new(base))?;
         }
         let mut record = Record { since: now(), ..Record::default() };
         for line in self.values("ExecStartPre") {
@@ -234,6 +234,22 @@ impl Unit {
         Ok(())
     }
 
+    fn folders(&self, key: &str, base: &Path) -> Vec<PathBuf> {
+        let names = self.values(key);
+        names.iter().flat_map(|value| value.split_whitespace()).map(|name| base.join(name)).collect()
+    }
+
+    /// Makes folders as systemd does: those above belong to root, the last one to the unit's user.
+    fn make_folders(&self, key: &str, base: &Path) -> io::Result<()> {
+        for folder in self.folders(key, base) {
+            fs::create_dir_all(&folder)?;
+            let mode = self.value(&format!("{key}Mode")).and_then(|mode| u32::from_str_radix(mode, 8).ok());
+            fs::set_permissions(&folder, fs::Permissions::from_mode(mode.unwrap_or(0o755)))?;
+            std::os::unix::fs::chown(&folder, Some(self.value("User").and_then(user_id).unwrap_or(0)), None)?;
+        }
+        Ok(())
+    }
+
     /// Returns the process that a forking service left behind, or 0.
     fn wait_for_daemon(&self) -> u32 {
         let limit = Instant::now() + Duration::from_millis(500);
@@ -270,6 +286,9 @@ impl Unit {
         }
         for line in self.values("ExecStopPost") {
             let _ = self.run_to_end(line, &mut record.clone());
+        }
+        for folder in self.folders("RuntimeDirectory", Path::new("/run")) {
+            let _ = fs::remove_dir_all(folder);
         }
         record = Record { since: now(), ..Record::default() };
         self.note(&record)?;

@@ -183,6 +183,8 @@ impl Control {
             ["start_server", "-uid", _] => match detach(&["__daemon", "nvidia-dcgm"]) {
                 Ok(pid) => {
                     self.servers.push(pid);
+                    // A server keeps the limits of its start.
+                    self.server_percentage.insert(pid, self.percentage);
                     String::new()
                 }
                 Err(error) => format!("Failed to start server: {error}\n"),

@@ -201,6 +201,7 @@ impl Parser<'_> {
             handlers,
             disruption: Disruption::Live,
             has_gpu_tasks: false,
+            keeps: false,
             var_references: references,
             block_references,
             file_names: std::mem::take(&mut self.file_names),
@@ -213,9 +214,11 @@ impl Parser<'_> {
         let tasks = play.tasks();
         let disruption = tasks.iter().map(|task| task.kind.disruption).max().unwrap_or_default();
         let has_gpu_tasks = tasks.iter().any(|task| task.is_gpu());
+        let keeps = tasks.iter().any(|task| task.kind.is::<GpuKeep>());
         self.notified_handlers_exist(&play);
         play.disruption = disruption;
         play.has_gpu_tasks = has_gpu_tasks;
+        play.keeps = keeps;
         let default = if disruption > Disruption::Live { Strategy::HostPinned } else { Strategy::Linear };
         play.strategy = strategy.unwrap_or(default);
         Some(Arc::new(play))

@@ -1,7 +1,7 @@
 //! `gpu_keep`: the document that the node keeps, made when it is sent, because only then the node is known.
 
 use gpufleet_protocol::{
-    NodeOp, OpStatus,
+    NodeOp, OpOutcome, OpStatus,
     facts::{Facts, GpuSystemState},
     keep::{FORMAT, KeepPolicy, KeptState, MOST_BYTES, Sealed, to_be_signed, united},
     op::{FactsRequest, KeepState, KeptStatus},
@@ -33,7 +33,7 @@ impl Conversation {
         let request = FactsRequest { gpus: true, ..FactsRequest::default() };
         let facts = self.simple(NodeOp::Facts(request), READING).await?.facts;
         // What other playbooks let it keep, which it says by itself and for itself.
-        let said = self.simple(NodeOp::KeptStatus(KeptStatus {}), READING).await?;
+        let said = self.simple(NodeOp::KeptStatus(KeptStatus::default()), READING).await?;
         if let OpStatus::Failed { message, .. } = said.status {
             return Ok(Err(message));
         }
@@ -56,6 +56,35 @@ impl Conversation {
         };
         asked.sealed = Some(Sealed { document, seal });
         Ok(Ok(NodeOp::KeepState(asked)))
+    }
+
+    /// Adds a warning to a result of GPU tasks if the node's next boot undoes it, because it keeps another state and this run
+    /// keeps none.
+    ///
+    /// # Errors
+    /// If the node is lost meanwhile.
+    pub(crate) async fn warn_of_kept(
+        &mut self,
+        op: &NodeOp,
+        outcome: &mut OpOutcome,
+    ) -> Result<(), EarlyEnd> {
+        let keeps = self.settings.run.keeps;
+        let done = matches!(outcome.status, OpStatus::Ok | OpStatus::Changed);
+        if keeps || !done || !matches!(op, NodeOp::GpuGroup(_)) || self.link().await?.kept().is_none() {
+            return Ok(());
+        }
+        let said = self.simple(NodeOp::KeptStatus(KeptStatus { compare: true }), READING).await?;
+        if said.changes.is_empty() {
+            return Ok(());
+        }
+        let otherwise: Vec<String> =
+            said.changes.iter().map(|change| format!("{} {}", change.what(), change.to_text())).collect();
+        outcome.warnings.push(format!(
+            "this node keeps another state of its GPUs than it has now, and its next boot asserts that: {}; run with `--keep` to \
+             keep what is declared now, or end it with `gpufleet keep remove`",
+            otherwise.join(", ")
+        ));
+        Ok(())
     }
 
     fn document(

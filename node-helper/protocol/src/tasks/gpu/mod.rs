@@ -23,7 +23,7 @@ pub use hardware::{Belief, GpuKind, Hardware, Lasts};
 pub use mig::{
     GpuMig, MigConfigFile, MigFilter, MigLayout, MigMode, MigPlacement, MigSpec, MigStrategy, PciId,
 };
-pub use mps::{GpuMps, MpsState};
+pub use mps::{GpuMps, MpsScope, MpsState};
 pub use persistence::{GpuPersistence, PersistenceMode};
 pub use power::GpuPower;
 pub use reset::{GpuReset, ResetWhen};

@@ -9,19 +9,51 @@ use crate::{
 };
 
 words! { MpsState { Started: "started", Stopped: "stopped" } }
+words! { MpsScope { Node: "node", Gpu: "gpu", Mig: "mig" } }
 
-/// Runs the CUDA MPS control daemon.
+impl MpsScope {
+    fn is_node(&self) -> bool {
+        *self == Self::Node
+    }
+}
+
+fn node() -> MpsScope {
+    MpsScope::Node
+}
+
+/// Longest name of a user. Source: useradd(8).
+const LONGEST_USER: usize = 32;
+
+/// Runs CUDA MPS control daemons.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct GpuMps {
     /// `started` or `stopped`.
     pub state: MpsState,
-    /// Share of the threads that a client gets unless it asks for less, in percent.
-    #[serde(default, deserialize_with = "lenient::optional_u32", skip_serializing_if = "Option::is_none")]
-    pub default_active_thread_percentage: Option<u32>,
-    /// Device memory that a client may pin unless told otherwise, such as `8G`.
+    /// What has a daemon of its own: the `node` (clients find it by themselves), each `gpu`, or each compute instance of
+    /// `mig`. The last two have their pipes in `/run/nvidia-mps/UUID`, which clients need as `CUDA_MPS_PIPE_DIRECTORY`.
+    #[serde(default = "node", skip_serializing_if = "MpsScope::is_node")]
+    pub scope: MpsScope,
+    /// User that the daemons run as and that alone may be their client, with `scope: gpu` or `mig`; without it every
+    /// user of the node may.
     #[serde(default, deserialize_with = "lenient::optional_text", skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    /// Share of the threads that a client gets unless it asks for less, in percent. Reaches servers that start later.
+    #[serde(
+        default,
+        alias = "active_thread_percentage",
+        deserialize_with = "lenient::optional_u32",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub default_active_thread_percentage: Option<u32>,
+    /// Device memory that a client may pin unless told otherwise, such as `8G`. Reaches servers that start later.
+    #[serde(
+        default,
+        alias = "pinned_device_memory",
+        deserialize_with = "lenient::optional_text",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub default_pinned_memory_limit: Option<String>,
     /// GPUs meant: indexes, UUIDs, PCI addresses or parts of product names; all when left out.
     #[serde(default, deserialize_with = "lenient::one_or_many", skip_serializing_if = "Vec::is_empty")]
@@ -48,14 +80,30 @@ impl Kind for GpuMps {
             Number::within("default_active_thread_percentage", Some(Unit::Percent), 1, 100),
         ],
         since: &[],
-        summary: "Runs the CUDA MPS control daemon as a systemd unit, with its limits, or stops it cleanly.",
-        example: "gpu_mps: {state: started, default_active_thread_percentage: 50}",
+        summary: "Runs CUDA MPS control daemons as systemd units, for the node, each GPU or each MIG instance, with their \
+                  limits, or stops them cleanly.",
+        example: "gpu_mps: {state: started, scope: gpu, user: triton, default_active_thread_percentage: 50}",
         reading: Reading::of::<Self>(),
     };
 
     fn rewrite(_: &mut Given) {}
 
     fn check(&self) -> Result<(), ParamError> {
+        let Some(user) = &self.user else { return Ok(()) };
+        if self.scope == MpsScope::Node {
+            let message =
+                "the daemon of a node serves one user after the other; give `scope: gpu` or `scope: mig`";
+            return Err(ParamError::new("user", message));
+        }
+        // It is written into a unit file, where other characters have a meaning.
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.');
+        if user.is_empty()
+            || user.len() > LONGEST_USER
+            || user.starts_with(['-', '.'])
+            || !user.bytes().all(plain)
+        {
+            return Err(ParamError::new("user", format!("`{user}` is no name of a user")));
+        }
         Ok(())
     }
 }
@@ -64,20 +112,25 @@ impl GpuKind for GpuMps {
     const HARDWARE: Hardware = Hardware {
         reads: &[
             "nvidia-cuda-mps-control: get_server_list, get_default_active_thread_percentage",
-            "/tmp/nvidia-mps",
-            "systemctl show gpufleet-mps.service",
+            "/tmp/nvidia-mps, /run/nvidia-mps/UUID",
+            "systemctl show of the units",
         ],
         writes: &[
-            "/etc/systemd/system/gpufleet-mps.service",
-            "systemctl enable, start, stop and disable of it",
+            "/etc/systemd/system/gpufleet-mps.service, gpufleet-mps@UUID.service",
+            "systemctl enable, start, stop and disable of them",
+            "nvidia-cuda-mps-control: set_default_active_thread_percentage, set_default_device_pinned_mem_limit",
         ],
-        takes_effect: "at once; a changed limit restarts the daemon and ends its clients",
-        survives_reset: Lasts::Partly("it is stopped before, and started after"),
+        takes_effect: "at once; a changed limit reaches servers that start later, and a removed one restarts the daemon",
+        survives_reset: Lasts::Partly(
+            "it is stopped before, and started after; those of MIG instances go with them",
+        ),
         survives_last_client: Lasts::Yes,
         survives_reload: Lasts::Partly("it has to be stopped before, and is started after"),
-        survives_reboot: Lasts::Partly("yes, as its unit is enabled"),
+        survives_reboot: Lasts::Partly(
+            "yes, as its unit is enabled; those of MIG instances not, because the instances go (`gpufleet run --keep`)",
+        ),
         architectures: "Volta and later",
-        source: "NVIDIA MPS documentation R580",
+        source: "NVIDIA MPS documentation R580 and R615; NVIDIA/k8s-device-plugin mps-control-daemon",
         beliefs: &[
             Belief {
                 believed: "`set_active_thread_percentage` takes the process of a client",
@@ -91,6 +144,20 @@ impl GpuKind for GpuMps {
                 believed: "MPS keeps clients apart",
                 fact: "a fault of one client ends all clients on that GPU; only MIG isolates",
             },
+            Belief {
+                believed: "a daemon without `user` shares a GPU between users",
+                fact: "it serves one user at a time: others wait until the clients of the first have ended, and whoever \
+                       comes may hold the GPU for as long as they like",
+            },
+            Belief {
+                believed: "a new default limit reaches clients that run",
+                fact: "it reaches servers that start later; a server keeps the limits that it was started with",
+            },
+            Belief {
+                believed: "MPS alone decides who uses a GPU",
+                fact: "a process without its pipe directory works beside it, unless the compute mode is \
+                       exclusive_process (`gpu_compute_mode`), which a GPU in MIG mode does not have",
+            },
         ],
     };
 }
@@ -98,6 +165,7 @@ impl GpuKind for GpuMps {
 impl GpuMps {
     /// Whether a newer task declares everything that this one does.
     pub fn gives_way(&self, newer: &Self) -> bool {
-        covers(&newer.gpus, &self.gpus)
+        // A node has one daemon or one for each device, never both.
+        newer.scope != self.scope && newer.state == MpsState::Started || covers(&newer.gpus, &self.gpus)
     }
 }
