@@ -65,6 +65,12 @@ pub fn node_screen(node: &NodeModel, style: &Style) -> String {
             out.push_str(&format!("  {word}  {} ({}): {why}\n", clean(&task.task), task.position));
         }
     }
+    // Not those that nothing is said of: their condition is false.
+    for task in node.tasks_in(TaskStatus::Skipped) {
+        if let Some(why) = &task.message {
+            out.push_str(&format!("  skipped  {} ({}): {}\n", clean(&task.task), task.position, clean(why)));
+        }
+    }
     if node.state == NodeState::Compliant {
         out.push_str("  As declared: nothing to do.\n");
     }

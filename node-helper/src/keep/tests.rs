@@ -47,7 +47,7 @@ fn signed(kept: &KeptState, key: u8) -> Sealed {
     let key = SigningKey::from_bytes(&[key; 32]);
     let document = serde_json::to_string(kept).unwrap();
     let signature = key.sign(&to_be_signed(&Sha512::digest(document.as_bytes())));
-    let (key, signature) = (files::hex(key.verifying_key().as_bytes()), files::hex(&signature.to_bytes()));
+    let (key, signature) = (files::hex(key.verifying_key().as_bytes()), files::hex(signature.to_bytes()));
     Sealed { document, seal: Seal { key, signature } }
 }
 

@@ -27,7 +27,7 @@ fn pieces(mut reader: impl Read, mut sink: impl FnMut(&[u8])) -> io::Result<u64>
 fn digest_of<D: Digest>(reader: impl Read) -> io::Result<String> {
     let mut digest = D::new();
     pieces(reader, |piece| digest.update(piece))?;
-    Ok(hex(&digest.finalize()))
+    Ok(hex(digest.finalize()))
 }
 
 /// Returns the checksum of a reader's content, in lower-case hexadecimal.
@@ -39,7 +39,7 @@ pub fn of(algorithm: ChecksumAlgorithm, reader: impl Read) -> io::Result<String>
         ChecksumAlgorithm::Md5 => {
             let mut context = md5::Context::new();
             pieces(reader, |piece| context.consume(piece))?;
-            Ok(hex(&context.finalize().0))
+            Ok(hex(context.finalize().0))
         }
         ChecksumAlgorithm::Sha1 => digest_of::<sha1::Sha1>(reader),
         ChecksumAlgorithm::Sha224 => digest_of::<Sha224>(reader),
@@ -72,8 +72,8 @@ pub fn digests(reader: impl Read) -> io::Result<Digests> {
         sha1::Digest::update(&mut sha1, piece);
         md5.consume(piece);
     })?;
-    let (sha256, sha1) = (hex(&sha256.finalize()), hex(&sha1.finalize()));
-    Ok(Digests { sha256, sha1: Some(sha1), md5: Some(hex(&md5.finalize().0)), size })
+    let (sha256, sha1) = (hex(sha256.finalize()), hex(sha1.finalize()));
+    Ok(Digests { sha256, sha1: Some(sha1), md5: Some(hex(md5.finalize().0)), size })
 }
 
 const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";

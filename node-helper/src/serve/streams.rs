@@ -137,7 +137,7 @@ fn receive(
             }
         }
     }
-    let got = files::hex(&digest.finalize());
+    let got = files::hex(digest.finalize());
     if got == blob.sha256 && size == blob.size {
         return Ok(());
     }

@@ -256,7 +256,7 @@ impl Pushed {
             head.extend(piece.iter().take(256usize.saturating_sub(head.len())));
             Ok(fresh.write_all(piece)?)
         })?;
-        let got = files::hex(&digest.finalize());
+        let got = files::hex(digest.finalize());
         if got != blob.sha256 {
             return Err(Trouble::io(format!("the script has SHA-256 {got} instead of {}", blob.sha256)));
         }

@@ -365,7 +365,7 @@ fn put(task: &PutFile, node: &Node<'_>, state: &State, data: &mut Map<String, Va
             (None, None) => {}
         }
     }
-    let got = files::hex(&digest.finalize());
+    let got = files::hex(digest.finalize());
     if let Some(wanted) = &task.checksum {
         let content = fresh.content()?;
         let sha1 = checksum::of(ChecksumAlgorithm::Sha1, node.deadline.reader(content))
@@ -396,7 +396,7 @@ fn put(task: &PutFile, node: &Node<'_>, state: &State, data: &mut Map<String, Va
     }
     fresh.place()?;
     if !task.secret {
-        data.insert("md5sum".to_owned(), json!(files::hex(&md5.finalize().0)));
+        data.insert("md5sum".to_owned(), json!(files::hex(md5.finalize().0)));
     }
     Ok(())
 }

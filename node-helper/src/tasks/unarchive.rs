@@ -110,7 +110,7 @@ fn pushed(blob: &Blob, node: &Node<'_>) -> Result<File, Trouble> {
         digest.update(piece);
         Ok(file.write_all(piece).at("write to", "/var/tmp")?)
     })?;
-    let got = files::hex(&digest.finalize());
+    let got = files::hex(digest.finalize());
     if got != blob.sha256 {
         return Err(Trouble::io(format!("the archive has SHA-256 {got} instead of {}", blob.sha256)));
     }

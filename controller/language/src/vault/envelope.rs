@@ -146,7 +146,7 @@ fn seal_with(plain: &[u8], password: &[u8], id: Option<&str>, salt: &[u8]) -> Re
     keys.apply(&mut bytes)?;
     let mut mac = keys.mac()?;
     mac.update(&bytes);
-    let inner = format!("{}\n{}\n{}", hex(salt), hex(&mac.finalize().into_bytes()), hex(&bytes));
+    let inner = format!("{}\n{}\n{}", hex(salt), hex(mac.finalize().into_bytes()), hex(&bytes));
     let mut text = match id {
         Some(id) if id != super::DEFAULT_ID => format!("{HEADER};1.2;{CIPHER};{id}\n"),
         _ => format!("{HEADER};1.1;{CIPHER}\n"),

@@ -7,7 +7,10 @@ use gpufleet_protocol::tasks::DriverFlavour;
 use crate::{
     declare::{Node, Trouble},
     gpu::{bus, host},
-    os::files,
+    os::{
+        files,
+        tree::{self, Found},
+    },
     tasks::tool,
 };
 
@@ -17,6 +20,9 @@ pub const MODULES: [&str; 7] =
 /// Where distributions put libraries.
 const LIBRARIES: [&str; 5] =
     ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib", "/lib64"];
+/// Largest number of files of a kernel, and largest size in bytes of a module; NVIDIA's has about 100 MB with symbols.
+const MODULE_FILES: usize = 50_000;
+const MODULE_SIZE: u64 = 256 << 20;
 /// Longest chain of links that is followed.
 const LINKS: usize = 8;
 /// The driver that a container of NVIDIA's GPU operator runs has its root here.
@@ -95,7 +101,7 @@ impl Seen {
             .collect();
         Ok(Self {
             gpus: bus.gpus,
-            disk: on_disk(node)?,
+            disk: on_disk(node, &kernel)?,
             boot_id: crate::tasks::reboot::boot_id(node.roots).unwrap_or_default(),
             library: library(node),
             nouveau: exists(node, "/sys/module/nouveau"),
@@ -130,8 +136,9 @@ pub fn loaded(node: &Node<'_>) -> Result<Option<Module>, Trouble> {
 }
 
 /// Returns the module that the running kernel would load now.
-fn on_disk(node: &Node<'_>) -> Result<Option<Module>, Trouble> {
-    let program = tool::find(node, "modinfo", "the package kmod brings it")?;
+fn on_disk(node: &Node<'_>, kernel: &str) -> Result<Option<Module>, Trouble> {
+    // Slim images have no kmod; then nothing but the file itself tells.
+    let Some(program) = node.roots.tool("modinfo") else { return module_file(node, kernel) };
     let field = |name: &str| -> Result<Option<String>, Trouble> {
         let done = tool::ask(node, &tool::run(node, &program).args(["-F", name, "nvidia"]).limit(64 * 1024))?;
         match done.exit.success() {
@@ -141,9 +148,43 @@ fn on_disk(node: &Node<'_>) -> Result<Option<Module>, Trouble> {
         }
     };
     let Some(version) = field("version")? else { return Ok(None) };
-    // Source: the licences in NVIDIA's modules, `Dual MIT/GPL` of the open one and `NVIDIA` of the other.
-    let open = field("license")?.map(|license| license.contains("MIT"));
-    Ok(Some(Module { version, open }))
+    Ok(Some(Module { version, open: field("license")?.as_deref().map(is_open) }))
+}
+
+/// Whether a module's licence is that of the open one. Source: NVIDIA's modules, `Dual MIT/GPL` and `NVIDIA`.
+fn is_open(license: &str) -> bool {
+    license.contains("MIT")
+}
+
+/// Returns the module from its own file, below the folder of a kernel.
+fn module_file(node: &Node<'_>, kernel: &str) -> Result<Option<Module>, Trouble> {
+    let folder = node.roots.path(format!("/lib/modules/{kernel}"));
+    let Some(dir) = tree::dir_if_any(&folder)? else { return Ok(None) };
+    let all = dir.all(MODULE_FILES, &|| node.deadline.stop().is_none())?;
+    let named = |found: &Found| {
+        let name = found.below.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        name.strip_prefix("nvidia.ko").map(|ending| ending.to_owned())
+    };
+    let Some((path, ending)) = all.iter().find_map(|found| Some((folder.join(&found.below), named(found)?)))
+    else {
+        return Ok(None);
+    };
+    if !ending.is_empty() {
+        return Err(Trouble::io(format!(
+            "{} is compressed, and there is no program `modinfo` to read it; the package kmod brings it",
+            path.display()
+        )));
+    }
+    let bytes = files::read_bounded(&path, MODULE_SIZE)?.unwrap_or_default();
+    let field = |name: &str| {
+        let wanted = format!("{name}=");
+        let mut texts = bytes.split(|byte| *byte == 0).filter_map(|text| std::str::from_utf8(text).ok());
+        texts.find_map(|text| text.strip_prefix(wanted.as_str()).map(str::to_owned))
+    };
+    match field("version") {
+        Some(version) => Ok(Some(Module { version, open: field("license").as_deref().map(is_open) })),
+        None => Err(Trouble::io(format!("{} tells no version", path.display()))),
+    }
 }
 
 /// Returns the version in the name of the file that `libnvidia-ml.so.1` is a link to.

@@ -66,6 +66,27 @@ fn a_driver_is_seen_on_the_bus_in_the_kernel_and_on_disk() {
 }
 
 #[test]
+fn without_modinfo_the_file_tells() {
+    let bench = bench();
+    std::fs::remove_file(bench.path("usr/sbin/modinfo")).unwrap();
+    assert_eq!(seen(&bench).disk, None, "no kernel has modules here");
+    let folder = "lib/modules/6.8.0-45-generic";
+    bench.write(
+        &format!("{folder}/kernel/nvidia-580/nvidia.ko"),
+        "\u{7f}ELF\0license=NVIDIA\0version=580.1.2\0srcversion=x\0",
+    );
+    let disk = seen(&bench).disk.unwrap();
+    assert_eq!((disk.version.as_str(), disk.open), ("580.1.2", Some(false)));
+    std::fs::rename(
+        bench.path(&format!("{folder}/kernel/nvidia-580/nvidia.ko")),
+        bench.path(&format!("{folder}/kernel/nvidia-580/nvidia.ko.zst")),
+    )
+    .unwrap();
+    let Err(Trouble::Failed { message, .. }) = bench.node(Seen::read) else { panic!() };
+    assert!(message.contains("nvidia.ko.zst is compressed"), "{message}");
+}
+
+#[test]
 fn a_library_behind_debians_alternatives_is_found() {
     let bench = bench();
     let link = bench.path("usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1");

@@ -70,12 +70,12 @@ fn boolean(value: &Value) -> bool {
 
 fn digest(text: &str, name: &str) -> Result<Value, String> {
     Ok(match name {
-        "md5" => hex(&md5::compute(text.as_bytes()).0),
-        "sha1" => hex(&sha1::Sha1::digest(text.as_bytes())),
-        "sha224" => hex(&sha2::Sha224::digest(text.as_bytes())),
-        "sha256" => hex(&sha2::Sha256::digest(text.as_bytes())),
-        "sha384" => hex(&sha2::Sha384::digest(text.as_bytes())),
-        "sha512" => hex(&sha2::Sha512::digest(text.as_bytes())),
+        "md5" => hex(md5::compute(text.as_bytes()).0),
+        "sha1" => hex(sha1::Sha1::digest(text.as_bytes())),
+        "sha224" => hex(sha2::Sha224::digest(text.as_bytes())),
+        "sha256" => hex(sha2::Sha256::digest(text.as_bytes())),
+        "sha384" => hex(sha2::Sha384::digest(text.as_bytes())),
+        "sha512" => hex(sha2::Sha512::digest(text.as_bytes())),
         other => {
             return Err(format!(
                 "the digest `{other}` is not here; there are md5, sha1, sha224, sha256, sha384, sha512"

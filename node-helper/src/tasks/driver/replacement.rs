@@ -1,0 +1,154 @@
+//! Replaces the modules that run, and brings the former driver back where the new one does not come up.
+
+use std::{sync::PoisonError, time::Duration};
+
+use gpufleet_protocol::{FailureKind, tasks::DriverGoBack};
+
+use super::{
+    Driver, State,
+    attempt::Attempt,
+    modules, packages, said,
+    seen::{self, Seen},
+    with,
+};
+use crate::{
+    deadline::Deadline,
+    declare::{Node, Trouble},
+    gpu::{Gpus, Held},
+    tasks::download::Downloads,
+};
+
+/// Time to bring the former driver back, whose modules may be built again.
+const GOING_BACK: Duration = Duration::from_secs(900);
+
+impl Driver<'_> {
+    /// Unloads the former modules, installs, and loads the new ones; the units that hold the driver are stopped.
+    pub(super) fn reload(
+        &self,
+        node: &Node<'_>,
+        state: &State,
+        attempt: Option<&Attempt>,
+        version: &str,
+        gpus: &mut Gpus,
+        install: &dyn Fn() -> Result<(), Trouble>,
+    ) -> Result<(), Trouble> {
+        (self.fence)().map_err(|why| Trouble::failed(FailureKind::Refused, why))?;
+        // First, so that a driver that cannot be unloaded is left as it is.
+        modules::unload(node, &state.seen.modules).inspect_err(|_| self.replaced_nothing(state))?;
+        install()
+            .and_then(|()| modules::load(node, &state.seen.modules, version))
+            .and_then(|()| came_up(node, version, gpus))
+            .map_err(|trouble| self.back(node, attempt, trouble, gpus))
+    }
+
+    /// Removes the note of an attempt that ended before its first act.
+    pub(super) fn replaced_nothing(&self, state: &State) {
+        // An earlier attempt may have replaced something.
+        if state.attempt.is_none() {
+            // A note that stays is harmless: all its packages are there.
+            let _ = Attempt::forget(self.record);
+        }
+    }
+
+    pub(super) fn comes_up(&self, node: &Node<'_>, version: &str) -> Result<(), Trouble> {
+        came_up(node, version, &mut self.gpus())
+    }
+
+    /// Goes back after a failure, if something was replaced; returns what to say.
+    pub(super) fn give_up(
+        &self,
+        node: &Node<'_>,
+        state: &State,
+        attempt: Option<&Attempt>,
+        unloads: bool,
+        trouble: Trouble,
+    ) -> Trouble {
+        if !unloads || state.seen.loaded.is_none() {
+            return self.back(node, attempt, trouble, &mut self.gpus());
+        }
+        let mut gpus = self.gpus();
+        let modules = &state.seen.modules;
+        let work = |gpus: &mut Gpus| match modules::unload(node, modules) {
+            Ok(()) => self.back(node, attempt, trouble, gpus),
+            Err(other) => Trouble::io(format!("{}; {}", said(&trouble), said(&other))),
+        };
+        match gpus.suspended(node.deadline, node.progress, self.fence, work) {
+            Ok((trouble, left)) => with(trouble, &left),
+            Err(held) => self.held(held),
+        }
+    }
+
+    pub(super) fn held(&self, held: Held) -> Trouble {
+        *self.busy.lock().unwrap_or_else(PoisonError::into_inner) = held.idle;
+        Trouble::failed(held.kind, held.message)
+    }
+
+    /// Brings the former packages and modules back.
+    fn back(&self, node: &Node<'_>, attempt: Option<&Attempt>, trouble: Trouble, gpus: &mut Gpus) -> Trouble {
+        let why = said(&trouble);
+        let Some(attempt) = attempt else { return trouble };
+        let wanted = &attempt.wanted;
+        if self.task.go_back == DriverGoBack::Never {
+            return Trouble::failed(
+                FailureKind::Unconverged,
+                format!("the driver {wanted} does not come up: {why}"),
+            );
+        }
+        (node.progress)(format!("going back from the driver {wanted}"));
+        // With time of its own, because the task's may be over, and a node without a driver is of no use to anybody.
+        let grace = Deadline::after(GOING_BACK);
+        let node = &Node {
+            roots: node.roots,
+            users: node.users,
+            world: node.world.clone(),
+            user: node.user.clone(),
+            environment: node.environment,
+            deadline: &grace,
+            fetch: node.fetch,
+            progress: node.progress,
+            downloads: Downloads::default(),
+        };
+        let former = attempt.before.as_deref();
+        let done = packages::restore(node, &attempt.former, &attempt.added)
+            .and_then(|()| packages::hold(node, &attempt.held, true))
+            .and_then(|()| match former {
+                Some(version) => {
+                    modules::load(node, &attempt.modules, version).and_then(|()| came_up(node, version, gpus))
+                }
+                None => Ok(()),
+            });
+        let runs = former.map_or_else(
+            || "the packages are as they were before".to_owned(),
+            |version| format!("the node is back at {version}, which runs"),
+        );
+        let message = match done {
+            Ok(()) => match Attempt::forget(self.record) {
+                Ok(()) => format!("the driver {wanted} does not come up: {why}; {runs}"),
+                Err(note) => format!("the driver {wanted} does not come up: {why}; {runs}; {}", said(&note)),
+            },
+            Err(other) => format!(
+                "the driver {wanted} does not come up: {why}; going back to {} failed too: {}; the node has no working \
+                 driver",
+                former.unwrap_or("none"),
+                said(&other)
+            ),
+        };
+        Trouble::failed(FailureKind::Unconverged, message)
+    }
+}
+
+/// Checks that the loaded driver is this one, and that it answers for every GPU of the bus.
+fn came_up(node: &Node<'_>, version: &str, gpus: &mut Gpus) -> Result<(), Trouble> {
+    let failed = |message: String| Trouble::failed(FailureKind::Unconverged, message);
+    match seen::loaded(node)? {
+        Some(module) if module.version == version => {}
+        Some(module) => return Err(failed(format!("the module that was loaded is {}", module.version))),
+        None => return Err(failed("no module is loaded".to_owned())),
+    }
+    let snapshot = gpus.comes_up(node.deadline).map_err(failed)?;
+    let (found, there) = (snapshot.gpus.len(), Seen::read(node)?.gpus);
+    if (found as u64) < u64::from(there) {
+        return Err(failed(format!("the driver finds {found} of {there} GPUs")));
+    }
+    Ok(())
+}
