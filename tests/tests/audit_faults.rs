@@ -428,9 +428,19 @@ const OF_LINKS: &[Fault] = &[
     ("nvl.fabric_state", "fail", "reset", "one fabric_status 1"),
     ("nvl.fabric_health", "fail", "drain", "one fabric_summary 2"),
     ("nvl.fabric_clique", "drift", "investigate", "one fabric_clique 7"),
-    ("nvl.fabric_manager", "fail", "apply", "touch /dev/nvidia-nvswitch0; systemctl stop nvidia-fabricmanager"),
-    ("nvl.fm_version", "fail", "apply", "touch /dev/nvidia-nvswitch0
-        printf '#!/bin/sh\\necho 570.86.15\\n' > /usr/bin/nv-fabricmanager; chmod 755 /usr/bin/nv-fabricmanager"),
+    (
+        "nvl.fabric_manager",
+        "fail",
+        "apply",
+        "touch /dev/nvidia-nvswitch0; systemctl stop nvidia-fabricmanager",
+    ),
+    (
+        "nvl.fm_version",
+        "fail",
+        "apply",
+        "touch /dev/nvidia-nvswitch0
+        mkdir -p /etc/gpufleet-lab; echo 570.86.15 > /etc/gpufleet-lab/fabric-manager-version",
+    ),
 ];
 
 /// Commands that faults are made of: the RDMA port, PCIe errors of GPU 1, a setting of it, a GPU at work, a line of the

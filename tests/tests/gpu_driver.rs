@@ -225,3 +225,20 @@ fn a_helper_killed_between_the_drivers_leaves_a_way_on_and_back() {
     assert_eq!(fleet.read("gpu001", "systemctl is-active nvidia-persistenced"), "active");
     assert!(!fleet.has("gpu001", "var/lib/gpufleet/driver"));
 }
+
+#[test]
+fn a_driver_that_loads_and_does_not_answer_is_replaced_by_the_former_one() {
+    let (fleet, _drivers) = fleet(1, &[Driver::new(NEW)]);
+    let home = Home::new();
+    let before = packages(&fleet, "gpu001");
+    let wrong = "{program: modprobe, args: nvidia_uvm, times: 1, effect: {exit: {code: 1, message: 'modprobe: ERROR: no uvm'}}}";
+    fleet.control("gpu001", &["fault", "add", wrong]);
+    let failed = gpufleet(&home, &fleet, "run", &["-e", "driver_branch=580"], 5);
+    let message = failed.message("gpu001");
+    // The new nvidia was loaded by then, and had to go before the former one could.
+    assert!(
+        message.contains("no uvm") && message.contains(&format!("back at {OLD}, which runs")),
+        "{message}"
+    );
+    assert_eq!((loaded(&fleet, "gpu001").as_str(), packages(&fleet, "gpu001")), (OLD, before));
+}

@@ -4,7 +4,7 @@ use gpufleet_protocol::Property;
 
 use super::{Role, Style, clean, figures::wrap, plan::change_lines};
 use crate::{
-    event::{NodeState, TaskStatus},
+    event::{NodeState, TaskStatus, UNMET},
     report::{
         ChangeGroup, NodeModel, fold_changes, fold_gpus, hardware_class,
         mig::{blocks_of, drawing, layout_of},
@@ -65,9 +65,8 @@ pub fn node_screen(node: &NodeModel, style: &Style) -> String {
             out.push_str(&format!("  {word}  {} ({}): {why}\n", clean(&task.task), task.position));
         }
     }
-    // Not those that nothing is said of: their condition is false.
     for task in node.tasks_in(TaskStatus::Skipped) {
-        if let Some(why) = &task.message {
+        if let Some(why) = task.message.as_ref().filter(|why| *why != UNMET) {
             out.push_str(&format!("  skipped  {} ({}): {}\n", clean(&task.task), task.position, clean(why)));
         }
     }

@@ -19,7 +19,7 @@ pub use judged::Judged;
 pub use node::{NodeOutcome, NodeState};
 pub use op_id::{OpId, OpIdError};
 pub use policy::{DomainShape, DurationOrigin, OutagePart, PolicyShape, WorstCase, WorstPart};
-pub use task::{Phase, Position, RecapCounts, TaskReport, TaskStatus};
+pub use task::{Phase, Position, RecapCounts, TaskReport, TaskStatus, UNMET};
 pub use verb::{ResultScreen, Verb, VerbInfo};
 
 use std::collections::BTreeMap;

@@ -74,6 +74,9 @@ pub enum TaskStatus {
     Held,
 }
 
+/// Why a task is skipped whose condition is false.
+pub const UNMET: &str = "the condition does not hold";
+
 /// One task's end on one node, or that of one item of its loop, or of one member of a GPU group.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[schemars(deny_unknown_fields)]

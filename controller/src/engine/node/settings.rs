@@ -36,16 +36,21 @@ pub(crate) struct RunSettings {
     pub(crate) own_boot: Option<String>,
     /// Says whether a task runs (`--step`).
     pub(crate) stepper: Option<Arc<dyn Stepper>>,
-    /// Whether the run changes what nodes keep.
-    pub(crate) keeps: bool,
-    /// Signs what nodes keep.
-    pub(crate) keep_signer: Option<Arc<dyn KeepSigner>>,
+    pub(crate) keeping: Keeping,
     pub(crate) connector: Arc<dyn Connector>,
     /// What tells a node's silence from that of the way to it.
     pub(crate) ways: Arc<Ways>,
     pub(crate) delegates: Arc<Delegates>,
     /// What hosts keep of results.
     pub(crate) results_budget: Arc<ResultsBudget>,
+}
+
+/// What the run does about the state that nodes keep.
+pub(crate) struct Keeping {
+    /// Whether it changes that.
+    pub(crate) changes: bool,
+    /// Signs it.
+    pub(crate) signer: Option<Arc<dyn KeepSigner>>,
 }
 
 /// What all nodes of a play share.

@@ -11,7 +11,7 @@ use super::looping::{LOOP_UNKNOWN, LoopItems, item_layer};
 use super::state::{ActiveGroup, Frame, ItemState, MemberItem, Pending, Purpose};
 use super::task::Raw;
 use super::titles::{item_label, title};
-use crate::event::TaskStatus as Status;
+use crate::event::{TaskStatus as Status, UNMET};
 use crate::interpreter::action::{Action, Mode, Phase, RunAs, Terms, Work, position};
 use crate::interpreter::ledger::{Entry, Owner};
 use crate::interpreter::prepare::{Deed, Prepared};
@@ -75,7 +75,7 @@ impl Cursor {
                     |state| state,
                     |prepared| match prepared {
                         Prepared::Skip(reason) => ItemState::Skip(reason),
-                        Prepared::Unmet(_) => ItemState::Skip("the condition does not hold".to_owned()),
+                        Prepared::Unmet(_) => ItemState::Skip(UNMET.to_owned()),
                         Prepared::Possible(reason) => self.left_open(reason),
                         Prepared::Fail(message) => ItemState::Fail(message),
                         Prepared::Do(ready) => match ready.deed {

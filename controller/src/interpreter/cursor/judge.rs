@@ -10,7 +10,7 @@ use super::task::Raw;
 use super::titles::title;
 use super::variables::with_result;
 use super::{Copied, Cursor};
-use crate::event::{TaskReport, TaskStatus as Status};
+use crate::event::{TaskReport, TaskStatus as Status, UNMET};
 use crate::interpreter::action::{Mode, Phase, position};
 use crate::playbook::{Condition, Task};
 use crate::template::{self, Dict, Scope, Truth, Value};
@@ -330,7 +330,7 @@ fn result_of(status: Status, message: Option<&str>, data: &Map<String, Json>) ->
     if skipped {
         result.insert("skipped", Value::Bool(true));
         let reason = match message {
-            Some("the condition does not hold") => "Conditional result was False",
+            Some(UNMET) => "Conditional result was False",
             other => other.unwrap_or_default(),
         };
         if !result.contains("skip_reason") && !result.contains("skipped_reason") {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::event::UNMET;
 use crate::playbook::{Condition, Loop, Task};
 use crate::template::{self, Dict, Scope, TemplateError, Truth, Value, inert};
 
@@ -31,7 +32,7 @@ pub(super) fn loop_items(task: &Task, scope: &Arc<Scope>) -> LoopItems {
         // Why: as in Ansible, a condition may guard a loop over something that is not there.
         Err(error) => {
             return match Condition::all(&task.when, scope) {
-                Ok(Truth::False) => LoopItems::Skip("the condition does not hold".to_owned()),
+                Ok(Truth::False) => LoopItems::Skip(UNMET.to_owned()),
                 _ => LoopItems::Fail(format!("`loop`: {error}")),
             };
         }
@@ -75,7 +76,7 @@ fn looked_up(name: &str, looped: &Loop, task: &Task, scope: &Arc<Scope>) -> Loop
         Ok(Some(items)) => LoopItems::These(Value::kept(&items)),
         // Why: as in Ansible, a condition may guard a loop over something that is not there.
         Err(error) => match Condition::all(&task.when, scope) {
-            Ok(Truth::False) => LoopItems::Skip("the condition does not hold".to_owned()),
+            Ok(Truth::False) => LoopItems::Skip(UNMET.to_owned()),
             _ => LoopItems::Fail(format!("`with_{name}`: {error}")),
         },
     }

@@ -17,7 +17,7 @@ use super::state::{Active, Frame, Pending, Purpose};
 use super::steer::{has_unknown_host, throttle};
 use super::titles::{item_label, title};
 use super::variables::with_result;
-use crate::event::TaskStatus as Status;
+use crate::event::{TaskStatus as Status, UNMET};
 use crate::interpreter::action::{Action, Mode, OpId, Phase, RunAs, Terms, Work, position};
 use crate::interpreter::prepare::{Deed, Prepared, Ready};
 use crate::interpreter::snapshots::DelegatedFacts;
@@ -221,7 +221,7 @@ impl Cursor {
                 let reason = ("skip_reason".to_owned(), Json::from("Conditional result was False"));
                 let data =
                     [reason, ("false_condition".to_owned(), Json::from(condition))].into_iter().collect();
-                Raw { data, ..Raw::because(Status::Skipped, "the condition does not hold") }
+                Raw { data, ..Raw::because(Status::Skipped, UNMET) }
             }
             Prepared::Fail(message) if self.setup.mode == Mode::Predict && self.gaps.concern(&task) => {
                 self.setup.undecided(message)

@@ -221,23 +221,23 @@ impl GpuKind for GpuDriver {
         survives_reload: Lasts::Yes,
         survives_reboot: Lasts::Partly("yes, unless an update replaces the packages, which `hold` prevents"),
         architectures: "open modules: Turing and later, and the only ones for Blackwell and Grace; up to Volta proprietary",
-        source: "NVIDIA Driver Installation Guide; NVIDIA/gpu-driver-container and k8s-driver-manager; modules read on an H200                  with driver 580.159.04",
+        source: "NVIDIA Driver Installation Guide; NVIDIA/gpu-driver-container and k8s-driver-manager; modules read on an H200 with driver 580.159.04",
         beliefs: &[
             Belief {
                 believed: "an upgrade of the packages is an upgrade of the driver",
-                fact: "the old module runs until it is unloaded or the node reboots; meanwhile programs that start fail with                        `Driver/library version mismatch`, and running ones do not notice",
+                fact: "the old module runs until it is unloaded or the node reboots; meanwhile programs that start fail with `Driver/library version mismatch`, and running ones do not notice",
             },
             Belief {
                 believed: "a new driver needs a reboot",
-                fact: "its modules can be unloaded once nothing has a file of the driver open: not DCGM, not the persistence                        daemon, not the fabric manager",
+                fact: "its modules can be unloaded once nothing has a file of the driver open: not DCGM, not the persistence daemon, not the fabric manager",
             },
             Belief {
                 believed: "a branch stays the branch that was installed",
-                fact: "Ubuntu's packages of an ended branch become those of the next one with a plain upgrade, and from branch                        590 on NVIDIA's have no branch in their names",
+                fact: "Ubuntu's packages of an ended branch become those of the next one with a plain upgrade, and from branch 590 on NVIDIA's have no branch in their names",
             },
             Belief {
                 believed: "apt succeeded, so there is a module",
-                fact: "the build by DKMS can fail and apt succeed, and a built module without an enrolled key is refused under                        Secure Boot",
+                fact: "the build by DKMS can fail and apt succeed, and a built module without an enrolled key is refused under Secure Boot",
             },
         ],
     };

@@ -6,7 +6,13 @@
 pub mod daemon;
 pub mod file;
 
-use std::{fs::File, io::Write as _, path::PathBuf, sync::Arc};
+use std::{
+    fs::File,
+    io::Write as _,
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use gpufleet_protocol::{
     Change, Disruption, FailureKind, Property, Subject,
@@ -19,9 +25,10 @@ use self::{
     file::Difference,
 };
 use crate::{
+    deadline::Deadline,
     declare::{Node, NodeKind, Plan, Trouble},
     os::{
-        files::{self, Ownership},
+        files::{self, At, Ownership},
         tree,
     },
     process::Run,
@@ -138,7 +145,11 @@ impl NodeKind for DockerDaemon {
             }
             return Ok(plan);
         };
-        let keeps = running.keeps_containers(&state.found);
+        // The daemon that starts decides by the new file. Source: moby, `restore` of daemon.go, which stops containers
+        // without live-restore.
+        let stays = state.wanted.get("live-restore") == Some(&Value::Bool(true))
+            || running.flags.iter().any(|(key, _)| key == "live-restore");
+        let keeps = stays && running.keeps_containers(&state.found);
         let restart = |key: &str| match keeps && !daemon::is_underneath(key) {
             true => Disruption::Live,
             false => Disruption::Clients,
@@ -232,6 +243,7 @@ impl NodeKind for DockerDaemon {
                 Step::Reload(systemctl) => {
                     let run = tool::run(node, systemctl).args(["--no-ask-password", "reload", UNIT]);
                     tool::act(node, &run, "systemctl reload docker.service")?;
+                    self.await_reload(node, state)?;
                 }
                 Step::Restart(systemctl) => self.restart(node, state, systemctl)?,
             }
@@ -252,10 +264,16 @@ impl NodeKind for DockerDaemon {
     }
 }
 
+/// Time for the daemon to read its file again.
+const RELOAD: Duration = Duration::from_secs(3);
+/// Time to start the daemon with its old settings.
+const WAY_BACK: Duration = Duration::from_secs(120);
+
 /// What a task asks of a daemon.
 trait Asks {
     fn refuse_flags(&self, running: &Running) -> Result<(), Trouble>;
     fn change(&self, difference: &Difference, class: Disruption) -> Change;
+    fn await_reload(&self, node: &Node<'_>, state: &State) -> Result<(), Trouble>;
     fn restart(&self, node: &Node<'_>, state: &State, systemctl: &std::path::Path) -> Result<(), Trouble>;
 }
 
@@ -286,19 +304,39 @@ impl Asks for DockerDaemon {
         Change::new(Subject::file(&self.path), Property::from(name), from, to, class)
     }
 
+    /// Waits until the settings are in force: systemd sends a signal, and does not wait for what the daemon makes of it.
+    fn await_reload(&self, node: &Node<'_>, state: &State) -> Result<(), Trouble> {
+        let until = Instant::now() + RELOAD.min(node.deadline.remaining());
+        let wanted = |key: &String, value: &'_ Value| state.wanted.get(key).unwrap_or(value).clone();
+        while Instant::now() < until {
+            let Daemon::Running(running) = daemon::observe(node, false)? else { return Ok(()) };
+            if self.settings.iter().all(|(key, value)| running.otherwise(key, &wanted(key, value)).is_none())
+            {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        Ok(())
+    }
+
     /// Restarts the daemon; one that does not start gets its old file back.
     fn restart(&self, node: &Node<'_>, state: &State, systemctl: &std::path::Path) -> Result<(), Trouble> {
         let run = tool::run(node, systemctl).args(["--no-ask-password", "restart", UNIT]);
         let what = format!("systemctl restart {UNIT}");
         let Err(trouble) = tool::act(node, &run, &what) else { return Ok(()) };
-        let Trouble::Failed { kind: FailureKind::Exit, message } = trouble else { return Err(trouble) };
+        let Trouble::Failed { message, .. } = trouble else { return Err(trouble) };
         let hint = format!("`journalctl -u {UNIT}` on the node tells why");
-        let Some(old) = state.text.as_ref().filter(|_| state.found != state.wanted) else {
+        if state.found == state.wanted {
             return Err(Trouble::failed(FailureKind::Exit, format!("{message}; {hint}")));
-        };
-        files::replace(&state.path, old, Ownership::default())?;
-        let again = tool::act(node, &run, &what);
-        let now = if again.is_ok() { "dockerd runs with its old settings" } else { "dockerd does not run" };
+        }
+        match &state.text {
+            Some(old) => files::replace(&state.path, old, Ownership::default())?,
+            None => tree::spot(&state.path)?.remove().at("remove", &state.path)?,
+        }
+        // With time of its own, because the task's may be over.
+        (node.progress)(what);
+        let again = run.finish(&Deadline::after(WAY_BACK)).is_ok_and(|done| done.exit.success());
+        let now = if again { "dockerd runs with its old settings" } else { "dockerd does not run" };
         Err(Trouble::failed(
             FailureKind::Exit,
             format!("{message}; {} has its old content again, and {now}; {hint}", self.path),

@@ -115,6 +115,15 @@ fn a_restart_needs_a_permit_unless_live_restore_is_in_force() {
     let done = run(&bench, &declared, Mode::Apply, Disruption::Live);
     assert_eq!(done.status, OpStatus::Changed, "{done:?}");
     assert_eq!(bench.read("log"), "restart\n");
+    // The daemon that starts decides by the new file, and would stop them.
+    for leaving in [
+        json!({"remove": ["live-restore"]}),
+        json!({"settings": {"live-restore": false, "log-driver": "local"}}),
+        json!({"settings": {"log-driver": "local"}, "remove": ["live-restore"]}),
+    ] {
+        let held = run(&bench, &task(leaving.clone()), Mode::Apply, Disruption::Live);
+        assert_eq!(held.status, OpStatus::NeedsPermit { class: Disruption::Clients }, "{leaving}: {held:?}");
+    }
     // What lies under the containers moves away from them whatever live-restore says.
     let moved = task(json!({"settings": {"data-root": "/data/docker"}}));
     let held = run(&bench, &moved, Mode::Apply, Disruption::Live);

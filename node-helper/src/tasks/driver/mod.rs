@@ -33,6 +33,7 @@ use self::{
     attempt::{Attempt, Former},
     packages::Pins,
     recipe::{Wish, is_driver, upstream},
+    replacement::answers,
     seen::{Module, Seen},
 };
 use super::packages::Order;
@@ -77,6 +78,12 @@ pub struct State {
     attempt: Option<Attempt>,
     /// Why the node could not go back.
     one_way: Option<String>,
+    /// Why the driver that is loaded does not work, looked at while a change of it is not over.
+    silent: Option<String>,
+    /// Whether dpkg was interrupted in a change of the driver.
+    interrupted: bool,
+    /// Packages that are held now.
+    held_before: Vec<String>,
     /// Whether a reboot is assumed to have happened.
     rebooted: bool,
 }
@@ -112,6 +119,8 @@ pub enum Step {
     Reload,
     /// A driver that was to come up with a reboot did not: the former one comes back.
     GoBack(String),
+    /// dpkg was interrupted.
+    Finish,
     Hold(Vec<String>),
     Release(Vec<String>),
 }
@@ -125,6 +134,8 @@ pub struct Driver<'a> {
     folder: PathBuf,
     /// Whether the package lists are as new as they can be.
     refreshed: AtomicBool,
+    /// Whether the modules were unloaded, with which the GPUs lost their state.
+    unloaded: AtomicBool,
     /// Who kept the driver from being unloaded.
     busy: Mutex<Option<IdleReport>>,
     fence: &'a (dyn Fn() -> Result<(), String> + Sync),
@@ -144,6 +155,7 @@ impl<'a> Driver<'a> {
             record,
             folder: state_dir.join(FOLDER),
             refreshed: AtomicBool::new(false),
+            unloaded: AtomicBool::new(false),
             busy: Mutex::default(),
             fence,
         }
@@ -163,7 +175,12 @@ impl<'a> Driver<'a> {
             .iter()
             .any(|change| change.subject == Subject::module(MODULE) && change.from == Typed::Absent);
         let reloads = outcome.status == OpStatus::Changed && outcome.changes.iter().any(by_reload);
-        outcome.activated = reloads.then_some(Disruption::GpuReset);
+        let lost = match mode {
+            Mode::Predict => reloads,
+            // Also after a failure: what was lost is lost.
+            Mode::Apply => self.unloaded.load(Ordering::Relaxed),
+        };
+        outcome.activated = lost.then_some(Disruption::GpuReset);
         outcome.idle = self.busy.lock().unwrap_or_else(PoisonError::into_inner).take();
         let mut gpus = self.gpus();
         if mode == Mode::Predict {
@@ -254,6 +271,14 @@ impl<'a> Driver<'a> {
             )));
         }
         let order = packages::simulate(node, &pins, &recipe.packages)?;
+        if !recipe.builds && self.task.packages.is_empty() && !brings_module(&order, installed, &seen.kernel)
+        {
+            return Err(Trouble::invalid(format!(
+                "{} bring no module for the running kernel {}; boot the newest kernel first, or name other `packages`",
+                recipe.packages.join(", "),
+                seen.kernel
+            )));
+        }
         let version = order
             .actions
             .iter()
@@ -322,6 +347,20 @@ impl<'a> Driver<'a> {
     }
 }
 
+/// Whether a package with modules of this kernel is there afterwards.
+fn brings_module(order: &Order, installed: &[(String, String)], kernel: &str) -> bool {
+    let new = order.actions.iter().filter(|action| action.to.is_some()).map(|action| action.name.as_str());
+    let gone = |name: &str| order.actions.iter().any(|action| action.name == name && action.to.is_none());
+    let old = installed.iter().map(|(name, _)| name.as_str()).filter(|name| !gone(name));
+    new.chain(old).any(|name| name.ends_with(kernel))
+}
+
+/// Returns the version of the driver that will run, if an earlier task of a prediction changes it.
+pub fn foreseen(node: &Node<'_>) -> Option<String> {
+    let on_disk = || node.world.noted(ON_DISK).into_iter().next().map(|(_, version)| version);
+    node.world.parameter(LOADED).or_else(|| node.world.rebooted().then(on_disk).flatten())
+}
+
 /// Whether an earlier task of a prediction changes where packages come from.
 fn sources_change(node: &Node<'_>) -> bool {
     super::repositories::APT.iter().any(|path| node.world.assumes_below(&node.roots.path(path)))
@@ -363,6 +402,8 @@ impl NodeKind for Driver<'_> {
         let installed = packages::installed(node)?;
         let order = self.wanted(node, &seen, &installed)?;
         let mut names: Vec<String> = installed.iter().map(|(name, _)| name.clone()).collect();
+        let open_before = packages::unheld(node, &names)?;
+        let held_before = names.iter().filter(|name| !open_before.contains(name)).cloned().collect();
         if let Some(wanted) = &order {
             let actions = wanted.order.actions.iter();
             names.retain(|name| !actions.clone().any(|action| action.name == *name && action.to.is_none()));
@@ -391,7 +432,26 @@ impl NodeKind for Driver<'_> {
             _ => None,
         };
         let attempt = Attempt::read(self.record)?;
-        Ok(State { seen, installed, order, unheld, held, attempt, one_way, rebooted })
+        let noted = attempt.is_some() && !node.world.predicts();
+        let loaded = noted && seen.loaded.is_some() && order.is_none();
+        let silent = match loaded {
+            true => answers(node, seen.gpus, &mut self.gpus()).err(),
+            false => None,
+        };
+        let interrupted = noted && packages::is_interrupted(node)?;
+        Ok(State {
+            seen,
+            installed,
+            order,
+            unheld,
+            held,
+            attempt,
+            one_way,
+            silent,
+            interrupted,
+            held_before,
+            rebooted,
+        })
     }
 
     fn is_stale(&self, state: &State) -> bool {
@@ -428,10 +488,30 @@ impl NodeKind for Driver<'_> {
         let module =
             |class| Change::new(Subject::module(MODULE), Property::VERSION, from(), to.as_str(), class);
         // An attempt of an earlier boot that does not run was to come up with that boot.
-        let late =
-            state.attempt.as_ref().filter(|attempt| attempt.boot_id != seen.boot_id && !state.rebooted);
+        let undone = state.attempt.as_ref().filter(|attempt| self.may_go_back(attempt));
+        let late = undone.filter(|attempt| attempt.boot_id != seen.boot_id && !state.rebooted);
+        if state.interrupted {
+            let what = Property::new("driver packages");
+            let change =
+                Change::new(Subject::PackageManager, what, "half installed", "installed", Disruption::Live);
+            plan.push(Step::Finish, change);
+        }
         match way {
-            Way::Nothing => {}
+            Way::Nothing => match &state.silent {
+                None => {}
+                Some(why) if undone.is_some() => {
+                    plan.push(Step::GoBack(why.clone()), module(class));
+                    plan.needs = class;
+                }
+                Some(why) => {
+                    return Err(Trouble::failed(
+                        FailureKind::Unconverged,
+                        format!(
+                            "the driver {to} is loaded and does not work, and there is no way back: {why}"
+                        ),
+                    ));
+                }
+            },
             Way::Load => plan.push(Step::Load, module(Disruption::Live)),
             Way::Reload | Way::Reboot(_) if state.order.is_none() && late.is_some() => {
                 let runs = seen.loaded.as_ref().map_or_else(|| "no driver".to_owned(), |l| l.version.clone());
@@ -493,12 +573,21 @@ impl NodeKind for Driver<'_> {
         };
         let installs = plan.steps.contains(&Step::Install);
         let mut attempt = state.attempt.clone();
+        if state.interrupted {
+            packages::finish_interrupted(node)?;
+        }
         if let (true, Some(wanted)) = (installs, &state.order) {
             let pins = Pins::new(node, self.task)?;
-            if attempt.is_some() {
-                packages::finish_interrupted(node)?;
-            }
             packages::download(node, &pins, &wanted.names)?;
+            // Lists may have become newer since the plan.
+            if attempt.is_none()
+                && packages::simulate(node, &pins, &wanted.names)?.actions != wanted.order.actions
+            {
+                return Err(Trouble::failed(
+                    FailureKind::Refused,
+                    "nothing was changed: the package lists changed since the plan; run again",
+                ));
+            }
             attempt = Some(self.prepare(node, state, wanted, &version)?);
         }
         let install = || -> Result<(), Trouble> {
@@ -509,6 +598,8 @@ impl NodeKind for Driver<'_> {
         let mut problems = Vec::new();
         for step in &plan.steps {
             match step {
+                // Done before everything else.
+                Step::Finish => {}
                 Step::Install if plan.steps.contains(&Step::Reload) => {}
                 Step::Install => {
                     install()
@@ -518,6 +609,8 @@ impl NodeKind for Driver<'_> {
                     let loaded = modules::load(node, &state.seen.modules, &version)
                         .and_then(|()| self.comes_up(node, &version));
                     loaded.map_err(|trouble| self.give_up(node, state, attempt.as_ref(), true, trouble))?;
+                    // What a killed helper had stopped could not start without a driver.
+                    problems.extend(self.gpus().put_back(node.deadline));
                 }
                 Step::Reload => {
                     let mut gpus = self.gpus();
@@ -646,6 +739,10 @@ impl Driver<'_> {
         version: &str,
     ) -> Result<Attempt, Trouble> {
         let mut former = wanted.former();
+        if state.attempt.is_none() {
+            // What a killed helper left there may be half a file.
+            let _ = tree::remove_all(&self.folder, &|| true);
+        }
         if self.task.go_back != DriverGoBack::Never {
             packages::keep(node, &self.folder, &mut former)?;
         }
@@ -655,7 +752,7 @@ impl Driver<'_> {
             boot_id: state.seen.boot_id.clone(),
             former,
             added: wanted.added(),
-            held: state.held.clone(),
+            held: state.held_before.clone(),
             modules: state.seen.modules.clone(),
         };
         // What a killed helper left half done is nothing to go back to.

@@ -2,8 +2,8 @@
 
 use std::{
     collections::BTreeSet,
-    fs::{self, File},
-    io::Write,
+    fs::File,
+    io::{self, Write},
     os::fd::AsRawFd,
     path::{Path, PathBuf},
 };
@@ -17,7 +17,10 @@ use super::{
 };
 use crate::{
     declare::{Node, Trouble},
-    os::{files, tree},
+    os::{
+        files::{self, At, Fresh},
+        tree,
+    },
     tasks::{
         packages::{
             Order,
@@ -254,9 +257,10 @@ pub fn keep(node: &Node<'_>, folder: &Path, former: &mut [Former]) -> Result<(),
         match file_in(&archives, one) {
             Some(file) => {
                 let name = file.file_name().unwrap_or_default();
-                fs::copy(&file, folder.join(name)).map_err(|error| {
-                    Trouble::io(format!("cannot keep {} in {}: {error}", file.display(), folder.display()))
-                })?;
+                let copy = Fresh::beside(&folder.join(name))?;
+                let mut from = tree::open(&file)?;
+                io::copy(&mut from, &mut copy.file()).at("copy", &file)?;
+                copy.place()?;
             }
             None => wanted.push(format!("{}={}", one.name, one.version)),
         }
@@ -295,6 +299,21 @@ pub fn finish_interrupted(node: &Node<'_>) -> Result<(), Trouble> {
     let program = tool::find(node, "dpkg", BRINGS)?;
     let run = tool::run(node, program).args(["--configure", "-a", "--force-confdef", "--force-confold"]);
     tool::act(node, &run.env("DEBIAN_FRONTEND", "noninteractive"), "dpkg --configure -a").map(drop)
+}
+
+/// Whether an installation was interrupted.
+///
+/// # Errors
+/// If dpkg cannot be asked.
+pub fn is_interrupted(node: &Node<'_>) -> Result<bool, Trouble> {
+    let program = tool::find(node, "dpkg-query", BRINGS)?;
+    let run = tool::run(node, program).args(["-W", "-f=${db:Status-Status}\\n"]).limit(ANSWER);
+    let done = tool::ask(node, &run)?;
+    if !done.exit.success() {
+        return Err(Trouble::io(done.complaint("dpkg-query")));
+    }
+    let half = ["unpacked", "half-installed", "half-configured"];
+    Ok(done.stdout().lines().any(|status| half.contains(&status)))
 }
 
 /// Updates the package lists.

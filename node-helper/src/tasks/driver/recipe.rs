@@ -121,16 +121,18 @@ fn of_source(source: DriverSource, wish: &Wish<'_>) -> Vec<Recipe> {
                 Recipe { packages, builds }
             };
             let utils = format!("nvidia-utils-{branch}");
+            let modules = |of: &str| format!("linux-modules-nvidia-{full}-{of}");
+            // Those of the running kernel, and what brings those of the kernels after it.
+            let signed = |more: &[String]| {
+                let headless = format!("nvidia-headless-no-dkms-{full}");
+                let mut all = vec![headless, modules(wish.kernel), utils.clone()];
+                all.extend_from_slice(more);
+                with(all, false)
+            };
             vec![
-                with(
-                    vec![
-                        format!("nvidia-headless-no-dkms-{full}"),
-                        format!("linux-modules-nvidia-{full}-{}", kernel_flavour(wish.kernel)),
-                        utils.clone(),
-                    ],
-                    false,
-                ),
-                with(vec![format!("nvidia-headless-{full}"), utils], true),
+                signed(&[modules(kernel_flavour(wish.kernel))]),
+                signed(&[]),
+                with(vec![format!("nvidia-headless-{full}"), utils.clone()], true),
             ]
         }
         DriverSource::Nvidia => {
@@ -205,8 +207,14 @@ mod tests {
             [
                 vec![
                     "nvidia-headless-no-dkms-580-server-open",
+                    "linux-modules-nvidia-580-server-open-6.8.0-45-generic",
+                    "nvidia-utils-580-server",
                     "linux-modules-nvidia-580-server-open-generic",
-                    "nvidia-utils-580-server"
+                ],
+                vec![
+                    "nvidia-headless-no-dkms-580-server-open",
+                    "linux-modules-nvidia-580-server-open-6.8.0-45-generic",
+                    "nvidia-utils-580-server",
                 ],
                 vec!["nvidia-headless-580-server-open", "nvidia-utils-580-server"],
             ]

@@ -1,6 +1,9 @@
 //! Replaces the modules that run, and brings the former driver back where the new one does not come up.
 
-use std::{sync::PoisonError, time::Duration};
+use std::{
+    sync::{PoisonError, atomic::Ordering},
+    time::Duration,
+};
 
 use gpufleet_protocol::{FailureKind, tasks::DriverGoBack};
 
@@ -35,19 +38,20 @@ impl Driver<'_> {
         (self.fence)().map_err(|why| Trouble::failed(FailureKind::Refused, why))?;
         // First, so that a driver that cannot be unloaded is left as it is.
         modules::unload(node, &state.seen.modules).inspect_err(|_| self.replaced_nothing(state))?;
+        self.unloaded.store(true, Ordering::Relaxed);
         install()
             .and_then(|()| modules::load(node, &state.seen.modules, version))
             .and_then(|()| came_up(node, version, gpus))
             .map_err(|trouble| self.back(node, attempt, trouble, gpus))
     }
 
-    /// Removes the note of an attempt that ended before its first act.
+    /// Takes the note back of an attempt that ended before its first act; an earlier one may have replaced something.
     pub(super) fn replaced_nothing(&self, state: &State) {
-        // An earlier attempt may have replaced something.
-        if state.attempt.is_none() {
-            // A note that stays is harmless: all its packages are there.
-            let _ = Attempt::forget(self.record);
-        }
+        // A note that stays is harmless: all its packages are there.
+        let _ = match &state.attempt {
+            Some(earlier) => earlier.write(self.record),
+            None => Attempt::forget(self.record),
+        };
     }
 
     pub(super) fn comes_up(&self, node: &Node<'_>, version: &str) -> Result<(), Trouble> {
@@ -69,7 +73,10 @@ impl Driver<'_> {
         let mut gpus = self.gpus();
         let modules = &state.seen.modules;
         let work = |gpus: &mut Gpus| match modules::unload(node, modules) {
-            Ok(()) => self.back(node, attempt, trouble, gpus),
+            Ok(()) => {
+                self.unloaded.store(true, Ordering::Relaxed);
+                self.back(node, attempt, trouble, gpus)
+            }
             Err(other) => Trouble::io(format!("{}; {}", said(&trouble), said(&other))),
         };
         match gpus.suspended(node.deadline, node.progress, self.fence, work) {
@@ -88,12 +95,6 @@ impl Driver<'_> {
         let why = said(&trouble);
         let Some(attempt) = attempt else { return trouble };
         let wanted = &attempt.wanted;
-        if self.task.go_back == DriverGoBack::Never {
-            return Trouble::failed(
-                FailureKind::Unconverged,
-                format!("the driver {wanted} does not come up: {why}"),
-            );
-        }
         (node.progress)(format!("going back from the driver {wanted}"));
         // With time of its own, because the task's may be over, and a node without a driver is of no use to anybody.
         let grace = Deadline::after(GOING_BACK);
@@ -109,23 +110,15 @@ impl Driver<'_> {
             downloads: Downloads::default(),
         };
         let former = attempt.before.as_deref();
-        let done = packages::restore(node, &attempt.former, &attempt.added)
-            .and_then(|()| packages::hold(node, &attempt.held, true))
-            .and_then(|()| match former {
-                Some(version) => {
-                    modules::load(node, &attempt.modules, version).and_then(|()| came_up(node, version, gpus))
-                }
-                None => Ok(()),
-            });
-        let runs = former.map_or_else(
-            || "the packages are as they were before".to_owned(),
-            |version| format!("the node is back at {version}, which runs"),
-        );
-        let message = match done {
-            Ok(()) => match Attempt::forget(self.record) {
-                Ok(()) => format!("the driver {wanted} does not come up: {why}; {runs}"),
-                Err(note) => format!("the driver {wanted} does not come up: {why}; {runs}; {}", said(&note)),
-            },
+        let message = match self.bring_back(node, attempt, former, gpus) {
+            Ok(()) => {
+                let left = self.forget().map(|why| format!("; {why}")).unwrap_or_default();
+                let runs = former.map_or_else(
+                    || "the packages are as they were before".to_owned(),
+                    |version| format!("the node is back at {version}, which runs"),
+                );
+                format!("the driver {wanted} does not come up: {why}; {runs}{left}")
+            }
             Err(other) => format!(
                 "the driver {wanted} does not come up: {why}; going back to {} failed too: {}; the node has no working \
                  driver",
@@ -134,6 +127,41 @@ impl Driver<'_> {
             ),
         };
         Trouble::failed(FailureKind::Unconverged, message)
+    }
+
+    fn bring_back(
+        &self,
+        node: &Node<'_>,
+        attempt: &Attempt,
+        former: Option<&str>,
+        gpus: &mut Gpus,
+    ) -> Result<(), Trouble> {
+        let now = Seen::read(node)?;
+        // The new module may be loaded without working. Where it cannot be unloaded, the next boot loads the former one.
+        if now.loaded.as_ref().map(|loaded| loaded.version.as_str()) != former {
+            let _ = modules::unload(node, &now.modules);
+        }
+        // Its verdict is that of the installation below.
+        let _ = packages::finish_interrupted(node);
+        let restored = match self.task.go_back {
+            DriverGoBack::Never => Err(Trouble::invalid("`go_back: never` is declared")),
+            _ => packages::restore(node, &attempt.former, &attempt.added)
+                .and_then(|()| packages::hold(node, &attempt.held, true)),
+        };
+        let Some(version) = former else { return restored };
+        let disk = Seen::read(node)?;
+        let there = disk.is_whole() && disk.disk.is_some_and(|disk| disk.version == version);
+        // An installation that failed early has replaced nothing.
+        if restored.is_err() && !there {
+            return restored;
+        }
+        modules::load(node, &attempt.modules, version)?;
+        came_up(node, version, gpus)
+    }
+
+    /// Whether an attempt may be undone, and its former packages are there.
+    pub(super) fn may_go_back(&self, attempt: &Attempt) -> bool {
+        self.task.go_back != DriverGoBack::Never && attempt.can_go_back()
     }
 }
 
@@ -145,10 +173,14 @@ fn came_up(node: &Node<'_>, version: &str, gpus: &mut Gpus) -> Result<(), Troubl
         Some(module) => return Err(failed(format!("the module that was loaded is {}", module.version))),
         None => return Err(failed("no module is loaded".to_owned())),
     }
-    let snapshot = gpus.comes_up(node.deadline).map_err(failed)?;
-    let (found, there) = (snapshot.gpus.len(), Seen::read(node)?.gpus);
-    if (found as u64) < u64::from(there) {
-        return Err(failed(format!("the driver finds {found} of {there} GPUs")));
+    answers(node, Seen::read(node)?.gpus, gpus).map_err(failed)
+}
+
+/// Checks that the driver answers for as many GPUs as are on the bus.
+pub(super) fn answers(node: &Node<'_>, there: u32, gpus: &mut Gpus) -> Result<(), String> {
+    let found = gpus.comes_up(node.deadline)?.gpus.len();
+    match (found as u64) < u64::from(there) {
+        true => Err(format!("the driver finds {found} of {there} GPUs")),
+        false => Ok(()),
     }
-    Ok(())
 }

@@ -13,7 +13,7 @@ use crate::{
     declare::{Node, NodeKind, Plan, Trouble},
     os::{files, units},
     signals,
-    tasks::tool,
+    tasks::{driver, tool},
     world::Effect,
 };
 
@@ -124,7 +124,11 @@ impl NodeKind for FabricManager {
         if !switches {
             return Err(Trouble::NotApplicable("there is no NVSwitch on this node".to_owned()));
         }
-        let driver = line(node, "/sys/module/nvidia/version")?.ok_or_else(|| {
+        let loaded = match driver::foreseen(node) {
+            Some(version) => Some(version),
+            None => line(node, "/sys/module/nvidia/version")?,
+        };
+        let driver = loaded.ok_or_else(|| {
             Trouble::missing("the NVIDIA driver is not loaded, and the fabric manager must be of its version")
         })?;
         let version = version(node)?;
@@ -191,7 +195,10 @@ impl NodeKind for FabricManager {
                 change.note = Some("its end aborts CUDA jobs".to_owned());
             }
         }
-        let starts = of_unit.steps.iter().any(|step| matches!(step, Unit::Unit(_) | Unit::NewUnit));
+        let is_start =
+            |change: &Change| matches!(change.subject, Subject::Unit { .. }) && change.layer.is_live();
+        let starts = plan.changes.iter().any(is_start)
+            || of_unit.steps.iter().any(|step| matches!(step, Unit::NewUnit));
         let runs_another = state.outdated || (installs && state.version.is_some() && !starts);
         plan.steps.extend(of_unit.steps.into_iter().map(Step::Unit));
         if runs_another && self.state == RunState::Started {

@@ -239,6 +239,9 @@ impl State {
                  the file that it writes, and later edits of it in {main} have no effect"
             ));
         }
+        if !self.active {
+            todo.warnings.push(format!("{name} does not run; what its files say counts from its next start"));
+        }
         todo.restart = self.active && (self.unread || todo.configure.is_some());
         if self.unread && todo.configure.is_none() {
             let subject = Subject::unit(self.cri.unit());

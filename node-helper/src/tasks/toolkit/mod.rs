@@ -23,7 +23,7 @@ use self::{
 };
 use super::{
     docker::{self, file::shown},
-    packages, tool,
+    driver, packages, tool,
 };
 use crate::{
     deadline::Deadline,
@@ -211,8 +211,9 @@ impl NodeKind for Toolkit<'_> {
         let (mut cdi, mut no_gpu) = (None, false);
         if task.cdi {
             let exposed = (self.gpus)(node.deadline)?;
-            let driver = files::read_bounded(&node.roots.path("/sys/module/nvidia/version"), 4096)?
+            let loaded = files::read_bounded(&node.roots.path("/sys/module/nvidia/version"), 4096)?
                 .map(|text| String::from_utf8_lossy(&text).trim().to_owned());
+            let driver = driver::foreseen(node).or(loaded);
             cdi = cdi::observe(node, exposed, driver.as_deref())?;
             no_gpu = cdi.is_none();
         }

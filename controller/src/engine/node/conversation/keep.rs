@@ -43,7 +43,7 @@ impl Conversation {
             Ok(document) => document,
             Err(why) => return Ok(Err(why)),
         };
-        let Some(signer) = self.settings.run.keep_signer.clone() else {
+        let Some(signer) = self.settings.run.keeping.signer.clone() else {
             return Ok(Err("this command has no key to sign what a node keeps".to_owned()));
         };
         let seal = match action.mode {
@@ -68,7 +68,7 @@ impl Conversation {
         op: &NodeOp,
         outcome: &mut OpOutcome,
     ) -> Result<(), EarlyEnd> {
-        let keeps = self.settings.run.keeps;
+        let keeps = self.settings.run.keeping.changes;
         let done = matches!(outcome.status, OpStatus::Ok | OpStatus::Changed);
         if keeps || !done || !matches!(op, NodeOp::GpuGroup(_)) || self.link().await?.kept().is_none() {
             return Ok(());
