@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
@@ -34,7 +35,23 @@ impl Mirror {
             .stderr(Stdio::null())
             .spawn()
             .expect("python3 can be started");
-        Self { _folder: folder, server }
+        let mirror = Self { _folder: folder, server };
+        mirror.await_answer(machines);
+        mirror
+    }
+
+    /// Waits until the server listens.
+    fn await_answer(&self, machines: &Machines) {
+        let ask = "import socket; socket.create_connection((\"10.99.0.254\", 8000), 1)";
+        let limit = Instant::now() + Duration::from_secs(30);
+        let answers = || {
+            let mut asked = Command::new("ip");
+            asked.args(["netns", "exec", &machines.hub(), "python3", "-c", ask]).stderr(Stdio::null());
+            asked.status().is_ok_and(|status| status.success())
+        };
+        while !answers() {
+            assert!(Instant::now() < limit, "the repository's web server does not answer");
+        }
     }
 }
 
