@@ -264,13 +264,8 @@ impl Machine for RealMachine {
     }
 
     fn module_holders(&mut self) -> Vec<(String, u32)> {
-        let count = |name: &str| {
-            let refs = self.text(&format!("/sys/module/{name}/refcnt"))?.parse::<u32>().ok()?;
-            // Without dependent modules, which count too and do no harm unless they are in use.
-            let above = fs::read_dir(self.path(&format!("/sys/module/{name}/holders")))
-                .map_or(0, |above| above.flatten().count());
-            Some(refs.saturating_sub(u32::try_from(above).unwrap_or(u32::MAX)))
-        };
+        let roots = self.roots();
+        let count = |name: &str| module_users(&roots, name);
         ["nvidia_drm", "nvidia_modeset", "nvidia_uvm", "nvidia_peermem"]
             .iter()
             .filter_map(|name| count(name).filter(|refs| *refs > 0).map(|refs| ((*name).to_owned(), refs)))
@@ -328,6 +323,15 @@ pub fn version_of(text: &str) -> Option<&str> {
     let (_, rest) = text.split_once("Module")?;
     let dotted = |word: &&str| word.contains('.') && word.bytes().all(|b| b.is_ascii_digit() || b == b'.');
     rest.split_whitespace().find(dotted)
+}
+
+/// Returns how many use a kernel module; `None` if it is not loaded, or does not tell.
+pub fn module_users(roots: &Roots, name: &str) -> Option<u32> {
+    let folder = roots.path(format!("/sys/module/{name}"));
+    let refs: u32 = fs::read_to_string(folder.join("refcnt")).ok()?.trim().parse().ok()?;
+    // Without dependent modules, which count too and do no harm unless they are in use.
+    let above = fs::read_dir(folder.join("holders")).map_or(0, |above| above.flatten().count());
+    Some(refs.saturating_sub(u32::try_from(above).unwrap_or(u32::MAX)))
 }
 
 /// Finds a program on the helper's PATH.

@@ -28,7 +28,7 @@ pub(crate) mod worker;
 pub use desired::kind;
 pub use group::{Audited, Exposed, Gpus, InUse, Settings};
 pub use observe::resets;
-pub use suspend::Held;
+pub use suspend::{Held, Left};
 pub use worker::{NoHealth, NvmlError};
 
 #[cfg(test)]

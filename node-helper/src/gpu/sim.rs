@@ -3,6 +3,9 @@
 //! Its behaviour is written from the documentation and not from `after`, so that each checks the other. Any effect can
 //! be made to fail.
 
+mod mps_daemon;
+mod profiles;
+
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard},
@@ -17,6 +20,8 @@ use gpufleet_protocol::{
     tasks::PciId,
 };
 
+pub use self::mps_daemon::SimMps;
+use self::profiles::h100;
 use super::{
     clients::{Holder, Scan},
     machine::{BootMark, Machine, ResetError, UnitAction},
@@ -25,27 +30,6 @@ use super::{
     worker::{NoHealth, NvmlError, SetAnswer, SetError},
 };
 use crate::{deadline::Deadline, world::World};
-
-/// The profiles of an H100 80GB, as measured.
-fn h100() -> Vec<MigProfile> {
-    let profile = |id, name: &str, slices, max_count, size, starts: &[u32]| MigProfile {
-        id,
-        name: name.to_owned(),
-        slices,
-        max_count,
-        memory_mib: u64::from(size) * 9984,
-        placements: Ok(starts.iter().map(|start| Placement { start: *start, size }).collect()),
-    };
-    vec![
-        profile(19, "1g.10gb", 1, 7, 1, &[0, 1, 2, 3, 4, 5, 6]),
-        profile(20, "1g.10gb+me", 1, 1, 1, &[0, 1, 2, 3, 4, 5, 6]),
-        profile(15, "1g.20gb", 1, 4, 2, &[0, 2, 4, 6]),
-        profile(14, "2g.20gb", 2, 3, 2, &[0, 2, 4]),
-        profile(9, "3g.40gb", 3, 2, 4, &[0, 4]),
-        profile(5, "4g.40gb", 4, 1, 4, &[0]),
-        profile(0, "7g.80gb", 7, 1, 8, &[0]),
-    ]
-}
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct SimGpu {
@@ -340,31 +324,6 @@ impl SimGpu {
                 .map(|pid| GpuProcess { pid: *pid, memory_bytes: None, gpu_instance: None })
                 .collect()),
         }
-    }
-}
-
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct SimMps {
-    pub unit: Unit,
-    pub text: Option<String>,
-    pub running: Option<u32>,
-    pub stale: bool,
-    pub servers: usize,
-}
-
-impl SimMps {
-    /// One that runs as it was declared last.
-    pub fn started(enabled: bool) -> Self {
-        Self { unit: Unit { exists: true, active: true, enabled }, running: Some(100), ..Self::default() }
-    }
-
-    fn run(&mut self, active: bool) {
-        self.unit.active = active;
-        let text = self.text.as_deref().unwrap_or_default();
-        let share = text
-            .split_once("set_default_active_thread_percentage ")
-            .map_or(100, |(_, rest)| rest.split(' ').next().unwrap().parse().unwrap());
-        (self.running, self.servers) = (active.then_some(share), 0);
     }
 }
 
@@ -693,6 +652,7 @@ impl Machine for SimMachine {
                 }
             }
             ("nvidia-cdi-refresh.service", _) => {}
+            ("nvidia-fabricmanager.service", action) => sim.fabric_manager = action == UnitAction::Start,
             (other, action) => {
                 *sim.units.get_mut(other).unwrap() = action == UnitAction::Start;
             }

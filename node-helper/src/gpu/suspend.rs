@@ -13,7 +13,7 @@ use gpufleet_protocol::{
 
 use super::{
     after::Event,
-    apply::{Fence, start_units},
+    apply::{Fence, forget_lost_units, start_units},
     clients::PERSISTENCED,
     group::Gpus,
     host::{FABRIC_MANAGER, IMEX},
@@ -37,6 +37,15 @@ pub struct Held {
     pub idle: Option<IdleReport>,
 }
 
+/// What became of the units that were stopped.
+#[derive(Debug, Default)]
+pub struct Left {
+    /// A sentence for each unit that did not start.
+    pub problems: Vec<String>,
+    /// A sentence for each unit that cannot start any more, because its MIG instance went with the driver.
+    pub warnings: Vec<String>,
+}
+
 impl Held {
     fn io(message: impl Into<String>) -> Self {
         Self { kind: FailureKind::Io, message: message.into(), idle: None }
@@ -45,7 +54,7 @@ impl Held {
 
 impl Gpus {
     /// Stops the units that hold the driver, waits until nobody has it open, does `work`, and starts the units again.
-    /// Returns what `work` gave, and a sentence for each unit that did not start.
+    /// Returns what `work` gave, and what became of the units.
     ///
     /// A killed helper leaves a record of the units, from which the next session starts them.
     ///
@@ -57,16 +66,19 @@ impl Gpus {
         progress: &dyn Fn(String),
         fence: Fence<'_>,
         work: impl FnOnce(&mut Self) -> T,
-    ) -> Result<(T, Vec<String>), Held> {
+    ) -> Result<(T, Left), Held> {
         let mut units = stopped_units(&self.record);
         let taken = self.take(&mut units, deadline, progress, fence);
         let done = taken.map(|()| work(self));
         self.machine.release();
         let grace = Deadline::after(WAY_BACK);
+        let warnings = forget_lost_units(self.machine.as_mut(), &mut units, &grace);
+        // Reading the GPUs started it again.
+        self.machine.release();
         let mut problems = start_units(self.machine.as_mut(), &mut units, &grace, progress);
         problems.extend(put_stopped_units(&self.record, &units).err());
         match done {
-            Ok(given) => Ok((given, problems)),
+            Ok(given) => Ok((given, Left { problems, warnings })),
             Err(mut held) => {
                 for problem in problems {
                     held.message = format!("{}; {problem}", held.message);

@@ -32,7 +32,7 @@ use crate::{
     deadline::{Deadline, Stop},
     declare::{Node, Trouble},
     facts,
-    gpu::{self, Exposed, Gpus, Settings},
+    gpu::{self, Gpus, Settings},
     health, keep,
     os::{
         paths::Owner,
@@ -611,9 +611,8 @@ impl Session {
                 Ok(signals::usage::outcome(&status))
             }
             NodeOp::System(_) => {
-                let mut outcome = OpOutcome::new(OpStatus::Ok);
-                outcome.system = Some(health::system(&self.roots, deadline));
-                Ok(outcome)
+                let system = Some(health::system(&self.roots, deadline));
+                Ok(OpOutcome { system, ..OpOutcome::new(OpStatus::Ok) })
             }
             NodeOp::KeepState(task) => {
                 // The unit of a boot knows one lock and one record: those of the machine.
@@ -638,7 +637,11 @@ impl Session {
                 Ok(outcome)
             }
             NodeOp::ContainerToolkit(task) => {
-                let gpus = |deadline: &Deadline| self.exposed(opening, deadline);
+                let gpus = |deadline: &Deadline| {
+                    let mut gpus = turn(&self.gpus, deadline)?;
+                    let read = gpus.get_or_insert_with(|| Gpus::new(settings(opening))).exposed(deadline);
+                    read.map_err(|why| Trouble::io(format!("the GPUs cannot be read: {why}")))
+                };
                 declared.run(&toolkit::Toolkit { task, gpus: &gpus })
             }
             NodeOp::CudaCompat(task) => {
@@ -675,13 +678,6 @@ impl Session {
                 reboot::run(*how, &node, request.mode, allowed, &gate)
             }
         })
-    }
-
-    /// Reads what containers are given of the GPUs.
-    fn exposed(&self, opening: &Opening, deadline: &Deadline) -> Result<Exposed, Trouble> {
-        let mut gpus = turn(&self.gpus, deadline)?;
-        let gpus = gpus.get_or_insert_with(|| Gpus::new(settings(opening)));
-        gpus.exposed(deadline).map_err(|why| Trouble::io(format!("the GPUs cannot be read: {why}")))
     }
 
     /// Checks once more, right before a reboot, that nothing works on the node. An unknown state counts as busy.

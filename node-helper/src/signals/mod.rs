@@ -35,7 +35,7 @@ use gpufleet_protocol::{
 };
 use serde_json::{Value, json};
 
-pub use self::driver::{switches, version_in};
+pub use self::driver::{DCGM_UNITS, switches, version_in};
 use self::{gpu::GpuSignals, kernel_log::Resets, own::Own};
 use crate::{deadline::Deadline, os::roots::Roots, tasks::reboot};
 

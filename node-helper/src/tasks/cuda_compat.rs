@@ -9,7 +9,7 @@ use gpufleet_protocol::{
 };
 use serde_json::{Map, Value, json};
 
-use super::tool;
+use super::{driver, tool};
 use crate::{
     deadline::Deadline,
     declare::{Node, NodeKind, Plan, Trouble},
@@ -94,6 +94,10 @@ impl NodeKind for Judged<'_> {
             | GpuSystemState::NoWorker { detail }
             | GpuSystemState::Failed { detail } => return Err(unread(detail)),
             GpuSystemState::NotRead => return Err(unread("nobody asked")),
+        }
+        let runs = system.driver_version.as_ref();
+        if driver::foreseen(node).is_some_and(|next| Some(&next) != runs) {
+            return Err(Trouble::Possible);
         }
         let driver = system.driver_version.ok_or_else(|| unread("it tells no version"))?;
         let cuda = system.cuda_version.as_deref().map(numbers).unwrap_or_default();

@@ -34,6 +34,7 @@ mod replace;
 pub mod repositories;
 mod selections;
 mod service;
+mod started;
 mod stat;
 mod sysctl;
 pub mod tempfile;

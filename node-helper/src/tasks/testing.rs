@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use gpufleet_protocol::{Change, Disruption, OpOutcome, message::Mode, op::Blob};
+use gpufleet_protocol::{Change, Disruption, OpOutcome, OpStatus, message::Mode, op::Blob};
 
 use crate::{
     deadline::Deadline,
@@ -41,6 +41,24 @@ pub type Told = (&'static str, Option<&'static str>, &'static str);
 pub fn told(change: &Change) -> Told {
     let leak = |text: String| &*text.leak();
     (leak(change.what()), change.from_text().map(leak), leak(change.to_text()))
+}
+
+/// The changes of an outcome, a line each.
+pub fn shown(outcome: &OpOutcome) -> Vec<String> {
+    let line = |change: &Change| {
+        let (what, from, to) = told(change);
+        format!("{what}: {} -> {to} ({})", from.unwrap_or("nothing"), change.disruption)
+    };
+    outcome.changes.iter().map(line).collect()
+}
+
+/// The message of a failed outcome.
+#[track_caller]
+pub fn failure(outcome: &OpOutcome) -> &str {
+    match &outcome.status {
+        OpStatus::Failed { message, .. } => message,
+        other => panic!("{other:?}"),
+    }
 }
 
 pub struct Bench {

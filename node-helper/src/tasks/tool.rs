@@ -38,6 +38,16 @@ pub fn ask(node: &Node<'_>, run: &Run) -> Result<Finished, Trouble> {
     Ok(run.finish(&node.deadline.within(ANSWER))?)
 }
 
+/// Restarts a unit.
+///
+/// # Errors
+/// If there is no systemd, or it fails.
+pub fn restart(node: &Node<'_>, unit: &str) -> Result<(), Trouble> {
+    let systemctl = find(node, "systemctl", "does systemd run this node?")?;
+    let run = run(node, systemctl).args(["--no-ask-password", "restart", unit]);
+    act(node, &run, &format!("systemctl restart {unit}")).map(drop)
+}
+
 /// Runs a program that changes something; `what` is for messages.
 ///
 /// # Errors

@@ -231,3 +231,19 @@ fn impossible_declarations_of_daemons_are_named() {
         matches!(&outcome.status, OpStatus::NotApplicable { reason } if reason.contains("no MIG compute instance"))
     );
 }
+
+#[test]
+fn a_daemon_whose_instance_goes_with_the_driver_is_told_of_and_not_started() {
+    let mut node = node(vec![SimGpu::new(0, true).with_instances(&[(9, 4, 4)])]);
+    for seat in ["GPU-0", "MIG-0-1-0-old"] {
+        node.machine.get().device_mps.insert(seat.to_owned(), SimMps::started(false));
+    }
+    let (deadline, machine) = (Deadline::after(Duration::from_secs(5)), node.machine.clone());
+    let reload = |_: &mut Gpus| machine.get().gpus[0].instances.clear();
+    let ((), left) = node.gpus.suspended(&deadline, &|_| {}, &|| Ok(()), reload).unwrap();
+    assert_eq!(left.problems, Vec::<String>::new());
+    let [told] = left.warnings.as_slice() else { panic!("{left:?}") };
+    assert!(told.contains("gpufleet-mps@MIG-0-1-0-old.service was not started again"), "{told}");
+    let effects = node.effects();
+    assert_eq!(effects.last().unwrap(), "start gpufleet-mps@GPU-0.service", "{effects:?}");
+}

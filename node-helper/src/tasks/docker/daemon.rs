@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use crate::{
     declare::{Node, Trouble},
     os::{files, units},
-    tasks::tool,
+    tasks::{started, tool},
 };
 
 pub const UNIT: &str = "docker.service";
@@ -63,6 +63,18 @@ const UNDERNEATH: [&str; 8] = [
     "storage-opts",
     "userns-remap",
 ];
+/// Keys of which `docker info` tells what is in force ([`Running::otherwise`]).
+const TOLD: [&str; 9] = [
+    "data-root",
+    "debug",
+    "default-runtime",
+    "exec-opts",
+    "experimental",
+    "labels",
+    "live-restore",
+    "log-driver",
+    "runtimes",
+];
 /// Flags whose key has another name. Source: moby, `cmd/dockerd/config.go` and `config_unix.go`.
 const NAMED: [(&str, &str); 24] = [
     ("D", "debug"),
@@ -109,11 +121,18 @@ pub struct Running {
     pub arguments: Vec<String>,
     /// Keys that are flags of it, each with the flag.
     pub flags: Vec<(String, String)>,
+    /// Whether its file is newer than it is.
+    pub unread: bool,
 }
 
 /// Whether a difference in this key of the file is taken at SIGHUP.
 pub fn is_reloaded(key: &str, removed: bool) -> bool {
     RELOADED.contains(&key) && (!removed || FORGOTTEN.contains(&key))
+}
+
+/// Whether `docker info` tells what is in force of this key.
+fn is_told(key: &str) -> bool {
+    TOLD.contains(&key)
 }
 
 /// Whether containers notice a restart for this key although the daemon leaves them running.
@@ -125,7 +144,7 @@ pub fn is_underneath(key: &str) -> bool {
 ///
 /// # Errors
 /// If systemd or the daemon does not answer.
-pub fn observe(node: &Node<'_>, read_since: bool) -> Result<Daemon, Trouble> {
+pub fn observe(node: &Node<'_>, file: &PathBuf, read_since: bool) -> Result<Daemon, Trouble> {
     let assumed = node.world.packages();
     let installs = PACKAGES.iter().any(|name| assumed.get(*name).is_some_and(Option::is_some));
     let Some(systemctl) = node.roots.tool("systemctl") else { return Ok(Daemon::None) };
@@ -150,7 +169,9 @@ pub fn observe(node: &Node<'_>, read_since: bool) -> Result<Daemon, Trouble> {
     let line = if unit.active { command_line(node, unit.main_pid)? } else { String::new() };
     let is_fresh = read_since || !unit.active || node.world.rebooted();
     let info = if is_fresh { None } else { Some(info(node)?) };
-    Ok(Daemon::Running(Running { systemctl, info, arguments: arguments(&line), flags: keys_of(&line) }))
+    let unread = !is_fresh && started::before(node, unit.main_pid, std::slice::from_ref(file))?;
+    let (arguments, flags) = (arguments(&line), keys_of(&line));
+    Ok(Daemon::Running(Running { systemctl, info, arguments, flags, unread }))
 }
 
 /// Returns the command line of a process, whose words end with a zero byte.
@@ -235,6 +256,11 @@ impl Running {
         }
     }
 
+    /// Whether the daemon may run without a setting of its file, and does not tell.
+    pub fn may_lack(&self, key: &str) -> bool {
+        self.unread && !is_reloaded(key, false) && !is_told(key)
+    }
+
     /// Returns what the daemon has instead of a setting; `None` if it has it, or does not tell.
     pub fn otherwise(&self, key: &str, wanted: &Value) -> Option<Value> {
         let info = self.info.as_ref()?;
@@ -290,7 +316,7 @@ mod tests {
 
     fn running(info: Value) -> Running {
         let info = info.as_object().cloned();
-        Running { systemctl: PathBuf::new(), info, arguments: Vec::new(), flags: Vec::new() }
+        Running { systemctl: PathBuf::new(), info, arguments: Vec::new(), flags: Vec::new(), unread: false }
     }
 
     #[test]

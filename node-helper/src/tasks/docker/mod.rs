@@ -115,7 +115,7 @@ impl NodeKind for DockerDaemon {
         let wanted = file::declared(self, &found);
         let noted = note(&path);
         let read_since = node.world.noted(&noted).iter().any(|(rest, _)| rest.is_empty());
-        let daemon = daemon::observe(node, read_since)?;
+        let daemon = daemon::observe(node, &path, read_since)?;
         let (mut refused, mut unchecked) = (None, None);
         if wanted != found {
             match validate(node, &file::print(&wanted), &daemon)? {
@@ -199,6 +199,16 @@ impl NodeKind for DockerDaemon {
             plan.steps.push(Step::Restart(running.systemctl.clone()));
         } else if reloading {
             plan.steps.push(Step::Reload(running.systemctl.clone()));
+        }
+        let untold: Vec<&str> =
+            self.settings.keys().map(String::as_str).filter(|key| running.may_lack(key)).collect();
+        if !untold.is_empty() && !restarting && waiting.is_empty() {
+            plan.warnings.push(format!(
+                "whether dockerd runs with {} is not known: {} is newer than its start, and `docker info` does not tell; a \
+                 restart of {UNIT} settles it",
+                untold.join(", "),
+                self.path
+            ));
         }
         if !waiting.is_empty() {
             plan.warnings.push(format!(
@@ -309,7 +319,7 @@ impl Asks for DockerDaemon {
         let until = Instant::now() + RELOAD.min(node.deadline.remaining());
         let wanted = |key: &String, value: &'_ Value| state.wanted.get(key).unwrap_or(value).clone();
         while Instant::now() < until {
-            let Daemon::Running(running) = daemon::observe(node, false)? else { return Ok(()) };
+            let Daemon::Running(running) = daemon::observe(node, &state.path, false)? else { return Ok(()) };
             if self.settings.iter().all(|(key, value)| running.otherwise(key, &wanted(key, value)).is_none())
             {
                 return Ok(());

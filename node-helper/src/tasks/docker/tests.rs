@@ -3,7 +3,7 @@ use gpufleet_protocol::{OpOutcome, OpStatus, message::Mode};
 use super::*;
 use crate::{
     declare::drive,
-    tasks::testing::{Bench, changed, tidy, told},
+    tasks::testing::{Bench, changed, failure, shown, tidy},
 };
 
 const FILE: &str = "etc/docker/daemon.json";
@@ -60,21 +60,6 @@ fn task(value: Value) -> DockerDaemon {
 
 fn run(bench: &Bench, task: &DockerDaemon, mode: Mode, allowed: Disruption) -> OpOutcome {
     bench.node(|node| drive(task, node, mode, &bench.overlay, allowed, &|_| Ok(())))
-}
-
-fn shown(outcome: &OpOutcome) -> Vec<String> {
-    let line = |change: &Change| {
-        let (what, from, to) = told(change);
-        format!("{what}: {} -> {to} ({})", from.unwrap_or("nothing"), change.disruption)
-    };
-    outcome.changes.iter().map(line).collect()
-}
-
-fn failure(outcome: &OpOutcome) -> &str {
-    match &outcome.status {
-        OpStatus::Failed { message, .. } => message,
-        other => panic!("{other:?}"),
-    }
 }
 
 #[test]
@@ -260,4 +245,18 @@ fn without_a_daemon_only_the_file_is_written() {
     bare.script("usr/bin/systemctl", "#!/bin/sh\necho Id=docker.service; echo LoadState=not-found\n");
     bare.overlay.assume([package]);
     assert_eq!(run(&bare, &declared, Mode::Predict, Disruption::Live).status, OpStatus::Possible);
+}
+
+#[test]
+fn what_dockerd_does_not_tell_is_not_called_in_force() {
+    let bench = plain();
+    let declared = task(json!({"settings": {"log-opts": {"max-size": "10m"}}}));
+    let known = run(&bench, &declared, Mode::Apply, Disruption::Live);
+    assert_eq!((known.status, known.warnings), (OpStatus::Ok, Vec::new()));
+    // The daemon is older than its file.
+    bench.write("proc/stat", "btime 1000000000\n");
+    bench.write("proc/4711/stat", &format!("4711 (dockerd) S {}", "0 ".repeat(40)));
+    let done = run(&bench, &declared, Mode::Apply, Disruption::Live);
+    let [warning] = done.warnings.as_slice() else { panic!("{done:?}") };
+    assert!(warning.starts_with("whether dockerd runs with log-opts is not known"), "{warning}");
 }

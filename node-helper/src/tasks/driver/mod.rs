@@ -15,10 +15,7 @@ mod seen;
 use std::{
     io::ErrorKind,
     path::{Path, PathBuf},
-    sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Mutex, MutexGuard, PoisonError},
 };
 
 use gpufleet_protocol::{
@@ -29,10 +26,11 @@ use gpufleet_protocol::{
 };
 use serde_json::{Map, Value, json};
 
+pub use self::recipe::{UNNUMBERED, upstream};
 use self::{
     attempt::{Attempt, Former},
     packages::Pins,
-    recipe::{Wish, is_driver, upstream},
+    recipe::{Wish, is_driver},
     replacement::answers,
     seen::{Module, Seen},
 };
@@ -96,6 +94,16 @@ struct Wanted {
     version: Option<String>,
 }
 
+impl State {
+    /// The version that will be on disk; `None` if there is none, or only the run can tell.
+    fn target(&self) -> Option<&str> {
+        match &self.order {
+            Some(wanted) => wanted.version.as_deref(),
+            None => self.seen.disk.as_ref().map(|disk| disk.version.as_str()),
+        }
+    }
+}
+
 impl Wanted {
     fn former(&self) -> Vec<Former> {
         let replaced =
@@ -113,7 +121,6 @@ impl Wanted {
 
 #[derive(Debug, PartialEq, Eq)]
 pub enum Step {
-    /// The lists were too old to know the packages, or only the run can tell what is installed.
     Install,
     Load,
     Reload,
@@ -125,6 +132,18 @@ pub enum Step {
     Release(Vec<String>),
 }
 
+/// What happened meanwhile that a plan does not tell.
+#[derive(Debug, Default)]
+struct Notes {
+    /// The package lists are as new as they can be.
+    refreshed: bool,
+    /// The modules were unloaded, with which the GPUs lost their state.
+    unloaded: bool,
+    /// Who kept the driver from being unloaded.
+    idle: Option<IdleReport>,
+    warnings: Vec<String>,
+}
+
 /// A declaration, with what it needs of the session.
 pub struct Driver<'a> {
     pub task: &'a GpuDriver,
@@ -132,12 +151,7 @@ pub struct Driver<'a> {
     record: &'a Record,
     /// The folder of former packages.
     folder: PathBuf,
-    /// Whether the package lists are as new as they can be.
-    refreshed: AtomicBool,
-    /// Whether the modules were unloaded, with which the GPUs lost their state.
-    unloaded: AtomicBool,
-    /// Who kept the driver from being unloaded.
-    busy: Mutex<Option<IdleReport>>,
+    notes: Mutex<Notes>,
     fence: &'a (dyn Fn() -> Result<(), String> + Sync),
 }
 
@@ -154,15 +168,17 @@ impl<'a> Driver<'a> {
             gpus: Mutex::new(gpus),
             record,
             folder: state_dir.join(FOLDER),
-            refreshed: AtomicBool::new(false),
-            unloaded: AtomicBool::new(false),
-            busy: Mutex::default(),
+            notes: Mutex::default(),
             fence,
         }
     }
 
     fn gpus(&self) -> MutexGuard<'_, &'a mut Gpus> {
         self.gpus.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn notes(&self) -> MutexGuard<'_, Notes> {
+        self.notes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds to an outcome what the session has to know of it: that the GPUs lost their state, and who is in the way.
@@ -175,13 +191,15 @@ impl<'a> Driver<'a> {
             .iter()
             .any(|change| change.subject == Subject::module(MODULE) && change.from == Typed::Absent);
         let reloads = outcome.status == OpStatus::Changed && outcome.changes.iter().any(by_reload);
+        let notes = std::mem::take(&mut *self.notes());
         let lost = match mode {
             Mode::Predict => reloads,
             // Also after a failure: what was lost is lost.
-            Mode::Apply => self.unloaded.load(Ordering::Relaxed),
+            Mode::Apply => notes.unloaded,
         };
         outcome.activated = lost.then_some(Disruption::GpuReset);
-        outcome.idle = self.busy.lock().unwrap_or_else(PoisonError::into_inner).take();
+        outcome.idle = notes.idle;
+        outcome.warnings.extend(notes.warnings);
         let mut gpus = self.gpus();
         if mode == Mode::Predict {
             if reloads {
@@ -315,19 +333,15 @@ impl<'a> Driver<'a> {
 
     /// Whether newer lists may have packages that these do not.
     fn may_be_listed(&self) -> bool {
-        self.task.update_cache && !self.refreshed.load(Ordering::Relaxed)
+        self.task.update_cache && !self.notes().refreshed
     }
 
     /// How the driver that will be on disk begins to run.
     fn way(&self, state: &State) -> Result<Way, Trouble> {
         let seen = &state.seen;
-        let version = match &state.order {
-            Some(wanted) => wanted.version.clone(),
-            None => seen.disk.as_ref().map(|disk| disk.version.clone()),
-        };
         let open = self.task.flavour.map(DriverFlavour::is_open);
         let runs = seen.loaded.as_ref().is_some_and(|loaded| {
-            Some(&loaded.version) == version.as_ref()
+            Some(loaded.version.as_str()) == state.target()
                 && (open.is_none() || loaded.open == open || loaded.open.is_none())
         });
         let reboot = |why: &str| match self.task.reboot {
@@ -402,8 +416,8 @@ impl NodeKind for Driver<'_> {
         let installed = packages::installed(node)?;
         let order = self.wanted(node, &seen, &installed)?;
         let mut names: Vec<String> = installed.iter().map(|(name, _)| name.clone()).collect();
-        let open_before = packages::unheld(node, &names)?;
-        let held_before = names.iter().filter(|name| !open_before.contains(name)).cloned().collect();
+        let all_held = packages::held(node)?;
+        let held_before = names.iter().filter(|name| all_held.contains(*name)).cloned().collect();
         if let Some(wanted) = &order {
             let actions = wanted.order.actions.iter();
             names.retain(|name| !actions.clone().any(|action| action.name == *name && action.to.is_none()));
@@ -412,8 +426,8 @@ impl NodeKind for Driver<'_> {
             names.sort();
             names.dedup();
         }
-        let mut unheld = packages::unheld(node, &names)?;
-        let held: Vec<String> = names.iter().filter(|name| !unheld.contains(name)).cloned().collect();
+        let (held, mut unheld): (Vec<String>, Vec<String>) =
+            names.into_iter().partition(|name| all_held.contains(name));
         if let Some(wanted) = &order {
             // dpkg forgets the hold of a package that it installs.
             let new = |name: &&String| wanted.order.actions.iter().any(|action| action.name == **name);
@@ -432,7 +446,8 @@ impl NodeKind for Driver<'_> {
             _ => None,
         };
         let attempt = Attempt::read(self.record)?;
-        let noted = attempt.is_some() && !node.world.predicts();
+        // Of a driver that an earlier task of a prediction changes nothing can be read.
+        let noted = attempt.is_some() && node.world.noted(ON_DISK).is_empty() && !rebooted;
         let loaded = noted && seen.loaded.is_some() && order.is_none();
         let silent = match loaded {
             true => answers(node, seen.gpus, &mut self.gpus()).err(),
@@ -460,7 +475,7 @@ impl NodeKind for Driver<'_> {
 
     fn refresh(&self, node: &Node<'_>, _: &State) -> Result<Map<String, Value>, Trouble> {
         packages::update(node)?;
-        self.refreshed.store(true, Ordering::Relaxed);
+        self.notes().refreshed = true;
         Ok(Map::new())
     }
 
@@ -480,13 +495,8 @@ impl NodeKind for Driver<'_> {
             plan.steps.push(Step::Install);
             plan.needs = class;
         }
-        let to = match &state.order {
-            Some(wanted) => wanted.version.clone(),
-            None => seen.disk.as_ref().map(|disk| disk.version.clone()),
-        };
-        let to = to.unwrap_or_default();
-        let module =
-            |class| Change::new(Subject::module(MODULE), Property::VERSION, from(), to.as_str(), class);
+        let to = state.target().unwrap_or_default();
+        let module = |class| Change::new(Subject::module(MODULE), Property::VERSION, from(), to, class);
         // An attempt of an earlier boot that does not run was to come up with that boot.
         let undone = state.attempt.as_ref().filter(|attempt| self.may_go_back(attempt));
         let late = undone.filter(|attempt| attempt.boot_id != seen.boot_id && !state.rebooted);
@@ -527,7 +537,7 @@ impl NodeKind for Driver<'_> {
                     plan.changes.push(module(Disruption::Reboot).with_note(why.clone()));
                 }
                 let runs = seen.loaded.as_ref().map(|loaded| loaded.version.as_str());
-                let reason = GpuDriver::reason(&to, runs, &why);
+                let reason = GpuDriver::reason(to, runs, &why);
                 plan.awaiting.push(Awaiting { activation: Disruption::Reboot, reason });
             }
         }
@@ -537,10 +547,6 @@ impl NodeKind for Driver<'_> {
 
     fn after(&self, state: &State, plan: &Plan<Step>) -> Vec<Effect> {
         let mut effects = Vec::new();
-        let to = match &state.order {
-            Some(wanted) => wanted.version.clone(),
-            None => state.seen.disk.as_ref().map(|disk| disk.version.clone()),
-        };
         if let Some(wanted) = &state.order {
             let actions = wanted.order.actions.iter();
             effects.extend(
@@ -550,10 +556,9 @@ impl NodeKind for Driver<'_> {
             let disk = wanted.version.clone().unwrap_or_default();
             effects.push(Effect::Noted { name: ON_DISK.to_owned(), value: disk });
         }
-        if let Some(version) =
-            to.filter(|_| plan.steps.iter().any(|s| matches!(s, Step::Load | Step::Reload)))
-        {
-            effects.push(Effect::Parameter { name: LOADED.to_owned(), value: version });
+        let loads = plan.steps.iter().any(|step| matches!(step, Step::Load | Step::Reload));
+        if let Some(version) = state.target().filter(|_| loads) {
+            effects.push(Effect::Parameter { name: LOADED.to_owned(), value: version.to_owned() });
         }
         if plan.steps.iter().any(|step| matches!(step, Step::Hold(_))) {
             effects.push(Effect::Noted { name: HELD.to_owned(), value: "held".to_owned() });
@@ -567,10 +572,7 @@ impl NodeKind for Driver<'_> {
         state: &State,
         plan: &Plan<Step>,
     ) -> Result<Map<String, Value>, Trouble> {
-        let version = match &state.order {
-            Some(wanted) => wanted.version.clone().unwrap_or_default(),
-            None => state.seen.disk.as_ref().map(|disk| disk.version.clone()).unwrap_or_default(),
-        };
+        let version = state.target().unwrap_or_default();
         let installs = plan.steps.contains(&Step::Install);
         let mut attempt = state.attempt.clone();
         if state.interrupted {
@@ -588,12 +590,12 @@ impl NodeKind for Driver<'_> {
                     "nothing was changed: the package lists changed since the plan; run again",
                 ));
             }
-            attempt = Some(self.prepare(node, state, wanted, &version)?);
+            attempt = Some(self.prepare(node, state, wanted, version)?);
         }
         let install = || -> Result<(), Trouble> {
             let Some(wanted) = state.order.as_ref().filter(|_| installs) else { return Ok(()) };
             packages::perform(node, &Pins::new(node, self.task)?, &wanted.names)?;
-            modules::check_disk(node, &version)
+            modules::check_disk(node, version)
         };
         let mut problems = Vec::new();
         for step in &plan.steps {
@@ -606,17 +608,16 @@ impl NodeKind for Driver<'_> {
                         .map_err(|trouble| self.give_up(node, state, attempt.as_ref(), false, trouble))?;
                 }
                 Step::Load => {
-                    let loaded = modules::load(node, &state.seen.modules, &version)
-                        .and_then(|()| self.comes_up(node, &version));
+                    let loaded = modules::load(node, &state.seen.modules, version)
+                        .and_then(|()| self.comes_up(node, version));
                     loaded.map_err(|trouble| self.give_up(node, state, attempt.as_ref(), true, trouble))?;
                     // What a killed helper had stopped could not start without a driver.
                     problems.extend(self.gpus().put_back(node.deadline));
                 }
                 Step::Reload => {
                     let mut gpus = self.gpus();
-                    let work = |gpus: &mut Gpus| {
-                        self.reload(node, state, attempt.as_ref(), &version, gpus, &install)
-                    };
+                    let work =
+                        |gpus: &mut Gpus| self.reload(node, state, attempt.as_ref(), version, gpus, &install);
                     let done = gpus.suspended(node.deadline, node.progress, self.fence, work);
                     let (done, left) = match done {
                         Ok(done) => done,
@@ -625,6 +626,7 @@ impl NodeKind for Driver<'_> {
                             return Err(self.held(held));
                         }
                     };
+                    let left = self.took(left);
                     done.map_err(|trouble| with(trouble, &left))?;
                     problems.extend(left);
                 }

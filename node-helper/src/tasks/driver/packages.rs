@@ -188,10 +188,9 @@ pub fn simulate(node: &Node<'_>, pins: &Pins, names: &[String]) -> Result<Order,
         .filter(|action| action.to.is_none() && !is_driver(&action.name))
         .map(|action| action.name.as_str())
         .collect();
-    let others: Vec<String> =
-        order.actions.iter().filter(|a| !is_driver(&a.name)).map(|a| a.name.clone()).collect();
-    let free = unheld(node, &others)?;
-    if let Some(held) = others.iter().find(|name| !free.contains(name)) {
+    let held = held(node)?;
+    let mut others = order.actions.iter().map(|action| &action.name).filter(|name| !is_driver(name));
+    if let Some(held) = others.find(|name| held.contains(*name)) {
         return Err(Trouble::invalid(format!(
             "apt would change {held}, which is held, for {}; release it first if that is meant (`apt-mark unhold {held}`)",
             names.join(", ")
@@ -363,19 +362,17 @@ pub fn restore(node: &Node<'_>, former: &[Former], added: &[String]) -> Result<(
     call(node, &install(None, &names))
 }
 
-/// Returns the packages of these that nightly updates would change.
+/// Returns the packages that nightly updates leave alone.
 ///
 /// # Errors
 /// If apt-mark cannot be asked.
-pub fn unheld(node: &Node<'_>, names: &[String]) -> Result<Vec<String>, Trouble> {
+pub fn held(node: &Node<'_>) -> Result<BTreeSet<String>, Trouble> {
     let program = tool::find(node, "apt-mark", BRINGS)?;
     let done = tool::ask(node, &tool::run(node, program).arg("showhold").limit(ANSWER))?;
     if !done.exit.success() {
         return Err(Trouble::io(done.complaint("apt-mark showhold")));
     }
-    let text = done.stdout();
-    let held: BTreeSet<&str> = text.lines().map(str::trim).collect();
-    Ok(names.iter().filter(|name| !held.contains(name.as_str())).cloned().collect())
+    Ok(done.stdout().lines().map(|line| line.trim().to_owned()).collect())
 }
 
 /// Lets nightly updates leave packages as they are, or change them again.

@@ -7,7 +7,7 @@
 use gpufleet_protocol::tasks::{DriverFlavour, DriverSource};
 
 /// First branch without its number in the names of NVIDIA's packages.
-const UNNUMBERED: u32 = 590;
+pub const UNNUMBERED: u32 = 590;
 
 /// Names of packages that belong to a driver begin with these.
 const DRIVER: [&str; 30] = [

@@ -1,9 +1,6 @@
 //! Replaces the modules that run, and brings the former driver back where the new one does not come up.
 
-use std::{
-    sync::{PoisonError, atomic::Ordering},
-    time::Duration,
-};
+use std::time::Duration;
 
 use gpufleet_protocol::{FailureKind, tasks::DriverGoBack};
 
@@ -17,7 +14,7 @@ use super::{
 use crate::{
     deadline::Deadline,
     declare::{Node, Trouble},
-    gpu::{Gpus, Held},
+    gpu::{Gpus, Held, Left},
     tasks::download::Downloads,
 };
 
@@ -38,7 +35,7 @@ impl Driver<'_> {
         (self.fence)().map_err(|why| Trouble::failed(FailureKind::Refused, why))?;
         // First, so that a driver that cannot be unloaded is left as it is.
         modules::unload(node, &state.seen.modules).inspect_err(|_| self.replaced_nothing(state))?;
-        self.unloaded.store(true, Ordering::Relaxed);
+        self.notes().unloaded = true;
         install()
             .and_then(|()| modules::load(node, &state.seen.modules, version))
             .and_then(|()| came_up(node, version, gpus))
@@ -74,20 +71,26 @@ impl Driver<'_> {
         let modules = &state.seen.modules;
         let work = |gpus: &mut Gpus| match modules::unload(node, modules) {
             Ok(()) => {
-                self.unloaded.store(true, Ordering::Relaxed);
+                self.notes().unloaded = true;
                 self.back(node, attempt, trouble, gpus)
             }
             Err(other) => Trouble::io(format!("{}; {}", said(&trouble), said(&other))),
         };
         match gpus.suspended(node.deadline, node.progress, self.fence, work) {
-            Ok((trouble, left)) => with(trouble, &left),
+            Ok((trouble, left)) => with(trouble, &self.took(left)),
             Err(held) => self.held(held),
         }
     }
 
     pub(super) fn held(&self, held: Held) -> Trouble {
-        *self.busy.lock().unwrap_or_else(PoisonError::into_inner) = held.idle;
+        self.notes().idle = held.idle;
         Trouble::failed(held.kind, held.message)
+    }
+
+    /// Keeps what is to be warned of; returns which units did not start.
+    pub(super) fn took(&self, left: Left) -> Vec<String> {
+        self.notes().warnings.extend(left.warnings);
+        left.problems
     }
 
     /// Brings the former packages and modules back.
@@ -173,7 +176,7 @@ fn came_up(node: &Node<'_>, version: &str, gpus: &mut Gpus) -> Result<(), Troubl
         Some(module) => return Err(failed(format!("the module that was loaded is {}", module.version))),
         None => return Err(failed("no module is loaded".to_owned())),
     }
-    answers(node, Seen::read(node)?.gpus, gpus).map_err(failed)
+    answers(node, seen::gpus(node)?, gpus).map_err(failed)
 }
 
 /// Checks that the driver answers for as many GPUs as are on the bus.

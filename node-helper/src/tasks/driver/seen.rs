@@ -89,8 +89,6 @@ impl Seen {
     /// # Errors
     /// If a part cannot be read.
     pub fn read(node: &Node<'_>) -> Result<Self, Trouble> {
-        let bus = bus::read(node.roots)
-            .map_err(|error| Trouble::io(format!("the GPUs on the PCI bus cannot be counted: {error}")))?;
         let kernel = text(node, "/proc/sys/kernel/osrelease")
             .ok_or_else(|| Trouble::io("/proc/sys/kernel/osrelease cannot be read"))?;
         let loaded = loaded(node)?;
@@ -100,7 +98,7 @@ impl Seen {
             .map(|name| (*name).to_owned())
             .collect();
         Ok(Self {
-            gpus: bus.gpus,
+            gpus: gpus(node)?,
             disk: on_disk(node, &kernel)?,
             boot_id: crate::tasks::reboot::boot_id(node.roots).unwrap_or_default(),
             library: library(node),
@@ -118,6 +116,13 @@ impl Seen {
     pub fn is_whole(&self) -> bool {
         matches!((&self.disk, &self.library), (Some(disk), Some(library)) if disk.version == *library)
     }
+}
+
+/// Returns the number of NVIDIA GPUs on the PCI bus.
+pub fn gpus(node: &Node<'_>) -> Result<u32, Trouble> {
+    let bus = bus::read(node.roots)
+        .map_err(|error| Trouble::io(format!("the GPUs on the PCI bus cannot be counted: {error}")))?;
+    Ok(bus.gpus)
 }
 
 /// Returns the module that runs.
@@ -216,15 +221,8 @@ fn fixed(node: &Node<'_>, modules: &[String]) -> Option<String> {
     if modules.iter().any(|name| name == "nvidia") && !exists(node, "/sys/module/nvidia/refcnt") {
         return Some("this kernel unloads no modules".to_owned());
     }
-    // Without the modules above, which count too and are unloaded first.
-    let used = |name: &str| {
-        let count: u32 = text(node, &format!("/sys/module/{name}/refcnt"))?.parse().ok()?;
-        let above = fs::read_dir(node.roots.path(format!("/sys/module/{name}/holders")))
-            .map_or(0, |above| above.flatten().count());
-        Some(count.saturating_sub(u32::try_from(above).unwrap_or(u32::MAX))).filter(|count| *count > 0)
-    };
     // Only what no process shows: a console on the GPU counts here, and has no file of the driver open.
-    let count = used("nvidia_drm")?;
+    let count = host::module_users(node.roots, "nvidia_drm").filter(|count| *count > 0)?;
     Some(format!("something shows a picture on the GPUs (use count {count} of nvidia_drm)"))
 }
 

@@ -13,12 +13,11 @@ use super::provided::{Provided, Step as Unit};
 use crate::{
     declare::{Node, NodeKind, Plan, Trouble},
     os::units,
+    signals::DCGM_UNITS,
     tasks::tool,
     world::Effect,
 };
 
-/// Names of the unit, the newer one first.
-const UNITS: [&str; 2] = ["nvidia-dcgm.service", "dcgm.service"];
 const BRINGS: &str = "the package datacenter-gpu-manager-4-cuda13 (or -cuda12) brings it";
 /// Largest answer of the diagnostic, in bytes.
 const LARGEST: usize = 8 * 1024 * 1024;
@@ -43,11 +42,13 @@ impl NodeKind for Dcgm {
     type Step = Step;
 
     fn observe(&self, node: &Node<'_>) -> Result<State, Trouble> {
-        let mut name = UNITS[0];
+        let mut name = DCGM_UNITS[0];
         let mut is_there = false;
         if let Some(systemctl) = node.roots.tool("systemctl") {
-            let shown = units::show(systemctl, &UNITS, node.deadline)?;
-            if let Some(found) = UNITS.iter().find(|name| shown.get(**name).is_some_and(|unit| unit.exists)) {
+            let shown = units::show(systemctl, &DCGM_UNITS, node.deadline)?;
+            if let Some(found) =
+                DCGM_UNITS.iter().find(|name| shown.get(**name).is_some_and(|unit| unit.exists))
+            {
                 (name, is_there) = (found, true);
             }
         }

@@ -1,6 +1,6 @@
 //! `fabric_manager`: it runs where there is an NVSwitch, in exactly the version of the driver that is loaded.
 
-use std::{fs, io::Read as _, path::PathBuf, time::Duration};
+use std::{fs, io::Read as _, time::Duration};
 
 use gpufleet_protocol::{
     Change, Disruption, Property, Subject,
@@ -24,9 +24,6 @@ const VPD_LIMIT: u64 = 32 * 1024;
 /// What the vital product data of a network card says that manages NVLink switches. Source: NVIDIA's gpu-driver-container,
 /// `nvidia-driver`.
 const MANAGES_SWITCHES: &[u8] = b"SW_MNG";
-/// The first branch of the driver whose packages have no branch in their names. Source: NVIDIA, "Driver Installation
-/// Guide", version locking.
-const UNNAMED: u32 = 590;
 
 #[derive(Debug)]
 pub struct State {
@@ -90,8 +87,8 @@ fn is_outdated(node: &Node<'_>) -> Result<bool, Trouble> {
 }
 
 /// Returns the package of a driver's version.
-fn package(node: &Node<'_>, task: &FabricManager, driver: &str) -> Result<Package, Trouble> {
-    let branch: u32 = driver.split('.').next().and_then(|branch| branch.parse().ok()).unwrap_or(0);
+fn package(node: &Node<'_>, task: &FabricManager, version: &str) -> Result<Package, Trouble> {
+    let branch: u32 = version.split('.').next().and_then(|branch| branch.parse().ok()).unwrap_or(0);
     let named = format!("nvidia-fabricmanager-{branch}");
     let apt = node.roots.tool("apt-get").is_some();
     let name = match &task.package {
@@ -102,14 +99,14 @@ fn package(node: &Node<'_>, task: &FabricManager, driver: &str) -> Result<Packag
             let run = tool::run(node, program).args(["pkgnames", "nvidia-fabricmanager"]);
             let said = tool::ask(node, &run)?.stdout();
             let has = |name: &str| said.lines().any(|line| line.trim() == name);
-            match has(&named) || (branch < UNNAMED && !has("nvidia-fabricmanager")) {
+            match has(&named) || (branch < driver::UNNUMBERED && !has("nvidia-fabricmanager")) {
                 true => named,
                 false => "nvidia-fabricmanager".to_owned(),
             }
         }
     };
     // apt takes a pattern for the packager's part of the version; dnf wants it joined to the name.
-    let name = if apt { format!("{name}={driver}-*") } else { format!("{name}-{driver}") };
+    let name = if apt { format!("{name}={version}-*") } else { format!("{name}-{version}") };
     Ok(Package { allow_downgrade: true, ..Package::of(vec![name]) })
 }
 
@@ -137,7 +134,10 @@ impl NodeKind for FabricManager {
         let foreseen = !fits
             && assumed.iter().any(|(name, version)| {
                 let is_it = name.starts_with("nvidia-fabricmanager");
-                is_it && version.as_ref().is_some_and(|version| version.is_empty() || is_of(version, &driver))
+                is_it
+                    && version
+                        .as_ref()
+                        .is_some_and(|version| version.is_empty() || driver::upstream(version) == driver)
             });
         let installs = self.install && self.state == RunState::Started && !fits && !foreseen;
         let package = if installs { Some(package(node, self, &driver)?) } else { None };
@@ -182,9 +182,7 @@ impl NodeKind for FabricManager {
         }
         let of_unit = state.provided.plan()?;
         let mut plan = Plan { changes: of_unit.changes, ..Plan::default() };
-        // What the package manager says of drivers in general does not hold: this version is that of the driver that runs.
-        let is_of_packages = |warning: &String| warning.contains("stay until the node reboots");
-        plan.warnings.extend(of_unit.warnings.into_iter().filter(|warning| !is_of_packages(warning)));
+        plan.warnings.extend(of_unit.warnings);
         for change in &mut plan.changes {
             // Source: NVIDIA Fabric Manager user guide, `ABORT_CUDA_JOBS_ON_FM_EXIT`.
             let stops = matches!(change.subject, Subject::Unit { .. })
@@ -238,11 +236,7 @@ impl NodeKind for FabricManager {
             node.check_time()?;
             match step {
                 Step::Unit(step) => state.provided.act(node, step)?,
-                Step::Restart => {
-                    let systemctl: PathBuf = tool::find(node, "systemctl", "does systemd run this node?")?;
-                    let run = tool::run(node, systemctl).args(["--no-ask-password", "restart", Self::UNIT]);
-                    tool::act(node, &run, &format!("systemctl restart {}", Self::UNIT))?;
-                }
+                Step::Restart => tool::restart(node, Self::UNIT)?,
             }
         }
         Ok(Map::new())
@@ -256,9 +250,3 @@ impl NodeKind for FabricManager {
 
 /// Name under which a prediction notes that the daemon was restarted.
 const NOTE: &str = "fabric manager restarted";
-
-/// Whether a package's version is of a driver's: `580.159.04-1` and `1:580.159.04-1.el9` are of `580.159.04`.
-fn is_of(version: &str, driver: &str) -> bool {
-    let version = version.split_once(':').map_or(version, |(_, rest)| rest);
-    version.strip_prefix(driver).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
-}

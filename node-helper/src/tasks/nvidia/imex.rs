@@ -16,9 +16,12 @@ use crate::{
         files::{self, Ownership},
         tree, units,
     },
-    tasks::tool,
+    tasks::{started, tool},
     world::{Content, Effect, Entry, Owned},
 };
+
+/// Name under which a prediction notes that the daemon was restarted.
+const NOTE: &str = "imex restarted";
 
 #[derive(Debug)]
 pub struct State {
@@ -27,6 +30,8 @@ pub struct State {
     nodes: Option<Vec<String>>,
     owned: Option<Owned>,
     active: bool,
+    /// Whether the file is newer than the daemon that runs.
+    unread: bool,
     provided: Provided,
 }
 
@@ -51,17 +56,22 @@ impl NodeKind for NvidiaImex {
         let (path, entry) = node.world.follow(&node.roots.path(Self::FILE))?;
         let text = node.world.read(&path)?;
         let nodes = text.map(|text| addresses(&String::from_utf8_lossy(&text)));
-        let mut active = false;
+        let (mut active, mut unread) = (false, false);
         if let Some(systemctl) = node.roots.tool("systemctl") {
             let shown = units::show(systemctl, &[Self::UNIT], node.deadline)?;
-            active = shown.get(Self::UNIT).is_some_and(|unit| unit.active);
+            if let Some(unit) = shown.get(Self::UNIT).filter(|unit| unit.active) {
+                active = true;
+                // A run may have ended between the file and the restart.
+                let restarted = !node.world.noted(NOTE).is_empty() || node.world.rebooted();
+                unread = !restarted && started::before(node, unit.main_pid, std::slice::from_ref(&path))?;
+            }
         }
         if let Some(view) = node.world.unit(Self::UNIT) {
             active = view.active.ok_or(Trouble::Possible)?;
         }
         let service = self.state.of_unit(Self::UNIT, self.enabled);
         let provided = Provided::observe(node, service, None)?;
-        Ok(State { path, nodes, owned: entry.owned(), active, provided })
+        Ok(State { path, nodes, owned: entry.owned(), active, unread, provided })
     }
 
     fn plan(&self, state: &State) -> Result<Plan<Step>, Trouble> {
@@ -80,6 +90,13 @@ impl NodeKind for NvidiaImex {
             };
             plan.push(Step::File(self.nodes.iter().map(|node| format!("{node}\n")).collect()), change);
         }
+        let stale = state.active && state.unread && !differs && self.state == RunState::Started;
+        if stale {
+            let (unit, from) = (Subject::unit(Self::UNIT), "with older members");
+            let change = Change::new(unit, Property::STATE, from, "restarted", Disruption::Clients);
+            plan.changes
+                .push(change.with_note("its file is newer than its start; a restart ends jobs over NVLink"));
+        }
         let of_unit = state.provided.plan()?;
         plan.steps.extend(of_unit.steps.into_iter().map(Step::Unit));
         plan.warnings.extend(of_unit.warnings);
@@ -89,7 +106,7 @@ impl NodeKind for NvidiaImex {
             }
             plan.changes.push(change);
         }
-        plan.steps.extend(restarts.then_some(Step::Restart));
+        plan.steps.extend((restarts || stale).then_some(Step::Restart));
         plan.needs = plan.changes.iter().map(|change| change.disruption).max().unwrap_or_default();
         Ok(plan)
     }
@@ -105,7 +122,9 @@ impl NodeKind for NvidiaImex {
             }),
             Step::Unit(_) | Step::Restart => None,
         });
-        file.into_iter().chain(state.provided.after()).collect()
+        let restarts = plan.steps.iter().any(|step| matches!(step, Step::Restart));
+        let noted = restarts.then(|| Effect::Noted { name: NOTE.to_owned(), value: String::new() });
+        file.into_iter().chain(state.provided.after()).chain(noted).collect()
     }
 
     fn apply(
@@ -124,11 +143,7 @@ impl NodeKind for NvidiaImex {
                     files::replace(&state.path, text.as_bytes(), Ownership::default())?;
                 }
                 Step::Unit(step) => state.provided.act(node, step)?,
-                Step::Restart => {
-                    let systemctl = tool::find(node, "systemctl", "does systemd run this node?")?;
-                    let run = tool::run(node, systemctl).args(["--no-ask-password", "restart", Self::UNIT]);
-                    tool::act(node, &run, &format!("systemctl restart {}", Self::UNIT))?;
-                }
+                Step::Restart => tool::restart(node, Self::UNIT)?,
             }
         }
         Ok(Map::new())

@@ -1,7 +1,7 @@
 use std::path::PathBuf;
 
 use gpufleet_protocol::{
-    Change, Disruption, OpOutcome, OpStatus,
+    Disruption, OpOutcome, OpStatus,
     message::Mode,
     tasks::{Dcgm, FabricManager, NvidiaImex},
 };
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::{
     declare::{NodeKind, drive},
-    tasks::testing::{Bench, changed, told},
+    tasks::testing::{Bench, changed, failure, shown},
 };
 
 /// A fake systemd that knows the units of the folder `units`, each a file with the state and whether it is enabled.
@@ -38,7 +38,7 @@ fi
 echo "$verb $1" >> "$d/log"
 read active enabled < "$d/units/$1"
 case "$verb" in
-start|restart) active=active; rm -f "$d/proc/77/exe"; ln -s /usr/bin/daemon "$d/proc/77/exe";;
+start|restart) active=active; : > "$d/proc/77/stat"; rm -f "$d/proc/77/exe"; ln -s /usr/bin/daemon "$d/proc/77/exe";;
 stop) active=inactive;;
 enable) enabled=enabled;;
 esac
@@ -100,21 +100,6 @@ fn with_fm(version: &str, unit: &str) -> Bench {
 
 fn run<D: NodeKind>(bench: &Bench, task: &D, mode: Mode, allowed: Disruption) -> OpOutcome {
     bench.node(|node| drive(task, node, mode, &bench.overlay, allowed, &|_| Ok(())))
-}
-
-fn shown(outcome: &OpOutcome) -> Vec<String> {
-    let line = |change: &Change| {
-        let (what, from, to) = told(change);
-        format!("{what}: {} -> {to} ({})", from.unwrap_or("nothing"), change.disruption)
-    };
-    outcome.changes.iter().map(line).collect()
-}
-
-fn failure(outcome: &OpOutcome) -> &str {
-    match &outcome.status {
-        OpStatus::Failed { message, .. } => message,
-        other => panic!("{other:?}"),
-    }
 }
 
 #[track_caller]
@@ -312,4 +297,10 @@ fn the_members_of_an_imex_domain_are_read_by_a_restart() {
     converges(&bench, &task, Disruption::Clients);
     assert_eq!(bench.read("etc/nvidia-imex/nodes_config.cfg"), "10.0.0.1\n10.0.0.2\n");
     assert_eq!(bench.read("log"), "restart nvidia-imex.service\n");
+    // A run that was cut off between the file and the restart is taken up again.
+    bench.write("proc/stat", "btime 1000000000\n");
+    bench.write("proc/77/stat", &format!("77 (nvidia-imex) S {}", "0 ".repeat(40)));
+    let done = converges(&bench, &task, Disruption::Clients);
+    assert_eq!(shown(&done), ["nvidia-imex.service: with older members -> restarted (clients)"]);
+    assert_eq!(bench.read("log"), "restart nvidia-imex.service\nrestart nvidia-imex.service\n");
 }

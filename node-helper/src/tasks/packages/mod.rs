@@ -69,7 +69,6 @@ fn needs_reboot(name: &str) -> bool {
         "kmod-nvidia",
         "kernel-core",
         "libnvidia-compute",
-        "nvidia-fabricmanager",
     ];
     drivers.iter().any(|prefix| name.starts_with(prefix)) || name == "kernel"
 }

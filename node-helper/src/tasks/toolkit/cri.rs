@@ -3,27 +3,21 @@
 //! `nvidia-ctk` writes those settings: a small file of one's own would lose what others have set, because containerd
 //! before 2.0 replaces a plugin's whole section by that of a later file.
 
-use std::{
-    fs,
-    path::Path,
-    time::{Duration, SystemTime, UNIX_EPOCH},
-};
+use std::{path::Path, time::Duration};
 
 use gpufleet_protocol::{Change, Disruption, Property, Subject, change::Value as Typed};
 use toml_edit::{DocumentMut, Item, TableLike};
 
 use crate::{
     declare::{Node, Trouble},
-    os::{files, units},
-    tasks::tool,
+    os::units,
+    tasks::{started, tool},
 };
 
 /// Largest configuration, in bytes.
 const LARGEST: u64 = 4 * 1024 * 1024;
 /// Time limit of a program that prints its settings.
 const ANSWER: Duration = Duration::from_secs(30);
-/// Clock ticks a second in /proc. Source: proc(5); the kernel's `USER_HZ` is 100 on all machines with GPUs.
-const TICKS: u64 = 100;
 const RUNTIME: &str = "nvidia";
 const PROGRAM: &str = "nvidia-container-runtime";
 
@@ -137,8 +131,7 @@ pub fn observe(node: &Node<'_>, cri: Cri) -> Result<State, Trouble> {
             state.unread = unit.active
                 && noted.is_none()
                 && !node.world.rebooted()
-                && started(node, unit.main_pid)?
-                    .is_some_and(|at| paths.iter().any(|path| is_newer(path, at)));
+                && started::before(node, unit.main_pid, &paths)?;
         }
     }
     Ok(state)
@@ -162,31 +155,6 @@ fn table(item: Option<&Item>) -> Option<&dyn TableLike> {
 /// Whether it names NVIDIA's runtime, by a path or without one.
 fn is_program(item: Option<&Item>) -> bool {
     item.and_then(Item::as_str).is_some_and(|path| Path::new(path).file_name() == Some(PROGRAM.as_ref()))
-}
-
-fn is_newer(path: &Path, than: SystemTime) -> bool {
-    // By the change of the file, because a package keeps the time of its content. Within the second the start is known.
-    let changed = fs::metadata(path).ok().and_then(|meta| {
-        use std::os::unix::fs::MetadataExt as _;
-        Some(UNIX_EPOCH + Duration::from_secs(u64::try_from(meta.ctime()).ok()?))
-    });
-    changed.is_some_and(|time| time > than + Duration::from_secs(1))
-}
-
-/// Returns when a process was started; `None` if it is gone.
-fn started(node: &Node<'_>, pid: u32) -> Result<Option<SystemTime>, Trouble> {
-    let read = |name: String| -> Result<String, Trouble> {
-        let bytes = files::read_bounded(&node.roots.proc(&name), LARGEST)?.unwrap_or_default();
-        Ok(String::from_utf8_lossy(&bytes).into_owned())
-    };
-    let stat = read(format!("{pid}/stat"))?;
-    let ticks = stat
-        .rsplit_once(')')
-        .and_then(|(_, rest)| rest.split_ascii_whitespace().nth(19)?.parse::<u64>().ok());
-    let boot = read("stat".to_owned())?
-        .lines()
-        .find_map(|line| line.strip_prefix("btime ")?.trim().parse::<u64>().ok());
-    Ok(ticks.zip(boot).map(|(ticks, boot)| UNIX_EPOCH + Duration::from_secs(boot + ticks / TICKS)))
 }
 
 /// What is to be done for a runtime.

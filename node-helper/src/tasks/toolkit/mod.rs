@@ -413,9 +413,7 @@ impl Toolkit<'_> {
                     tool::act(node, &run, &format!("{CTK} {}", words.join(" ")))?;
                 }
                 Step::Restart(cri) => {
-                    let run =
-                        tool::run(node, systemctl()?).args(["--no-ask-password", "restart", cri.unit()]);
-                    tool::act(node, &run, &format!("systemctl restart {}", cri.unit()))?;
+                    tool::restart(node, cri.unit())?;
                 }
                 Step::Cdi(_, Renew::Unit) => cdi::refresh(node, &systemctl()?)?,
                 Step::Cdi(_, Renew::File(place)) => cdi::generate(node, &ctk()?, place)?,

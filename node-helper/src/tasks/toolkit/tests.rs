@@ -7,7 +7,7 @@ use gpufleet_protocol::{
 use super::*;
 use crate::{
     declare::drive,
-    tasks::testing::{Bench, changed, told},
+    tasks::testing::{Bench, changed, failure, shown},
 };
 
 const CONFIG: &str = "etc/nvidia-container-runtime/config.toml";
@@ -83,21 +83,6 @@ fn run_with(bench: &Bench, task: &Value, mode: Mode, allowed: Disruption, gpus: 
 
 fn run(bench: &Bench, task: &Value, mode: Mode) -> OpOutcome {
     run_with(bench, task, mode, Disruption::Live, &gpus)
-}
-
-fn shown(outcome: &OpOutcome) -> Vec<String> {
-    let line = |change: &Change| {
-        let (what, from, to) = told(change);
-        format!("{what}: {} -> {to} ({})", from.unwrap_or("nothing"), change.disruption)
-    };
-    outcome.changes.iter().map(line).collect()
-}
-
-fn failure(outcome: &OpOutcome) -> &str {
-    match &outcome.status {
-        OpStatus::Failed { message, .. } => message,
-        other => panic!("{other:?}"),
-    }
 }
 
 /// A plan writes nothing and tells what the run does, and a second run changes nothing.
