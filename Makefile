@@ -77,8 +77,9 @@ lint: targets
 deny: targets
 	@tests/scripts/deny.sh
 
-## bench: gpufleet, Ansible and pyinfra against 100 OpenSSH daemons on loopback
+## bench: gpufleet, Ansible and pyinfra against 100 OpenSSH daemons on loopback, and the time limits of MIG layouts
 bench: setup
+	$(CARGO) test --locked --release -p gpufleet-mig -- --nocapture layouts 5000_gpus
 	$(CARGO) build --locked --release -p gpufleet
 	$(CARGO) test --locked --release -p gpufleet --lib -- --ignored --nocapture in_numbers
 	$(CARGO) test --locked --release -p gpufleet --test transport -- --ignored --nocapture memory

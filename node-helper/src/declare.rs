@@ -14,9 +14,11 @@ use serde_json::{Map, Value};
 
 use crate::{
     deadline::{Deadline, Stop},
+    gpu,
     os::{
         attributes,
         files::FileError,
+        reload::Refusal,
         roots::Roots,
         users::{Identity, UserError, Users},
     },
@@ -119,6 +121,12 @@ impl From<UserError> for Trouble {
     }
 }
 
+impl From<Refusal> for Trouble {
+    fn from(error: Refusal) -> Self {
+        Self::failed(FailureKind::Busy, error.to_string())
+    }
+}
+
 impl From<ProcessError> for Trouble {
     fn from(error: ProcessError) -> Self {
         let kind = match &error {
@@ -161,6 +169,21 @@ pub struct Node<'a> {
 }
 
 impl Node<'_> {
+    /// Returns the same node with another deadline, for a way back that must not end with the task's time.
+    pub fn until<'n>(&'n self, deadline: &'n Deadline) -> Node<'n> {
+        Node {
+            roots: self.roots,
+            users: self.users,
+            world: self.world.clone(),
+            user: self.user.clone(),
+            environment: self.environment,
+            deadline,
+            fetch: self.fetch,
+            progress: self.progress,
+            downloads: Downloads::default(),
+        }
+    }
+
     /// # Errors
     /// If it is time to stop.
     pub fn check_time(&self) -> Result<(), Trouble> {
@@ -198,6 +221,14 @@ impl<S> Plan<S> {
     pub fn push(&mut self, step: S, change: Change) {
         self.steps.push(step);
         self.changes.push(change);
+    }
+
+    /// Moves what another plan tells into this one; its steps stay.
+    pub fn take<O>(&mut self, from: &mut Plan<O>) {
+        self.changes.append(&mut from.changes);
+        self.awaiting.append(&mut from.awaiting);
+        self.warnings.append(&mut from.warnings);
+        self.needs = self.needs.max(from.needs);
     }
 }
 
@@ -254,6 +285,17 @@ pub trait NodeKind: Sync {
         self.plan(state)
     }
 
+    /// Whether what it disturbs ends the work of processes on GPUs, so that a plan names them.
+    fn ends_gpu_work(&self) -> bool {
+        false
+    }
+
+    /// Returns values that two tasks of a run must not declare differently, because each would undo the other at every run;
+    /// by a name for messages, such as `mtu of eth1`.
+    fn declares(&self, _state: &Self::State) -> Vec<(String, String)> {
+        Vec::new()
+    }
+
     /// Returns the path whose owner, mode and size `register` gets; links are not followed.
     fn subject(&self, _state: &Self::State) -> Option<PathBuf> {
         None
@@ -297,7 +339,7 @@ pub fn drive<D: NodeKind>(
         Mode::Predict => {
             predict(declaration, &node, overlay).unwrap_or_else(|trouble| trouble.predicted(&node.world))
         }
-        Mode::Apply => apply(declaration, &node, allowed, gate).unwrap_or_else(Trouble::outcome),
+        Mode::Apply => apply(declaration, &node, overlay, allowed, gate).unwrap_or_else(Trouble::outcome),
     }
 }
 
@@ -328,16 +370,34 @@ fn told<D: NodeKind>(declaration: &D, node: &Node<'_>, state: &D::State) -> Map<
     data
 }
 
+fn agreed(overlay: &Overlay, mode: Mode, values: &[(String, String)]) -> Result<(), Trouble> {
+    let Some((name, other)) = overlay.contradicted(mode, values) else { return Ok(()) };
+    let own = values.iter().find(|(own, _)| *own == name).map_or("", |(_, value)| value);
+    Err(Trouble::invalid(format!(
+        "an earlier task of this run declares {name} as {other}, and this one as {own}: the two would undo each other at \
+         every run; declare it in one of them only"
+    )))
+}
+
 fn predict<D: NodeKind>(declaration: &D, node: &Node<'_>, overlay: &Overlay) -> Result<OpOutcome, Trouble> {
     let state = declaration.observe(node)?;
     let plan = declaration.plan(&state)?;
+    let declares = declaration.declares(&state);
+    agreed(overlay, Mode::Predict, &declares)?;
+    overlay.declare(Mode::Predict, declares);
     overlay.assume(declaration.after(&state, &plan));
-    Ok(outcome(&plan, told(declaration, node, &state)))
+    let mut answer = outcome(&plan, told(declaration, node, &state));
+    // Not where a reboot of this prediction has ended them.
+    if declaration.ends_gpu_work() && plan.needs >= Disruption::Clients && !node.world.rebooted() {
+        answer.blockers = gpu::holders(node.roots);
+    }
+    Ok(answer)
 }
 
 fn apply<D: NodeKind>(
     declaration: &D,
     node: &Node<'_>,
+    overlay: &Overlay,
     allowed: Disruption,
     gate: Gate<'_>,
 ) -> Result<OpOutcome, Trouble> {
@@ -350,7 +410,10 @@ fn apply<D: NodeKind>(
         before = declaration.observe(node)?;
     }
     let plan = declaration.plan(&before)?;
+    let declares = declaration.declares(&before);
+    agreed(overlay, Mode::Apply, &declares)?;
     if plan.steps.is_empty() {
+        overlay.declare(Mode::Apply, declares);
         let mut answer = outcome(&plan, told(declaration, node, &before));
         answer.data.extend(renewed);
         return Ok(answer);
@@ -374,6 +437,8 @@ fn apply<D: NodeKind>(
             format!("{what} was set to {wanted}, but reads {found} afterwards"),
         ));
     }
+    // Not before: a task that mends what failed may declare another value.
+    overlay.declare(Mode::Apply, declares);
     let mut answer = outcome(&plan, told(declaration, node, &now));
     answer.awaiting = left.awaiting;
     answer.data.extend(renewed);

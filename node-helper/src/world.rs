@@ -12,7 +12,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use gpufleet_protocol::{Disruption, glob::Glob};
+use gpufleet_protocol::{Disruption, glob::Glob, message::Mode};
 
 use crate::deadline::Deadline;
 use crate::os::{
@@ -195,6 +195,7 @@ struct Assumed {
     units: HashMap<String, UnitView>,
     packages: HashMap<String, Option<String>>,
     noted: BTreeMap<String, String>,
+    declared: BTreeMap<String, String>,
     rebooted: bool,
     /// Folders in memory, which are empty after a boot; none before a boot is assumed.
     emptied: Vec<PathBuf>,
@@ -206,6 +207,8 @@ struct Assumed {
 #[derive(Clone, Debug, Default)]
 pub struct Overlay {
     assumed: Arc<Mutex<Assumed>>,
+    /// What tasks of this session have declared and applied.
+    applied: Arc<Mutex<BTreeMap<String, String>>>,
 }
 
 impl Overlay {
@@ -213,7 +216,34 @@ impl Overlay {
         self.assumed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Drops all assumptions.
+    fn applied(&self) -> MutexGuard<'_, BTreeMap<String, String>> {
+        self.applied.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the first of these values that a task of the session has declared otherwise: its name, and the other value.
+    ///
+    /// An apply does not look at predictions, which may be of later tasks.
+    pub fn contradicted(&self, mode: Mode, values: &[(String, String)]) -> Option<(String, String)> {
+        let applied = self.applied();
+        let assumed = (mode == Mode::Predict).then(|| self.lock());
+        let known = |name: &String| {
+            assumed.as_ref().and_then(|assumed| assumed.declared.get(name)).or_else(|| applied.get(name))
+        };
+        values.iter().find_map(|(name, value)| {
+            let other = known(name).filter(|other| *other != value)?;
+            Some((name.clone(), other.clone()))
+        })
+    }
+
+    /// Notes what a task has declared.
+    pub fn declare(&self, mode: Mode, values: Vec<(String, String)>) {
+        match mode {
+            Mode::Predict => self.lock().declared.extend(values),
+            Mode::Apply => self.applied().extend(values),
+        }
+    }
+
+    /// Drops all assumptions; what was applied stays.
     pub fn forget(&self) {
         *self.lock() = Assumed::default();
     }
@@ -296,6 +326,15 @@ impl World {
 
     pub fn parameter(&self, name: &str) -> Option<String> {
         self.assumed()?.parameters.get(name).cloned()
+    }
+
+    /// Whether a kernel parameter with a name that begins with `prefix`, and that `is_it` takes, is assumed to have a value.
+    pub fn has_parameter(&self, prefix: &str, value: &str, is_it: impl Fn(&str) -> bool) -> bool {
+        let Some(assumed) = self.assumed() else { return false };
+        assumed
+            .parameters
+            .iter()
+            .any(|(name, known)| known == value && name.strip_prefix(prefix).is_some_and(&is_it))
     }
 
     /// Returns what is assumed to be noted under names that begin with `prefix`, without it.

@@ -7,7 +7,8 @@ binary=$(cargo test --locked -p gpufleet-node --no-run --message-format=json 2>/
     sed -n 's/.*"executable":"\([^"]*gpufleet[_-]node-[^"]*\)".*/\1/p' | tail -1)
 [ -n "$binary" ] || { echo "the tests of gpufleet-node do not build" >&2; exit 1; }
 exec unshare --mount --uts --fork sh -euc '
-    work=$(mktemp -d /dev/shm/gpufleet-real.XXXXXX)
+    # Not below /dev, which the root sees: it would find its files to be in memory, where no boot configuration lasts.
+    work=$(mktemp -d /run/gpufleet-real.XXXXXX)
     # Never a removal of files: /dev below it is that of this machine. The files end with their file system.
     trap "umount -R -l $work; rmdir $work" EXIT
     mount --make-rprivate /

@@ -1,11 +1,11 @@
 #!/bin/sh
-# Installs the tools of the tests that the machine lacks, from the distribution: OpenSSH, sudo, script, age, kubectl
-# and the login shells that nodes have.
+# Installs the tools of the tests that the machine lacks, from the distribution: OpenSSH, sudo, script, age, kubectl,
+# the login shells that nodes have, and containerd.
 set -eu
 missing=
 [ -x /usr/sbin/sshd ] || missing="$missing openssh-server"
 for tool in ssh:openssh-client ssh-keygen:openssh-client sudo:sudo script:bsdutils age:age kubectl:kubernetes-client \
-    zsh:zsh tcsh:tcsh fish:fish ksh:ksh93u+m mksh:mksh; do
+    zsh:zsh tcsh:tcsh fish:fish ksh:ksh93u+m mksh:mksh containerd:containerd; do
     command -v "${tool%%:*}" >/dev/null 2>&1 || missing="$missing ${tool##*:}"
 done
 [ -z "$missing" ] && exit 0

@@ -1,16 +1,18 @@
 #!/bin/sh
 # Installs real schedulers, a browser for the page of reports, foreign readers of its other formats, PostgreSQL for the
-# history of audits, and the parts of
-# real machines from the distribution, and runs the tests against them; ends with the runner's summary.
+# history of audits, the package manager of Red Hat's family, and the parts of real machines from the distribution, and runs
+# the tests against them; ends with the runner's summary.
 set -eu
 export PATH="$PATH:/usr/sbin:/sbin"
 missing=
 for tool in slurmctld:slurmctld slurmd:slurmd scontrol:slurm-client munged:munge \
     systemd-nspawn:systemd-container mmdebstrap:mmdebstrap ip:iproute2 ssh:openssh-client ssh-keygen:openssh-client \
     unshare:util-linux setpriv:util-linux chromium:chromium npm:npm prometheus:prometheus \
-    dpkg-scanpackages:dpkg-dev gpg:gpg python3:python3-minimal; do
+    dpkg-scanpackages:dpkg-dev gpg:gpg python3:python3-minimal dnf:dnf rpmbuild:rpm createrepo_c:createrepo-c; do
     command -v "${tool%%:*}" >/dev/null 2>&1 || missing="$missing ${tool##*:}"
 done
+# It has no program: a file tells.
+[ -e /usr/lib/python3/dist-packages/dnf-plugins/versionlock.py ] || missing="$missing dnf-plugins-core"
 # A Python of Debian cannot make an environment without this package.
 python3 -c 'import ensurepip' 2>/dev/null || missing="$missing python3-venv"
 # Why a look at files: Debian keeps the server's programs out of the path.
@@ -59,18 +61,21 @@ if [ ! -e "target/systems/$axe/package/axe.min.js" ]; then
 fi
 export GPUFLEET_AXE="$PWD/target/systems/$axe/package/axe.min.js"
 
-# At the same time as the compiler: building the tree mostly waits for the network and the disk.
+# At the same time as the compiler: building the trees mostly waits for the network and the disk.
 tree=$PWD/target/systems/tree
 log=$PWD/target/systems/tree.log
-echo "preparing the machines' file tree $tree" >&2
-tests/systems/nspawn/tree.sh "$tree" >"$log" 2>&1 &
+echo "preparing the machines' file trees $tree and $tree-trixie" >&2
+{
+    tests/systems/nspawn/tree.sh "$tree" bookworm '' &&
+        tests/systems/nspawn/tree.sh "$tree-trixie" trixie tuned,irqbalance
+} >"$log" 2>&1 &
 building=$!
 # First, because the rollouts run these programs beside their test.
 cargo build --locked -p gpufleet -p gpufleet-lab -p nvml-sim
 cargo test --locked -p gpufleet-systems-tests --test '*' --no-run
 wait "$building" || {
     cat "$log" >&2
-    echo "error: the file tree of the machines cannot be built; the lines above are mmdebstrap's" >&2
+    echo "error: the file trees of the machines cannot be built; the lines above are mmdebstrap's" >&2
     echo "help: it needs a Debian mirror; DEBIAN_MIRROR=http://… names another than deb.debian.org" >&2
     exit 1
 }

@@ -25,7 +25,7 @@ impl Driver {
         Self { version, fault: None, unbuilt: false }
     }
 
-    fn branch(&self) -> &str {
+    pub(crate) fn branch(&self) -> &str {
         self.version.split('.').next().unwrap_or_default()
     }
 }
@@ -64,6 +64,18 @@ impl Drivers {
 
     fn path(&self) -> &Path {
         self.dir.path()
+    }
+
+    /// Copies the repository into a folder.
+    ///
+    /// # Panics
+    /// If it cannot be written.
+    pub fn copy(&self, to: &Path) {
+        std::fs::create_dir_all(to).expect("a folder");
+        for entry in std::fs::read_dir(self.path()).expect("a folder") {
+            let path = entry.expect("a file").path();
+            std::fs::copy(&path, to.join(path.file_name().expect("a name"))).expect("a copy");
+        }
     }
 
     /// Builds one package; returns its entry of the repository's index.
@@ -131,22 +143,40 @@ impl Drivers {
     }
 }
 
+/// The simulated library is one file, which is told its version.
+pub(crate) const TELL_LIBRARY: &str =
+    "gpusimctl machine library_version $(readlink /usr/lib/*-linux-gnu/libnvidia-ml.so.1 | cut -d. -f3-)";
+
+/// The module of the running kernel: its path and its text, for the lab's `modprobe`.
+pub(crate) fn module(driver: &Driver) -> (String, String) {
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    let mut text = format!("version={}\n", driver.version);
+    if let Some(fault) = driver.fault {
+        let _ = writeln!(text, "fault={fault}");
+    }
+    (format!("usr/lib/modules/{release}/updates/dkms/nvidia.ko"), text)
+}
+
+/// What DKMS would build it from.
+pub(crate) fn sources(driver: &Driver) -> (String, String) {
+    (format!("usr/src/nvidia-{}/dkms.conf", driver.version), "PACKAGE_NAME=nvidia\n".to_owned())
+}
+
+/// The library and the link to it, and the firmware that open modules need.
+pub(crate) fn library(driver: &Driver) -> Vec<(String, String)> {
+    let folder = format!("usr/lib/{}-linux-gnu", std::env::consts::ARCH);
+    let name = format!("libnvidia-ml.so.{}", driver.version);
+    vec![
+        (format!("{folder}/{name}"), "-> /usr/lib/gpufleet-lab/libnvidia-ml.so.1".to_owned()),
+        (format!("{folder}/libnvidia-ml.so.1"), format!("-> {name}")),
+        (format!("usr/lib/firmware/nvidia/{}/gsp_ga10x.bin", driver.version), String::new()),
+    ]
+}
+
 fn packages(driver: &Driver) -> Vec<Package<'static>> {
     let (version, branch) = (driver.version, driver.branch());
     let exactly = |name: &str| format!("{name} (= {version}-1)");
-    let release = rustix::system::uname().release().to_string_lossy().into_owned();
-    let mut module = format!("version={version}\n");
-    if let Some(fault) = driver.fault {
-        let _ = writeln!(module, "fault={fault}");
-    }
-    let module = (format!("usr/lib/modules/{release}/updates/dkms/nvidia.ko"), module);
-    let sources = (format!("usr/src/nvidia-{version}/dkms.conf"), "PACKAGE_NAME=nvidia\n".to_owned());
-    let folder = format!("usr/lib/{}-linux-gnu", std::env::consts::ARCH);
-    let name = format!("libnvidia-ml.so.{version}");
-    let library = vec![
-        (format!("{folder}/{name}"), "-> /usr/lib/gpufleet-lab/libnvidia-ml.so.1".to_owned()),
-        (format!("{folder}/libnvidia-ml.so.1"), format!("-> {name}")),
-    ];
+    let (module, sources) = (module(driver), sources(driver));
     let package = |name: &str, depends: Vec<String>| Package {
         name: name.to_owned(),
         depends: depends.join(", "),
@@ -163,11 +193,6 @@ fn packages(driver: &Driver) -> Vec<Package<'static>> {
             files: if driver.unbuilt { vec![sources] } else { vec![sources, module] },
             ..package("nvidia-kernel-open-dkms", Vec::new())
         },
-        Package {
-            files: library,
-            // The simulated library is one file, which is told its version.
-            after: "gpusimctl machine library_version $(readlink /usr/lib/*-linux-gnu/libnvidia-ml.so.1 | cut -d. -f3-)",
-            ..package("libnvidia-ml1", Vec::new())
-        },
+        Package { files: library(driver), after: TELL_LIBRARY, ..package("libnvidia-ml1", Vec::new()) },
     ]
 }

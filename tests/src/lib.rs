@@ -13,7 +13,9 @@ mod fleet;
 mod gpufleet;
 mod hostile;
 mod jump_host;
+mod kubelet;
 mod lines;
+mod rpms;
 mod schemas;
 
 pub use binaries::binary;
@@ -25,4 +27,6 @@ pub use fleet::{Fleet, FleetOptions};
 pub use gpufleet::{Command, Finished, Home, Running};
 pub use hostile::HostileFleet;
 pub use jump_host::JumpHost;
+pub use kubelet::{KUBELET_HEADER, install_kubelet};
 pub use lines::{Events, Outage};
+pub use rpms::Rpms;

@@ -24,10 +24,10 @@ const PORT: &str = "mlx5_0/1";
 /// What a real node has and a lab node does not, and settings that the checks want.
 const PREPARE: &str = "set -e
 cd /sys
-mkdir -p block class/nvme/nvme0 fs/pstore devices/system/edac/mc/mc0 devices/system/cpu/cpufreq/policy0
+mkdir -p block class/nvme/nvme0 fs/pstore devices/system/edac/mc/mc0
 mkdir -p kernel/mm/hugepages/hugepages-2048kB
 echo 0 | tee devices/system/edac/mc/mc0/ce_count > devices/system/edac/mc/mc0/ue_count
-echo performance > devices/system/cpu/cpufreq/policy0/scaling_governor
+for policy in devices/system/cpu/cpufreq/policy*; do echo performance > $policy/scaling_governor; done
 echo 512 > kernel/mm/hugepages/hugepages-2048kB/nr_hugepages
 echo 0-1 | tee devices/system/cpu/online > devices/system/node/online
 for gpu in bus/pci/devices/*; do echo 0 > $gpu/numa_node; done
@@ -43,7 +43,7 @@ systemctl start nvidia-imex nvidia-dcgm
 systemctl enable --now nvidia-persistenced
 echo tcp > class/nvme/nvme0/transport
 nic=bus/pci/devices/0000:e8:00.0 ib=class/infiniband/mlx5_0 port=class/infiniband/mlx5_0/ports/1
-mkdir -p $nic $port/counters class/infiniband_verbs/uverbs0 class/net/eno1/device /dev/infiniband
+mkdir -p module/ib_core $nic $port/counters class/infiniband_verbs/uverbs0 class/net/eno1/device /dev/infiniband
 ln -sfn ../../../0000:e8:00.0 $ib/device
 echo 16 | tee $nic/current_link_width > $nic/max_link_width
 echo '32.0 GT/s PCIe' | tee $nic/current_link_speed > $nic/max_link_speed
@@ -61,6 +61,8 @@ echo 25000 > class/net/eno1/speed
 echo 9000 > class/net/eno1/mtu
 echo 'quiet iommu=pt' > /run/cmdline
 mount --bind /run/cmdline /proc/cmdline
+echo 'ffffffffc0a01230 T ib_umem_dmabuf_get' > /run/kallsyms
+mount --bind /run/kallsyms /proc/kallsyms
 printf '[Service]\\nExecStart=/bin/sleep infinity\\n' > /etc/systemd/system/containerd.service
 systemctl start containerd slurmd
 timeout 10 sh -c 'until grep -qx slurmd /proc/[0-9]*/comm; do sleep 0.05; done'
@@ -408,7 +410,7 @@ const FAULTS: &[Fault] = &[
     ("net.ib_ports", "fail", "investigate", "echo '200 Gb/sec (4X HDR)' > $port/rate"),
     ("net.nic_firmware", "drift", "investigate", "echo 20.35.1012 > /sys/class/infiniband/mlx5_0/fw_ver"),
     ("net.ib_devices", "fail", "reboot", "rm /dev/infiniband/uverbs0"),
-    ("net.peermem", "drift", "apply", "echo 5.4.0-1 > /proc/sys/kernel/osrelease"),
+    ("net.peermem", "drift", "apply", "echo 'ffffffff81000000 T _stext' > /run/kallsyms"),
     ("net.eth", "drift", "investigate", "echo 10000 > /sys/class/net/eno1/speed"),
     ("os.cmdline", "drift", "reboot", "put /proc/cmdline quiet"),
     (

@@ -81,6 +81,9 @@ fn a_driver_is_replaced_without_a_reboot_and_what_it_lost_is_set_again() {
         );
     }
     assert_eq!(play("run").total("changed"), 0);
+    let alone = gpufleet(&home, &fleet, "plan", &["-e", "driver_branch=590"], 0).value().to_string();
+    let lost = "loses by the reload of the driver what no task up to here declares: the power limit of 500 W";
+    assert!(alone.contains(lost) && !planned.value().to_string().contains("up to here declares"), "{alone}");
 }
 
 #[test]
@@ -195,13 +198,8 @@ fn a_node_without_a_driver_gets_one() {
     assert_eq!(again.document().total("changed"), 0);
 }
 
-#[test]
-fn a_helper_killed_between_the_drivers_leaves_a_way_on_and_back() {
-    let broken = Driver { fault: Some("Exec format error"), ..Driver::new(NEW) };
-    let (fleet, _drivers) = fleet(1, &[broken, Driver::new(NEXT)]);
-    let home = Home::new();
-    fleet.read("gpu001", "systemctl enable --now nvidia-persistenced");
-    // The old modules are gone, and the new packages are there.
+/// Kills the helper when the old modules are gone, and the new packages are there.
+fn killed_between_the_drivers(home: &Home, fleet: &Fleet) {
     fleet.control(
         "gpu001",
         &["fault", "add", "{program: modprobe, args: nvidia, effect: kill_parent, times: 1}"],
@@ -211,6 +209,15 @@ fn a_helper_killed_between_the_drivers_leaves_a_way_on_and_back() {
         .arg(playbook())
         .run();
     assert_ne!(killed.code, Some(0), "{killed}");
+}
+
+#[test]
+fn a_helper_killed_between_the_drivers_leaves_a_way_on_and_back() {
+    let broken = Driver { fault: Some("Exec format error"), ..Driver::new(NEW) };
+    let (fleet, _drivers) = fleet(1, &[broken, Driver::new(NEXT)]);
+    let home = Home::new();
+    fleet.read("gpu001", "systemctl enable --now nvidia-persistenced");
+    killed_between_the_drivers(&home, &fleet);
     assert!(
         packages(&fleet, "gpu001").contains(&format!("libnvidia-ml1={NEW}-1")),
         "{}",
@@ -227,6 +234,23 @@ fn a_helper_killed_between_the_drivers_leaves_a_way_on_and_back() {
 }
 
 #[test]
+fn packages_without_a_module_behind_a_killed_helper_go_back() {
+    let (fleet, _drivers) = fleet(1, &[Driver::new(NEW)]);
+    let home = Home::new();
+    killed_between_the_drivers(&home, &fleet);
+    // As a DKMS leaves it that could not build for this kernel.
+    fleet.read("gpu001", "rm /usr/lib/modules/*/updates/dkms/nvidia.ko");
+    let failed = gpufleet(&home, &fleet, "run", &["-e", "driver_branch=580"], 5);
+    let message = failed.message("gpu001");
+    assert!(
+        message.contains("there is no module nvidia for the kernel")
+            && message.contains(&format!("back at {OLD}, which runs")),
+        "{message}"
+    );
+    assert_eq!(loaded(&fleet, "gpu001"), OLD);
+}
+
+#[test]
 fn a_driver_that_loads_and_does_not_answer_is_replaced_by_the_former_one() {
     let (fleet, _drivers) = fleet(1, &[Driver::new(NEW)]);
     let home = Home::new();
@@ -238,6 +262,81 @@ fn a_driver_that_loads_and_does_not_answer_is_replaced_by_the_former_one() {
     // The new nvidia was loaded by then, and had to go before the former one could.
     assert!(
         message.contains("no uvm") && message.contains(&format!("back at {OLD}, which runs")),
+        "{message}"
+    );
+    assert_eq!((loaded(&fleet, "gpu001").as_str(), packages(&fleet, "gpu001")), (OLD, before));
+}
+
+/// Checks that packages as a killed dpkg or helper left them are finished before the driver is replaced.
+fn finished_first(left: &str) {
+    let (fleet, _drivers) = fleet(1, &[Driver::new(NEW)]);
+    let home = Home::new();
+    fleet.read("gpu001", left);
+    let simulated = fleet.ssh("gpu001", "apt-get -s install nvidia-open-575");
+    assert!(!simulated.status.success(), "apt cannot even simulate: {simulated:?}");
+    let planned = gpufleet(&home, &fleet, "plan", &["-e", "driver_branch=580"], 0);
+    assert!(planned.value().to_string().contains("half installed"), "{:#}", planned.value());
+    gpufleet(&home, &fleet, "run", &["-e", "driver_branch=580"], 0);
+    assert_eq!(
+        (loaded(&fleet, "gpu001").as_str(), packages(&fleet, "gpu001")),
+        (NEW, format!("libnvidia-ml1={NEW}-1\nnvidia-kernel-open-dkms={NEW}-1\nnvidia-open-580={NEW}-1"))
+    );
+    fleet.read("gpu001", "apt-get check");
+    assert_eq!(gpufleet(&home, &fleet, "run", &["-e", "driver_branch=580"], 0).total("changed"), 0);
+}
+
+#[test]
+fn packages_that_dpkg_left_half_installed_are_finished_first() {
+    // Unpacked, beside packages that need the former version.
+    finished_first(&format!("dpkg --unpack /opt/drivers/libnvidia-ml1_{NEW}-1_all.deb"));
+}
+
+#[test]
+fn packages_that_a_killed_helper_configured_and_did_not_mend_are_finished_first() {
+    // No package is half installed any more, and they still do not fit each other.
+    finished_first(&format!(
+        "dpkg --unpack /opt/drivers/libnvidia-ml1_{NEW}-1_all.deb && dpkg --configure -a"
+    ));
+}
+
+#[test]
+fn a_driver_that_is_right_on_disk_and_does_not_answer_is_not_ok() {
+    let (fleet, _drivers) = fleet(1, &[]);
+    let home = Home::new();
+    gpufleet(&home, &fleet, "run", &["-e", "driver_branch=575"], 0);
+    fleet.control("gpu001", &["fault", "add", "{function: 'nvmlInit*', effect: {return: 18}}"]);
+    let failed = gpufleet(&home, &fleet, "run", &["-e", "driver_branch=575"], 5);
+    let message = failed.message("gpu001");
+    assert!(
+        message.contains(&format!("the driver {OLD} is installed and loaded, and does not work")),
+        "{message}"
+    );
+}
+
+#[test]
+fn a_way_back_that_would_not_work_is_told_before_anything_is_touched() {
+    let (fleet, _drivers) = fleet(1, &[Driver::new(NEW)]);
+    let home = Home::new();
+    let before = packages(&fleet, "gpu001");
+    // The former package's file in the cache is cut off, as on a disk that was full.
+    let name = format!("libnvidia-ml1_{OLD}-1_all.deb");
+    fleet.read(
+        "gpu001",
+        &format!(
+            "head -c -200 /opt/drivers/{name} >/var/cache/apt/archives/{name} && rm /opt/drivers/{name}"
+        ),
+    );
+    home.write(
+        "play.yaml",
+        "- hosts: gpu\n  become: true\n  tasks:\n    - gpu_driver: {branch: 580, go_back: required}\n",
+    );
+    let inventory = fleet.inventory();
+    let refused =
+        home.gpufleet(["run", "play.yaml", "-i", &inventory, "--yes", "--format", "json"]).run().expect(2);
+    let refused = refused.document();
+    let message = refused.message("gpu001");
+    assert!(
+        message.contains("nothing was changed") && message.contains("could not be installed again"),
         "{message}"
     );
     assert_eq!((loaded(&fleet, "gpu001").as_str(), packages(&fleet, "gpu001")), (OLD, before));

@@ -477,3 +477,124 @@ fn a_run_that_leaves_another_state_than_a_node_keeps_says_what_its_next_boot_wil
     done.says(&[warning, "GPU 0 power limit 500 W", "--keep"]);
     assert!(!events(&home, &fleet, &["--keep"]).expect(0).stdout.contains(warning));
 }
+
+#[test]
+fn a_gpu_is_taken_out_of_use_and_given_back() {
+    let gpus = "h100-80gb,a100-80gb";
+    let fleet = Fleet::start(&FleetOptions { nodes: 2, gpus, ..FleetOptions::default() });
+    let home = Home::new();
+    let limits = ["gpu_persistence: {mode: daemon}", "gpu_power: {limit_percent: 90}"];
+    tasks(&home, &limits);
+    let two: &[&str] = &[];
+    converges(&home, &fleet, two);
+    let drained = "gpu_drain_state: {state: drained, gpus: ['0000:1b:00.0']}";
+    tasks(&home, &[drained]);
+    let plan = go(&home, &fleet, "plan", two).expect(0);
+    assert_eq!(plan.document().changes("gpu001").len(), 2, "{plan}");
+    converges(&home, &fleet, two);
+    assert_eq!(fleet.read("gpu001", "nvidia-smi -L | grep -c '^GPU '").trim(), "1");
+
+    // Later tasks name it, and count the others as before.
+    tasks(&home, &["gpu_power: {limit_watts: 350}", "gpu_power: {limit_watts: 330, gpus: 1}"]);
+    go(&home, &fleet, "plan", two).expect(2);
+    tasks(&home, &["gpu_power: {limit_watts: 330}"]);
+    let done = converges(&home, &fleet, two);
+    done.says(&["GPU 0 is drained, so that gpu_power leaves it out"]);
+    assert_eq!(fleet.machine("gpu001")["gpus"][1]["power_limit_mw"], 330_000);
+    tasks(&home, &["gpu_power: {limit_watts: 300, gpus: 1}"]);
+    converges(&home, &fleet, two);
+    assert_eq!(fleet.machine("gpu001")["gpus"][1]["power_limit_mw"], 300_000, "GPU 1 is still GPU 1");
+    tasks(&home, &["gpu_power: {limit_watts: 300, gpus: 0}"]);
+    assert_eq!(go(&home, &fleet, "audit", two).expect(0).document().number("/verdicts/na"), 2);
+
+    // The same play may give it back and set it up.
+    tasks(&home, &["gpu_drain_state: {state: active}", limits[0], limits[1]]);
+    go(&home, &fleet, "run", two).expect(0);
+    let gpu = fleet.machine("gpu002")["gpus"][0].clone();
+    assert_eq!((&gpu["draining"], &gpu["persistence"]), (&false.into(), &true.into()));
+    let again = go(&home, &fleet, "run", two).expect(0);
+    assert_eq!(again.document().total("changed"), 0, "{again}");
+}
+
+#[test]
+fn a_driver_that_lies_about_drains_or_does_not_answer_is_told() {
+    let rules = "- {nodes: gpu001, function: nvmlDeviceModifyDrainState, effect: lie}\n\
+                 - {nodes: gpu002, function: nvmlDeviceQueryDrainState, effect: {return: 999}}\n";
+    let fleet = Fleet::start(&FleetOptions { nodes: 2, faults: rules.into(), ..FleetOptions::default() });
+    let home = Home::new();
+    tasks(&home, &["gpu_drain_state: {state: drained, gpus: ['0000:1b:00.0']}"]);
+    let failed = go(&home, &fleet, "run", &[]).expect(2);
+    let document = failed.document();
+    assert!(
+        document.message("gpu001").contains("was set to drained, but reads active afterwards"),
+        "{failed}"
+    );
+    assert!(document.message("gpu002").contains("is drained cannot be read: unknown error"), "{failed}");
+    assert_eq!(fleet.machine("gpu002")["gpus"][0]["draining"], false);
+}
+
+#[test]
+fn a_module_has_a_limit_and_a_clock_is_planned_as_it_will_run() {
+    let fleet = Fleet::start(&FleetOptions {
+        nodes: 2,
+        gpus_per_node: 1,
+        states: "- {nodes: gpu001, set: {module: true}}\n".to_owned(),
+        ..FleetOptions::default()
+    });
+    let home = Home::new();
+    let mode = "gpu_persistence: {mode: daemon}";
+    tasks(&home, &[mode, "gpu_power: {limit_percent: 90, scope: module}"]);
+    let done = converges(&home, &fleet, &[]);
+    assert_eq!(fleet.machine("gpu001")["gpus"][0]["module_limit_mw"], 900_000);
+    assert_eq!(done.document().changes("gpu002").len(), 2, "only persistence: {done}");
+    tasks(&home, &["gpu_power: {limit_watts: 300, scope: module}"]);
+    go(&home, &fleet, "run", &["--limit", "gpu001"])
+        .expect(2)
+        .says(&["the module of GPU 0 takes a power limit from 400 W to 1000 W, not 300 W"]);
+
+    tasks(&home, &[mode, "gpu_clocks: {graphics_mhz: 1234}"]);
+    converges(&home, &fleet, &[]).says(&["1234 MHz is not supported exactly", "1230 MHz is used"]);
+    let locked = fleet.machine("gpu001")["gpus"][0]["locked_graphics_mhz"].clone();
+    assert_eq!(locked, serde_json::json!([1230, 1230]));
+
+    // The driver takes another lock, and the GPU runs faster.
+    fleet.control("gpu002", &["fault", "add", "{function: nvmlDeviceSetGpuLockedClocks, effect: lie}"]);
+    fleet.control("gpu002", &["set", "0", "graphics_mhz", "1980"]);
+    tasks(&home, &[mode, "gpu_clocks: {graphics_mhz: 900}"]);
+    let failed = go(&home, &fleet, "run", &["--limit", "gpu002"]).expect(2);
+    assert!(
+        failed.document().message("gpu002").contains("locked at 900 MHz at most and reads 1230 MHz"),
+        "{failed}"
+    );
+}
+
+#[test]
+fn a_plan_names_what_a_reboot_that_was_asked_for_takes() {
+    let fleet = Fleet::start(&FleetOptions { nodes: 1, gpus_per_node: 2, ..FleetOptions::default() });
+    let home = Home::new();
+    tasks(&home, &["gpu_persistence: {mode: legacy}", "gpu_power: {limit_watts: 500}"]);
+    go(&home, &fleet, "run", &[]).expect(0);
+    tasks(&home, &["gpu_drain_state: {state: drained, gpus: ['0000:43:00.0']}"]);
+    go(&home, &fleet, "run", &[]).expect(0);
+    let lost = "what no task up to here declares: the power limit of 500 W; its persistence";
+    tasks(&home, &["reboot: {when: always}"]);
+    go(&home, &fleet, "plan", &[])
+        .expect(0)
+        .says(&[lost, "GPU 1 is drained, which the reboot ends and no task up to here declares"]);
+    tasks(&home, &["kernel_cmdline: {add: quieter}", "reboot: {when: required}"]);
+    go(&home, &fleet, "plan", &[]).expect(0).says(&[lost, "GPU 1 is drained, which the reboot ends"]);
+    tasks(
+        &home,
+        &[
+            "gpu_persistence: {mode: legacy}",
+            "gpu_power: {limit_watts: 500}",
+            "gpu_drain_state: {state: drained, gpus: ['0000:43:00.0']}",
+            "reboot: {when: always}",
+        ],
+    );
+    // What GPU 1 comes back with, only the run can tell.
+    let plan = go(&home, &fleet, "plan", &[]).expect(2);
+    plan.says(&["a drained GPU comes back in this run"]);
+    let again = go(&home, &fleet, "plan", &[]);
+    assert!(!again.to_string().contains("up to here declares"), "{again}");
+}

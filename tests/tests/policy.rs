@@ -78,7 +78,11 @@ fn a_jump_host_that_froze_is_named_and_waited_for_and_no_node_behind_it_is_power
         .arg(jump_host.ssh_config())
         .within(Duration::from_secs(300))
         .start();
-    run.until("two nodes reboot", |events| events.hosts("reboot_issued").len() == 2);
+    // The third one waits for its turn: what a node was in the middle of when its way froze is not known.
+    run.until("two nodes reboot, and the third waits", |events| {
+        let written = |report: &&serde_json::Value| report["report"]["kind"] == "kernel_cmdline";
+        events.hosts("reboot_issued").len() == 2 && events.named("task_finished").filter(written).count() == 3
+    });
     jump_host.freeze();
     let named = "the jump host bastion1 does not answer; 3 nodes are behind it";
     run.until("the jump host is named", |events| {

@@ -262,3 +262,110 @@ fn gpus_that_wait_for_a_reset_get_it_and_their_counters_are_told() {
     let told = serde_json::to_string(done.node("gpu001")).expect("JSON");
     assert!(told.contains("12 corrected memory errors"), "{told}");
 }
+
+#[test]
+fn the_operating_system_is_tuned_and_stays_so_after_a_boot() {
+    let (fleet, home) = (Fleet::start(&FleetOptions::default()), Home::new());
+    converges(&home, &fleet, "os-tuning.yaml", &["-e", "os_gigantic_pages=2"]);
+    let settings = |node: &str| {
+        let read = |command: &str| fleet.read(node, command);
+        [
+            read("cat /proc/sys/vm/swappiness"),
+            read("cat /sys/devices/system/cpu/cpufreq/policy0/scaling_governor"),
+            read("cat /sys/devices/system/node/node1/hugepages/hugepages-1048576kB/nr_hugepages"),
+        ]
+    };
+    assert_eq!(settings("gpu001"), ["10", "performance", "2"]);
+    let boots = fleet.boots("gpu001");
+    fleet.ssh("gpu001", "reboot");
+    let limit = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    while fleet.boots("gpu001") == boots {
+        assert!(std::time::Instant::now() < limit, "the node does not boot");
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    fleet.await_answer("gpu001");
+    let again = document(&home, &fleet, "audit", "os-tuning.yaml", &["-e", "os_gigantic_pages=2"], 0);
+    assert_eq!(again.state("gpu001"), "compliant", "{}", again.message("gpu001"));
+}
+
+#[test]
+fn training_and_inference_nodes_are_made_of_the_same_role() {
+    let (fleet, home) = (Fleet::start(&FleetOptions { drift: true, ..FleetOptions::default() }), Home::new());
+    converges(&home, &fleet, "training-node.yaml", &[]);
+    home.gpufleet(["report", "latest", "-o", "report.html"]).run().expect(0);
+    let page = std::fs::read_to_string(home.work().join("report.html")).unwrap();
+    assert!(page.contains("numactl --cpunodebind=0 --membind=0"), "the report draws no topology");
+    converges(&home, &fleet, "inference-node.yaml", &["-e", r#"{"inference_mig_layout": {"1g.10gb": 7}}"#]);
+    assert!(fleet.names().iter().all(|node| instances(&fleet, node) == [7, 7]));
+}
+
+/// A network card for RDMA and a drive, which nodes of the lab lack.
+const CARD_AND_DRIVE: &str = "set -e; cd /sys
+mkdir -p module/ib_core block/nvme0n1/queue bus/pci/devices/0000:e8:00.0 class/infiniband/mlx5_0/ports/1
+echo 'ffffffffc0a01230 T ib_umem_dmabuf_get' > /run/kallsyms
+mount --bind /run/kallsyms /proc/kallsyms
+ln -sfn ../../../../bus/pci/devices/0000:e8:00.0 class/infiniband/mlx5_0/device
+cd /sys/class/infiniband/mlx5_0/ports/1
+echo '4: ACTIVE' > state
+echo '5: LinkUp' > phys_state
+echo '400 Gb/sec (4X NDR)' > rate
+echo InfiniBand > link_layer
+cd /sys/block/nvme0n1/queue
+echo 128 > read_ahead_kb
+echo '[none] mq-deadline' > scheduler
+echo 0 > rotational";
+
+#[test]
+fn a_training_node_gets_what_its_jobs_ask_of_drives_processors_and_fabric() {
+    let (fleet, home) = (Fleet::start(&FleetOptions { nodes: 2, ..FleetOptions::default() }), Home::new());
+    for node in fleet.names() {
+        let done = fleet.ssh(&node, CARD_AND_DRIVE);
+        assert!(done.status.success(), "{done:?}");
+    }
+    let words = r#"{"os_cpu_latency_us": "10", "os_nvme_read_ahead_kb": 4096, "fabric_ports": 1, "fabric_rate_gbps": 400,
+        "os_limits": [{"domain": "*", "item": "memlock", "value": "unlimited"}], "fabric_gpudirect": "dma_buf"}"#;
+    converges(&home, &fleet, "training-node.yaml", &["-e", words]);
+    for node in fleet.names() {
+        assert_eq!(
+            fleet.read(&node, "cat /sys/devices/system/cpu/cpu0/power/pm_qos_resume_latency_us"),
+            "10"
+        );
+        assert_eq!(fleet.read(&node, "cat /sys/block/nvme0n1/queue/read_ahead_kb"), "4096");
+        let limits = fleet.text(&node, "etc/security/limits.d/90-gpufleet.conf").expect("limits");
+        assert!(limits.contains("memlock unlimited"), "{limits}");
+    }
+    // A card that is slower than it should be stops the node, and the other one has nothing of it.
+    fleet.ssh("gpu002", "echo '200 Gb/sec (4X HDR)' > /sys/class/infiniband/mlx5_0/ports/1/rate");
+    let slow = document(&home, &fleet, "audit", "training-node.yaml", &["-e", words], 3);
+    assert_eq!(slow.state("gpu001"), "compliant", "{}", slow.message("gpu001"));
+    assert!(slow.message("gpu002").contains("mlx5_0"), "{}", slow.message("gpu002"));
+}
+
+#[test]
+fn a_kubernetes_node_gets_its_runtime_and_its_kubelet() {
+    let (fleet, home) = (Fleet::start(&FleetOptions { nodes: 2, ..FleetOptions::default() }), Home::new());
+    for node in fleet.names() {
+        gpufleet_tests::install_kubelet(&fleet, &node);
+        // containerd's own program answers what it would read; what runs in its place is enough to be restarted.
+        let unit = "mkdir -p /etc/containerd && echo 'version = 2' > /etc/containerd/config.toml && \
+                    printf '[Service]\\nExecStart=/bin/sleep infinity\\n[Install]\\nWantedBy=multi-user.target\\n' \
+                    > /etc/systemd/system/containerd.service && systemctl enable --now containerd";
+        let done = fleet.ssh(&node, unit);
+        assert!(done.status.success(), "{done:?}");
+    }
+    // The pages need a boot, which comes before MIG, the CDI specification and the kubelet's state of CPUs and pages.
+    let words = r#"{"kube_reserved_cpus": "0", "kube_settings": {"maxPods": 64}, "kube_mig_layout": {"1g.10gb": 7},
+        "os_gigantic_pages": 1}"#;
+    converges(&home, &fleet, "kubernetes-gpu-node.yaml", &["-e", words]);
+    for node in fleet.names() {
+        let settings =
+            fleet.read(&node, "cat /etc/kubernetes/kubelet.conf.d/90-gpufleet.conf; ls -lR /etc/kubernetes");
+        for line in ["maxPods: 64", "cpuManagerPolicy: static", "topologyManagerPolicy: restricted"] {
+            assert!(settings.contains(line), "{settings}");
+        }
+        let runtime = fleet.read(&node, "containerd config dump");
+        assert!(runtime.contains("nvidia-container-runtime"), "{runtime}");
+        assert_eq!(fleet.read(&node, "systemctl is-active kubelet containerd"), "active\nactive");
+        assert_eq!(instances(&fleet, &node), [7, 7]);
+    }
+}

@@ -160,7 +160,10 @@ mod tests {
         walk(0, from, most, &mut Vec::new(), look);
     }
 
-    /// Every layout of up to four instances of every family; prints the longest time of one search.
+    /// Longest time of one search in a release.
+    const MOST: std::time::Duration = std::time::Duration::from_millis(1);
+
+    /// Every layout of up to four instances of every family, and the time of each search.
     #[test]
     fn all_small_layouts_are_what_brute_force_says() {
         let (mut searches, mut slowest) = (0, (std::time::Duration::ZERO, String::new()));
@@ -170,9 +173,17 @@ mod tests {
                 for at in wanted {
                     *all.entry(family.profiles[*at].name.clone()).or_default() += 1;
                 }
-                let begin = std::time::Instant::now();
-                let fits = fit(family, &all).is_ok();
-                let took = begin.elapsed();
+                let search = || {
+                    let begin = std::time::Instant::now();
+                    (fit(family, &all).is_ok(), begin.elapsed())
+                };
+                let (fits, mut took) = search();
+                // Again, because a busy machine may have taken the processor away.
+                for _ in 0..5 {
+                    if took >= MOST {
+                        took = took.min(search().1);
+                    }
+                }
                 searches += 1;
                 if took > slowest.0 {
                     slowest = (took, format!("{} {all:?}", family.key));
@@ -186,6 +197,7 @@ mod tests {
             });
         }
         println!("{searches} searches, the slowest took {slowest:?}");
+        assert!(slowest.0 < MOST || cfg!(debug_assertions), "{slowest:?}");
         assert!(searches > 5_000, "{searches}");
     }
 

@@ -29,7 +29,7 @@ use serde_json::{Map, Value, json};
 use super::{
     args::{
         Bounds, CleanArgs, Connection, Documents, Escalation, ExecArgs, FactsArgs, Format, InventorySource,
-        Keeping, Listing, Overruling, PlaybookSource, RunArgs, TaskChoice,
+        Keeping, Listing, NodeAccess, Overruling, PlaybookSource, RunArgs, TaskChoice,
     },
     engine,
     environment::Environment,
@@ -57,13 +57,8 @@ pub(super) struct Target<'a> {
 
 impl<'a> Target<'a> {
     /// Hosts that are only read.
-    pub fn read_only(
-        pattern: &'a str,
-        inventory: &'a InventorySource,
-        extra_vars: &'a [String],
-        connection: &'a Connection,
-        escalation: &'a Escalation,
-    ) -> Self {
+    pub fn read_only(pattern: &'a str, access: &'a NodeAccess) -> Self {
+        let NodeAccess { inventory, escalation, extra_vars, connection } = access;
         let purpose = Purpose { writes: false, r#become: escalation.r#become, ..Purpose::default() };
         Self { pattern, extra_vars, inventory, connection, escalation, purpose }
     }
@@ -181,13 +176,7 @@ pub(super) fn exit_code(failed: bool, unreachable: bool) -> u8 {
 }
 
 pub fn facts(args: FactsArgs, environment: &Environment, output: &Output) -> Result<u8, CommandError> {
-    let target = Target::read_only(
-        &args.pattern,
-        &args.inventory,
-        &args.extra_vars,
-        &args.connection,
-        &args.escalation,
-    );
+    let target = Target::read_only(&args.pattern, &args.access);
     let read = on_each(&target, environment, output, |link| async move {
         let request = request(NodeOp::Facts(FactsRequest { gpus: true, ..FactsRequest::default() }), FACTS_S);
         let outcome = call(link, request).await.map_err(|(_, why)| why)?;

@@ -54,13 +54,7 @@ fn from(args: &BaselineFromArgs, environment: &Environment, output: &Output) -> 
         let error = format!("{} exists already", file.display());
         return Err(CommandError::user(error).hint("name another file, or remove that one"));
     }
-    let target = Target::read_only(
-        &args.pattern,
-        &args.inventory,
-        &args.extra_vars,
-        &args.connection,
-        &args.escalation,
-    );
+    let target = Target::read_only(&args.pattern, &args.access);
     let read = on_each(&target, environment, output, |link| async move {
         let op = NodeOp::HealthInfo(HealthInfo::default());
         let outcome = call(link, request(op, SIGNALS_S)).await.map_err(|(_, why)| why)?;

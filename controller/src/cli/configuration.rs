@@ -17,7 +17,8 @@ use serde_json::{Map, Value, json};
 use super::{
     args::{
         AgeRecipients, ColorChoice, Command, ConfigArgs, Connection, ConnectionKind, Documents, EncryptWith,
-        Escalation, Format, InventorySource, KeepCommand, MigCommand, TaskChoice, VaultCommand, VaultSource,
+        Escalation, Format, InventorySource, KeepCommand, MigCommand, NodeAccess, TaskChoice, VaultCommand,
+        VaultSource,
     },
     environment::Environment,
     error::CommandError,
@@ -347,15 +348,18 @@ impl Configuration {
                 self.connection(&mut args.connection);
             }
             Command::Facts(args) => {
-                self.nodes(&mut args.inventory, &mut args.escalation, &mut args.connection);
+                self.access(&mut args.access);
                 self.choice(&mut args.format, "format");
             }
             Command::Status(what) => {
                 let args = what.args_mut();
-                self.nodes(&mut args.inventory, &mut args.escalation, &mut args.connection);
+                self.access(&mut args.access);
+            }
+            Command::Topology(args) => {
+                self.access(&mut args.access);
             }
             Command::Mig(MigCommand::Fit(args)) => {
-                self.nodes(&mut args.inventory, &mut args.escalation, &mut args.connection);
+                self.access(&mut args.access);
             }
             Command::Exec(args) => {
                 self.nodes(&mut args.inventory, &mut args.escalation, &mut args.connection);
@@ -363,7 +367,7 @@ impl Configuration {
                 self.flag(&mut args.diff, "diff");
             }
             Command::Keep(KeepCommand::Status(args)) => {
-                self.nodes(&mut args.inventory, &mut args.escalation, &mut args.connection);
+                self.access(&mut args.access);
                 self.choice(&mut args.format, "format");
             }
             Command::Keep(KeepCommand::Remove(args)) => {
@@ -392,6 +396,10 @@ impl Configuration {
         self.inventory(&mut source.inventory);
         self.escalation(&mut source.escalation);
         self.roles(&mut source.roles_path);
+    }
+
+    fn access(&self, access: &mut NodeAccess) {
+        self.nodes(&mut access.inventory, &mut access.escalation, &mut access.connection);
     }
 
     fn nodes(

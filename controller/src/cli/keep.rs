@@ -50,13 +50,7 @@ pub fn keep(command: KeepCommand, environment: &Environment, output: &Output) ->
 type Said = Result<Option<KeptReport>, String>;
 
 fn status(args: &KeepStatusArgs, environment: &Environment, output: &Output) -> Result<u8, CommandError> {
-    let target = Target::read_only(
-        &args.pattern,
-        &args.inventory,
-        &args.extra_vars,
-        &args.connection,
-        &args.escalation,
-    );
+    let target = Target::read_only(&args.pattern, &args.access);
     let said = on_each(&target, environment, output, |link| async move {
         let outcome = adhoc::call(link, request(NodeOp::KeptStatus(KeptStatus::default()), READ_S)).await;
         let mut outcome = outcome.map_err(|(_, why)| why)?;

@@ -41,6 +41,7 @@ mod sources;
 mod status;
 mod status_watch;
 mod store;
+mod topology;
 mod trust;
 mod vault;
 mod vault_edit;
@@ -114,6 +115,7 @@ fn carry_out(
         Command::Baseline(command) => baseline::baseline(&command, environment, output),
         Command::Watch(args) => watch::watch(&args, environment, output),
         Command::Facts(args) => adhoc::facts(args, environment, output),
+        Command::Topology(args) => topology::topology(&args, environment, output),
         Command::Status(what) => status::status(&what, environment, output),
         Command::Exec(args) => adhoc::exec(*args, environment, output),
         Command::Clean(args) => adhoc::clean(args, environment, output),

@@ -209,7 +209,7 @@ fn csv(table: &Table) -> Result<String, Box<dyn std::error::Error + Send + Sync>
 }
 
 pub(super) fn target(args: &StatusArgs) -> Target<'_> {
-    Target::read_only(&args.pattern, &args.inventory, &args.extra_vars, &args.connection, &args.escalation)
+    Target::read_only(&args.pattern, &args.access)
 }
 
 /// Returns the groups of a host.

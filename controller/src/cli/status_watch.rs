@@ -74,7 +74,7 @@ pub fn watch<R: Line>(
         purpose: target.purpose,
         window_s: args.window,
         interval,
-        places: Arc::new(Semaphore::new(args.connection.forks())),
+        places: Arc::new(Semaphore::new(args.access.connection.forks())),
         end: CancellationToken::new(),
     };
     engine::block_on(follow(screen, hosts, follower))?.map_err(CommandError::from)

@@ -12,11 +12,13 @@ mod api;
 #[cfg(feature = "kubernetes")]
 mod client;
 mod cluster;
+mod declared;
 mod drainer;
 mod eviction;
 mod giving;
 mod kubectl;
 mod lock;
+mod node_object;
 mod notice;
 mod objects;
 mod operands;

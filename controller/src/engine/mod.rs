@@ -33,7 +33,7 @@ pub use ports::{
     runner::{Call, Output, RunError, Runner},
     scheduler::{
         Activity, Cordon, DrainError, Drainer, Effect, GpuOffer, Labelled, Marker, NoticePlan, Outage,
-        Ownership, RebootOrder, Scheduler, Target,
+        Ownership, RebootOrder, Scheduler, Target, WantedObject,
     },
     sink::Sink,
 };

@@ -67,9 +67,10 @@ pub(crate) fn of_report(verb: Verb, report: &TaskReport) -> (NodeState, Option<S
         TaskStatus::Changed if verb.writes() => (NodeState::Done, None),
         TaskStatus::Changed => (NodeState::Drift, None),
         // Why only declared state: what a command does cannot be known beforehand, and it declares nothing.
-        TaskStatus::Possible if !verb.writes() && is_declared(&report.kind) => {
-            (NodeState::Unknown, Some(format!("task `{}` depends on the output of a command", report.task)))
-        }
+        TaskStatus::Possible if !verb.writes() && is_declared(&report.kind) => (
+            NodeState::Unknown,
+            Some(format!("task `{}` depends on what only the run itself can tell", report.task)),
+        ),
         TaskStatus::Ok | TaskStatus::Skipped | TaskStatus::Possible => (NodeState::Compliant, None),
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 pub use gpufleet_protocol::message::Mode;
 use gpufleet_protocol::op::Blob;
-use gpufleet_protocol::tasks::{Pause, RebootWhen};
+use gpufleet_protocol::tasks::{KubernetesNode, Pause, RebootWhen};
 use gpufleet_protocol::{Disruption, NodeOp};
 use serde::{Deserialize, Serialize};
 
@@ -110,6 +110,8 @@ pub enum Work {
     Fetch(FetchFile),
     /// Waits on the controller; answered by an outcome.
     Pause(Pause),
+    /// Compares the scheduler's own object of the node, and makes it as declared; answered by an outcome.
+    NodeObject(Box<KubernetesNode>),
 }
 
 /// A file of the node and its place on the controller.

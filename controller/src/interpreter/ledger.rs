@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use gpufleet_protocol::operation::{Newer, Part, Reach, is_below};
-use gpufleet_protocol::{Awaiting, Change, Disruption, NodeOp};
+use gpufleet_protocol::{Awaiting, Change, Disruption, NodeOp, tasks::GpuDriver};
 
 use super::action::{BlobNeed, RunAs};
 use super::intervening::{Intervener, may_touch};
@@ -112,6 +112,12 @@ impl Ledger {
                 awaiting
             })
         })
+    }
+
+    /// Whether a driver was replaced on disk and runs only after a reboot.
+    pub(super) fn driver_is_awaited(&self) -> bool {
+        let mut awaiting = self.standing().flat_map(|(_, entry)| &entry.awaiting);
+        awaiting.any(|awaiting| GpuDriver::is_awaited(&awaiting.reason))
     }
 
     /// Forgets what waited for an activation of this class.

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use gpufleet_protocol::NodeOp;
 use gpufleet_protocol::op::{Blob, Exec, FactsRequest, GpuTask, JobStatus, Program as Run, UnpackArchive};
 use gpufleet_protocol::tasks::{
-    Assert, Class, Debug, GpuKeep, IncludeRole, JobMode, MetaAction, Params, Pause, RebootWhen, SetFact,
+    Assert, Class, Debug, GpuKeep, IncludeRole, JobMode, KubernetesNode, MetaAction, Params, Pause,
+    RebootWhen, SetFact,
 };
 use serde_json::{Map, Value as Json};
 
@@ -52,6 +53,7 @@ pub(super) enum Deed {
     },
     Fetch(FetchFile),
     Pause(Pause),
+    NodeObject(Box<KubernetesNode>),
     /// What the controller itself found out.
     Told {
         failed: bool,
@@ -196,6 +198,7 @@ impl Surroundings<'_> {
             }
             Params::Fetch(fetch) => self.fetch(fetch, scope)?,
             Params::Pause(pause) => Deed::Pause(pause.clone()),
+            Params::KubernetesNode(node) => Deed::NodeObject(Box::new(node.clone())),
             Params::Copy(copy) => self.copy(copy, scope, task.no_log)?,
             Params::Template(template) => self.template(template, scope, task.no_log)?,
             Params::Command(command) => {

@@ -88,7 +88,7 @@ pub fn gpu_markdown() -> String {
 
 #[cfg(test)]
 mod tests {
-    use gpufleet_protocol::tasks::{GpuDriver, Lasts};
+    use gpufleet_protocol::tasks::{GpuDrainState, GpuDriver, Lasts};
 
     use super::*;
 
@@ -110,7 +110,7 @@ mod tests {
                 assert!(!kind.gpus && hardware_text(kind).is_empty(), "{}", kind.name);
                 continue;
             };
-            assert!(kind.gpus || kind.is::<GpuDriver>(), "{}", kind.name);
+            assert!(kind.gpus || kind.is::<GpuDriver>() || kind.is::<GpuDrainState>(), "{}", kind.name);
             let lasts = [
                 hardware.survives_reset,
                 hardware.survives_last_client,

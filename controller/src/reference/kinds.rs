@@ -55,6 +55,7 @@ pub fn kind_text(name: &str) -> Option<String> {
         let _ = writeln!(out, "  {name}\n      {instead}");
     }
     out.push_str(&super::gpu::hardware_text(kind));
+    out.push_str(&super::ground::ground_text(kind));
     let _ = write!(out, "\nexample\n  - {}\n", kind.example);
     Some(out)
 }
@@ -104,6 +105,7 @@ pub fn kinds_markdown() -> String {
         for (name, instead) in kind.refused {
             let _ = writeln!(out, "| `{name}` | {} |", instead.replace('|', "\\|"));
         }
+        out.push_str(&super::ground::ground_markdown(kind));
     }
     out
 }
@@ -333,24 +335,28 @@ mod tests {
           limit_watts  (number in W from 1)
               Limit in watts.
           limit_percent  (number in % from 1 to 200)
-              Limit in percent of the default limit of the GPU.
+              Limit in percent of the default limit of the GPU or the module.
+          scope  (`gpu`, `module`, default `gpu`)
+              What is limited: `gpu`, or `module`, which is GPU and CPU of a Grace board together.
           gpus  (list of (number or text))
               GPUs meant: indexes, UUIDs, PCI addresses or parts of product names; all when left out.
 
         hardware
-          reads                 nvmlDeviceGetPowerManagementLimit, nvmlDeviceGetPowerManagementLimitConstraints, nvmlDeviceGetPowerManagementDefaultLimit, nvmlDeviceGetEnforcedPowerLimit
-          writes                nvmlDeviceSetPowerManagementLimit
+          reads                 nvmlDeviceGetPowerManagementLimit, nvmlDeviceGetPowerManagementLimitConstraints, nvmlDeviceGetPowerManagementDefaultLimit, nvmlDeviceGetEnforcedPowerLimit, nvmlDeviceGetFieldValues 187 to 189 and 192, within the scope of the module
+          writes                nvmlDeviceSetPowerManagementLimit, nvmlDeviceSetPowerManagementLimit_v2, with NVML_POWER_SCOPE_MODULE
           takes effect          at once
           survives a reset      not documented, set again
           survives last client  no
           survives a reload     no
           survives a reboot     no
-          architectures         all with power management
-          source                nvml.h 13
+          architectures         GPU: all with power management; module: Grace Hopper and Grace Blackwell
+          source                nvml.h 13; nvidia-smi documentation, `--scope`
 
         widely believed, and not so
           a power limit stays until it is set anew
               without persistence the driver takes the default again when the last client ends
+          on a Grace board the limit of the GPU is the limit of the module
+              each has its own: with a limit of the module, the CPU's power comes out of what the GPU may draw
           the limit that was asked for is the one that counts
               the enforced limit is the smallest of all limiters, and may be below it
 

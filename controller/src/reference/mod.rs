@@ -4,6 +4,7 @@
 mod checks;
 mod drainers;
 mod gpu;
+mod ground;
 mod kinds;
 mod schema;
 

@@ -23,6 +23,7 @@ mod provenance;
 mod rendering;
 mod sarif;
 mod timing;
+mod topology;
 mod totals;
 mod verdict;
 

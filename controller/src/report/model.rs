@@ -15,6 +15,7 @@ use gpufleet_protocol::{
     Awaiting, Blocker, Change, Disruption,
     facts::{Facts, GpuSystemState},
     message::IdleReport,
+    topology::Topology,
 };
 use jiff::Timestamp;
 use schemars::JsonSchema;
@@ -29,6 +30,7 @@ use crate::index::PlayIndex;
 use super::{
     EarlierShare, Totals, hardware_class,
     health::{self, NodeHealth},
+    topology,
 };
 
 /// The state of a run after its events so far.
@@ -123,6 +125,8 @@ pub struct NodeModel {
     pub awaits_health: bool,
     /// What they say; `None` until its signals were read.
     pub health: Option<NodeHealth>,
+    /// Where its devices are, by the last `topology_info`.
+    pub topology: Option<Box<Topology>>,
     /// What earlier audits remember, until its signals are read.
     earlier: Option<Box<Memory>>,
     pub outcome: Option<NodeOutcome>,
@@ -185,6 +189,7 @@ impl NodeModel {
             reboots: Vec::new(),
             awaits_health: false,
             health: None,
+            topology: None,
             earlier: None,
             outcome: None,
             permitted: false,
@@ -613,6 +618,8 @@ impl RunModel {
                     .and_then(|scope| NodeHealth::of(scope, host, &report.data, earlier, event.at));
                 let node = self.node_mut(host);
                 node.health = judged.or(node.health.take());
+                let topology = topology::of(report).map(Box::new);
+                node.topology = topology.or(node.topology.take());
                 node.running = None;
                 node.progress = None;
                 node.since = Some(event.at);

@@ -246,6 +246,17 @@
     return [el("div",{"class":"wide",tabindex:"0",role:"region","aria-label":"GPUs"},
       el("table",{},[head(["GPU","name","memory","ECC","MIG","power limit","compute mode","persistence"]),body]))];
   }
+  function topology(t){
+    if(!t)return [];
+    var d=t.drawing;
+    var s=el("svg",{"class":"topology",viewBox:"0 0 "+d.width+" "+d.height,role:"img","aria-label":"Topology: "+d.name});
+    d.rects.forEach(function(r){s.append(el("rect",{x:r.x,y:r.y,width:r.width,height:r.height,rx:4,"class":r["class"]}))});
+    d.texts.forEach(function(w){s.append(el("text",{x:w.x,y:w.y,"class":w["class"]},w.text))});
+    var say=function(a){return [el("b",{},a[0])," "+a[1],a[2]?el("span",{"class":"id"}," next: "+a[2]):""]};
+    var bind=function(b){return [el("span",{"class":"gpu"},b[0]+" "),el("code",{},b[1])]};
+    return told(t.advice,say).concat([el("div",{"class":"wide",tabindex:"0",role:"region","aria-label":"Topology"},s)],
+      t.bindings.length?[el("details",{"class":"fold"},[el("summary",{},"Keep a process near its GPU")].concat(told(t.bindings,bind)))]:[]);
+  }
   function alike(n){
     var count=function(at){return nodes.reduce(function(sum,o){return sum+(o.causes.indexOf(at)>=0?1:0)},0)};
     return told(n.causes.filter(function(at){return count(at)>1}),function(at){
@@ -268,7 +279,7 @@
       heading(data.verb==="run"?"Changed by this run":"Differs from what is declared",changes(items(n,"changes"))),
       heading("Written, waiting",told(items(n,"awaiting"),function(w){return [w[0]+" ",el("span",{"class":"badge d-"+w[1]},w[1])]})),
       heading("Not judged: only a run can tell",tasks(items(n,"possible"))),heading("Warnings",told(items(n,"warnings"),String)),
-      heading("The same on other nodes",alike(n)),heading("GPUs, as read "+read,gpus(g)));
+      heading("The same on other nodes",alike(n)),heading("GPUs, as read "+read,gpus(g)),heading("Topology",topology(text(n,"topology"))));
     if(system.length)add(heading(g.length?"System":"System, as read "+read,[el("dl",{},system.map(function(s){return el("div",{},[el("dt",{},s[0]),el("dd",{},s[1])])}))]));
     add(heading("At its scheduler (UTC)",told(items(n,"drains"),function(d){return [el("span",{"class":"gpu"},d[0])," "+d[1]]})),
       heading("Reboots",told(items(n,"reboots"),String)),told(items(n,"errors"),String));

@@ -4,6 +4,7 @@
 #![cfg(feature = "kubernetes")]
 
 mod cases;
+mod declared;
 mod faults;
 mod gpus;
 mod kubectl;

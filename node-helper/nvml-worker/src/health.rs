@@ -120,6 +120,7 @@ fn reading(nvml: &Nvml, deep: bool, window_s: Option<u32>) -> Health {
         confidential_ready,
         gpus,
         unreadable,
+        drained: Vec::new(),
     };
     Health { snapshot, count, excluded, gpus: readings }
 }

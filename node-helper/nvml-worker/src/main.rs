@@ -92,12 +92,10 @@ impl Worker {
     fn answer(&mut self, request: &Ask) -> Answer {
         let nvml = match request {
             Ask::Hello => return Answer::Hello { pid: std::process::id() },
-            Ask::Snapshot | Ask::Health { .. } | Ask::Lately { .. } | Ask::Devices | Ask::Set { .. } => {
-                match self.open() {
-                    Ok(nvml) => nvml,
-                    Err(answer) => return answer,
-                }
-            }
+            _ => match self.open() {
+                Ok(nvml) => nvml,
+                Err(answer) => return answer,
+            },
         };
         match request {
             Ask::Hello => Answer::Hello { pid: std::process::id() },
@@ -109,6 +107,10 @@ impl Worker {
             },
             Ask::Lately { window_s } => Answer::Health(Box::new(health::lately(nvml, *window_s))),
             Ask::Set { uuid, setting } => setting::apply(nvml, uuid, setting),
+            Ask::DrainStates { pcis } => {
+                Answer::DrainStates(pcis.iter().map(|pci| nvml.is_drained(pci)).collect())
+            }
+            Ask::Drain { pci, on } => setting::drain(nvml, pci, *on),
         }
     }
 

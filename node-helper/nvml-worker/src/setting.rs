@@ -30,6 +30,14 @@ pub fn apply(nvml: &Nvml, uuid: &str, setting: &Setting) -> Answer {
     }
 }
 
+/// Drains the GPU at a PCI address, or ends that.
+pub fn drain(nvml: &Nvml, pci: &str, on: bool) -> Answer {
+    match nvml.set_drain(pci, on) {
+        Ok(()) => Answer::Done,
+        Err(code) => Answer::Failed { call: "nvmlDeviceModifyDrainState".to_owned(), code },
+    }
+}
+
 /// Returns the handle, looked up for each setting because a change of mode invalidates handles.
 fn device(nvml: &Nvml, uuid: &str) -> Result<Device, Failure> {
     for index in 0..nvml.device_count().of("nvmlDeviceGetCount")? {
@@ -52,6 +60,9 @@ fn set(nvml: &Nvml, device: Device, setting: &Setting) -> Result<Answer, Failure
         }
         Setting::PowerLimit { milliwatts } => {
             nvml.set_power_limit(device, milliwatts).of("nvmlDeviceSetPowerManagementLimit")?;
+        }
+        Setting::ModulePowerLimit { milliwatts } => {
+            nvml.set_module_limit(device, milliwatts).of("nvmlDeviceSetPowerManagementLimit_v2")?;
         }
         Setting::LockGraphics { low_mhz, high_mhz } => {
             nvml.lock_graphics(device, low_mhz, high_mhz).of("nvmlDeviceSetGpuLockedClocks")?;
@@ -90,7 +101,6 @@ fn set(nvml: &Nvml, device: Device, setting: &Setting) -> Result<Answer, Failure
         Setting::ConfidentialReady(on) => {
             nvml.set_confidential_ready(on).of("nvmlSystemSetConfComputeGpusReadyState")?;
         }
-        Setting::Drain(on) => nvml.set_drain(device, on).of("nvmlDeviceModifyDrainState")?,
     }
     Ok(Answer::Done)
 }

@@ -36,6 +36,7 @@ pub fn read(nvml: &Nvml) -> Snapshot {
         confidential_ready: nvml.confidential_ready(),
         gpus,
         unreadable,
+        drained: Vec::new(),
     }
 }
 
@@ -135,6 +136,7 @@ pub fn gpu(nvml: &Nvml, index: u32, device: Device, uuid: String, wanted: Profil
         power_default_mw: nvml.power_default(device),
         power_range_mw: nvml.power_range(device),
         power_enforced_mw: nvml.power_enforced(device),
+        module_power: nvml.module_power(device),
         compute_mode: nvml.compute_mode(device),
         accounting: nvml.accounting(device),
         accounting_buffer: nvml.accounting_buffer(device),

@@ -196,6 +196,21 @@ pub enum GpuSystemState {
     },
 }
 
+impl GpuSystemState {
+    /// Returns why the GPUs could not be read, where somebody said so.
+    pub fn detail(&self) -> Option<&str> {
+        match self {
+            Self::NotRead | Self::Ok | Self::NoGpu => None,
+            Self::NoDriver { detail }
+            | Self::VersionMismatch { detail }
+            | Self::Hung { detail }
+            | Self::Crashed { detail }
+            | Self::NoWorker { detail }
+            | Self::Failed { detail } => Some(detail),
+        }
+    }
+}
+
 /// One GPU. `None` means not supported, or not readable here.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct GpuFacts {
@@ -203,6 +218,9 @@ pub struct GpuFacts {
     pub uuid: String,
     /// PCI address as sysfs writes it, such as `0000:5d:00.0`.
     pub pci: String,
+    /// N of `/dev/nvidiaN`.
+    #[serde(default)]
+    pub minor: Option<u32>,
     pub name: String,
     /// `Ampere`, `Hopper`, …
     pub architecture: String,
@@ -232,6 +250,9 @@ pub struct GpuFacts {
     pub temperature_c: Option<u32>,
     pub pcie_generation: Option<u32>,
     pub pcie_width: Option<u32>,
+    /// Whether the driver hides it from programs that start, and so from whoever reads these facts.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub drained: bool,
     /// What could not be read, one sentence each.
     #[serde(default)]
     pub errors: Vec<String>,

@@ -1,5 +1,7 @@
 //! Scalars as people and templates write them: a number may be text, a flag may be `yes`.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Deserializer, de};
 use serde_json::Value;
 
@@ -138,6 +140,19 @@ pub fn optional_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Optio
     #[derive(Deserialize)]
     struct Wrapped(#[serde(deserialize_with = "text")] String);
     Ok(Option::<Wrapped>::deserialize(deserializer)?.map(|wrapped| wrapped.0))
+}
+
+/// Reads texts by name, each of which may be written as a bare number.
+///
+/// # Errors
+/// As [`text`].
+pub fn texts_by_name<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<BTreeMap<String, String>, D::Error> {
+    #[derive(Deserialize)]
+    struct Wrapped(#[serde(deserialize_with = "text")] String);
+    let texts = BTreeMap::<String, Wrapped>::deserialize(deserializer)?;
+    Ok(texts.into_iter().map(|(name, wrapped)| (name, wrapped.0)).collect())
 }
 
 /// Reads text that may be null, which is the same as empty.

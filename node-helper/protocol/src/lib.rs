@@ -4,12 +4,14 @@
 //! and outcomes. It is the only crate that both sides share; it does no I/O and must not know SSH or NVML.
 
 pub mod change;
+pub mod cpus;
 pub mod facts;
 pub mod frame;
 pub mod glob;
 pub mod health;
 mod hex;
 pub mod keep;
+pub mod kubernetes;
 pub mod lenient;
 pub mod message;
 pub mod mig;
@@ -22,8 +24,10 @@ mod registry;
 pub mod repository;
 mod secret;
 pub mod signal;
+pub mod slurm;
 pub mod status;
 pub mod tasks;
+pub mod topology;
 mod unit;
 pub mod xid;
 

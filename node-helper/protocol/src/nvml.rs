@@ -107,6 +107,16 @@ pub enum Ask {
         uuid: String,
         setting: Setting,
     },
+    /// Reads whether GPUs at PCI addresses, as sysfs writes them, are drained; answered by [`Answer::DrainStates`] in
+    /// the same order. By address, because a process that starts after the drain sees no such GPU.
+    DrainStates {
+        pcis: Vec<String>,
+    },
+    /// Drains the GPU at a PCI address, or ends that.
+    Drain {
+        pci: String,
+        on: bool,
+    },
 }
 
 /// One setter call, or a fixed sequence of them.
@@ -119,6 +129,10 @@ pub enum Setting {
     /// Answered by [`Answer::MigMode`].
     MigMode(bool),
     PowerLimit {
+        milliwatts: u32,
+    },
+    /// Of the module of GPU and CPU.
+    ModulePowerLimit {
         milliwatts: u32,
     },
     LockGraphics {
@@ -151,8 +165,6 @@ pub enum Setting {
     DestroyGpuInstance {
         gpu_instance: u32,
     },
-    /// Refuses new clients on the GPU while true.
-    Drain(bool),
     Accounting(bool),
     /// Lets confidential GPUs accept work, on the whole node.
     ConfidentialReady(bool),
@@ -185,6 +197,7 @@ pub enum Answer {
         library: Option<String>,
     },
     Done,
+    DrainStates(Vec<Reading<bool>>),
     /// Both results of `nvmlDeviceSetMigMode`: the request was accepted, and the state of its activation.
     MigMode {
         activation: Code,
@@ -210,9 +223,33 @@ pub struct Snapshot {
     pub confidential: Reading<Confidential>,
     /// Whether confidential GPUs accept work; also false where the feature is off.
     pub confidential_ready: Reading<bool>,
+    /// Where GPUs are drained, indexes count those too, so that the others keep theirs.
     pub gpus: Vec<GpuReading>,
     /// Indexes for which the driver gives no handle, or no UUID.
     pub unreadable: Vec<(u32, Code)>,
+    /// GPUs that the driver hides from this process because they are drained. The worker leaves it empty.
+    #[serde(default)]
+    pub drained: Vec<DrainedGpu>,
+}
+
+impl Snapshot {
+    /// Returns how many GPUs the driver has, drained ones included.
+    pub fn present(&self) -> u64 {
+        (self.gpus.len() + self.drained.len()) as u64
+    }
+}
+
+/// A drained GPU, as the driver's folder in `/proc` and sysfs describe it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DrainedGpu {
+    pub index: u32,
+    /// As sysfs writes it: `0000:5d:00.0`.
+    pub pci: String,
+    /// Empty if the driver does not tell.
+    pub uuid: String,
+    pub name: String,
+    /// N of `/dev/nvidiaN`.
+    pub minor: Option<u32>,
 }
 
 /// A value now and after the next activation.
@@ -243,6 +280,16 @@ pub const fn recovery(action: u32) -> Option<&'static str> {
         7 => Some("a reboot of the node"),
         _ => Some("something that gpufleet does not know"),
     }
+}
+
+/// The power limit of a module of GPU and CPU, in milliwatts. Source: nvml.h, `NVML_POWER_SCOPE_MODULE`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ModulePower {
+    /// Requested limit.
+    pub limit_mw: u32,
+    pub default_mw: u32,
+    pub low_mw: u32,
+    pub high_mw: u32,
 }
 
 /// Memory rows that the GPU has replaced. Source: nvml.h, `nvmlDeviceGetRemappedRows`.
@@ -293,6 +340,8 @@ pub struct GpuReading {
     /// Lowest and highest limit.
     pub power_range_mw: Reading<(u32, u32)>,
     pub power_enforced_mw: Reading<u32>,
+    /// Of the module of GPU and CPU; not supported on other boards.
+    pub module_power: Reading<ModulePower>,
     /// `nvmlComputeMode_t`.
     pub compute_mode: Reading<u32>,
     pub accounting: Reading<bool>,
@@ -691,6 +740,7 @@ mod tests {
                 confidential_ready: Err(Code::FUNCTION_NOT_FOUND),
                 gpus: Vec::new(),
                 unreadable: vec![(1, Code::GPU_IS_LOST)],
+                drained: Vec::new(),
             })),
         };
         let text = serde_json::to_string(&answer).unwrap();

@@ -2,7 +2,8 @@
 //! [`crate::op::GpuTask`] and [`crate::tasks::KINDS`] from one line for each.
 //!
 //! `gpu` kinds become members of the one desired state of the GPUs. `node` kinds are sent to the node as they are.
-//! `here` kinds are executed by the controller. `hardware` lists kinds besides `gpu` kinds that have facts of the hardware. `operations` belong to no kind of their name.
+//! `here` kinds are executed by the controller. `hardware` lists kinds besides `gpu` kinds that have facts of the hardware, `ground` those that
+//! have facts of the operating system. `operations` belong to no kind of their name.
 
 macro_rules! registry {
     (
@@ -10,6 +11,7 @@ macro_rules! registry {
             $($(gpu $gpu:ident)? $(node $node:ident($sent:ty))? $(here $here:ident)?;)*
         }
         hardware { $($hardware:ident),* }
+        ground { $($ground:ident),* }
         operations {
             $($(#[$doc:meta])* $other:ident($other_sent:ty);)*
         }
@@ -88,6 +90,10 @@ macro_rules! registry {
             $($((<$gpu as Kind>::INFO.name, <$gpu as $crate::tasks::GpuKind>::HARDWARE),)?)*
             $((<$hardware as Kind>::INFO.name, <$hardware as $crate::tasks::GpuKind>::HARDWARE),)*
         ];
+
+        /// The facts of the kinds that tune the operating system, by their names.
+        pub static GROUND: &[(&str, $crate::tasks::Ground)] =
+            &[$((<$ground as Kind>::INFO.name, <$ground as $crate::tasks::GroundKind>::GROUND),)*];
 
         /// All kinds, in the order of the reference.
         pub static KINDS: &[KindInfo] =

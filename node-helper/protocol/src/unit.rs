@@ -27,6 +27,9 @@ units! {
     Megahertz: "MHz", "a number of megahertz";
     Percent: "%", "a percentage";
     Bytes: "B", "a number of bytes";
+    Kilohertz: "kHz", "a number of kilohertz";
+    Microseconds: "µs", "a number of microseconds";
+    Mebibytes: "MiB", "a number of mebibytes";
     Milliseconds: "ms", "a number of milliseconds";
     Seconds: "s", "a number of seconds";
     Minutes: "min", "a number of minutes";

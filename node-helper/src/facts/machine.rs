@@ -81,10 +81,7 @@ pub(super) fn read(roots: &Roots) -> MachineFacts {
             .duration_since(UNIX_EPOCH)
             .map_or(0, |since| i64::try_from(since.as_micros()).unwrap_or(i64::MAX)),
         zone: zone(roots),
-        package_manager: PACKAGE_MANAGERS
-            .iter()
-            .find(|(path, _)| roots.path(path).exists())
-            .map(|(_, name)| (*name).to_owned()),
+        package_manager: package_manager(roots).map(str::to_owned),
         firmware: firmware(roots),
         memory: memory(&proc("meminfo")),
         processors: processors(&proc("cpuinfo")),
@@ -100,6 +97,15 @@ pub(super) fn read(roots: &Roots) -> MachineFacts {
         local: local::read(roots),
         python: local::python(roots),
     }
+}
+
+/// Returns the name of the package manager. Debian's own wins there, as in Ansible: dnf can be installed beside it.
+fn package_manager(roots: &Roots) -> Option<&'static str> {
+    let there = |path: &str| roots.path(path).exists();
+    if there("/etc/debian_version") && there("/usr/bin/apt-get") {
+        return Some("apt");
+    }
+    PACKAGE_MANAGERS.iter().find(|(path, _)| there(path)).map(|(_, name)| *name)
 }
 
 fn line(roots: &Roots, path: &str) -> Option<String> {
@@ -263,6 +269,16 @@ mod tests {
         assert_eq!(facts.package_manager.as_deref(), Some("apt"));
         assert!(facts.time_us > 1_700_000_000_000_000);
         assert!(facts.environment.keys().all(|name| ENVIRONMENT.contains(&name.as_str())));
+    }
+
+    #[test]
+    fn dnf_beside_apt_is_not_the_package_manager_of_debian() {
+        let bench = Bench::new();
+        bench.write("usr/bin/dnf", "");
+        bench.write("usr/bin/apt-get", "");
+        assert_eq!(package_manager(&bench.roots), Some("dnf"));
+        bench.write("etc/debian_version", "12.11\n");
+        assert_eq!(package_manager(&bench.roots), Some("apt"));
     }
 
     #[test]

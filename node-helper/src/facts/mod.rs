@@ -140,7 +140,7 @@ fn init(roots: &Roots) -> String {
 }
 
 /// Returns the hypervisor or container, by the marks that systemd-detect-virt checks first.
-fn virtualization(roots: &Roots) -> Option<String> {
+pub(crate) fn virtualization(roots: &Roots) -> Option<String> {
     let read = |path: &str| fs::read_to_string(roots.path(path)).unwrap_or_default();
     if let Some(container) = read("/run/systemd/container").lines().next() {
         return Some(container.to_owned());

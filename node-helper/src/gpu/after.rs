@@ -3,13 +3,18 @@
 //! Pure. Sources: nvml.h, the NVIDIA MIG User Guide r580, nvidia-smi documentation. Where those are silent, the value
 //! is assumed lost, so that a plan sets it again.
 
-use gpufleet_protocol::{Disruption, message::GpuClient, nvml::Staged};
+use gpufleet_protocol::{
+    Disruption,
+    message::GpuClient,
+    nvml::{ModulePower, Staged},
+};
 
 use super::{
     clients::{CLIENT_UNITS, HOLDS_ALL, PERSISTENCED, is_client_unit, stop_order},
     mps::{self, Seat},
+    persistenced::Repair,
     plan::{Act, DRAIN_AND_RESET, RESET},
-    state::{Compute, Daemon, Gpu, Holding, Instance, Lock, State, Unit},
+    state::{Compute, Daemon, Gpu, Hidden, Holding, Instance, Lock, State, Unit},
 };
 use crate::{
     tasks::modprobe,
@@ -25,6 +30,11 @@ pub enum Event {
     Reboot,
     /// The driver's modules are unloaded and loaded; the units that hold it are stopped meanwhile.
     Reload,
+    /// The GPU at a PCI address is drained, or not any more.
+    Drain {
+        pci: String,
+        on: bool,
+    },
     /// The NVML worker closes the driver; `stopped` is whether the units that hold GPUs are stopped meanwhile.
     LetGo {
         stopped: bool,
@@ -58,16 +68,20 @@ pub fn after(mut state: State, event: &Event) -> State {
             let sleeps = |gpu: &&mut Gpu| gpu.persistence == Ok(false) && !holding.holds(gpu.index, !stopped);
             state.gpus.iter_mut().filter(sleeps).for_each(forget);
         }
+        Event::Drain { pci, on: true } => hide(&mut state, pci),
+        Event::Drain { pci, on: false } => show(&mut state, |hidden| hidden.gpu.pci == *pci),
         Event::Reload => {
+            show(&mut state, |_| true);
             for gpu in &mut state.gpus {
                 reset(gpu);
                 unloaded(gpu);
             }
             state.confidential_ready = state.confidential_ready.map(|_| false);
             let on = state.host.persistenced.active;
-            set_persistence(&mut state, on);
+            start_or_stop_persistenced(&mut state, on);
         }
         Event::Reboot => {
+            show(&mut state, |_| true);
             // The services stay, because a boot starts what holds the GPUs again.
             state.holding = Holding { clients: Vec::new(), unknown: Vec::new(), ..state.holding };
             for gpu in &mut state.gpus {
@@ -76,10 +90,9 @@ pub fn after(mut state: State, event: &Event) -> State {
                 gpu.recovery_action = gpu.recovery_action.map(|_| 0);
             }
             state.confidential_ready = state.confidential_ready.map(|_| false);
-            let persistenced = &mut state.host.persistenced;
-            persistenced.active = persistenced.enabled;
-            let on = persistenced.active;
-            set_persistence(&mut state, on);
+            state.host.persistenced.active = state.host.starts_persistenced();
+            let on = state.host.persistenced.active;
+            start_or_stop_persistenced(&mut state, on);
             for daemon in state.host.mps.daemons.values_mut() {
                 let enabled = daemon.unit.enabled;
                 run_or_not(daemon, enabled);
@@ -128,7 +141,7 @@ pub fn with_unit(mut state: State, name: &str, active: bool, enabled: bool) -> S
     if name == PERSISTENCED && host.persistenced.exists {
         let before = std::mem::replace(&mut host.persistenced, Unit { exists: true, active, enabled });
         if before.active != active {
-            set_persistence(&mut state, active);
+            start_or_stop_persistenced(&mut state, active);
         }
     } else if let Some(seat) = Seat::of_unit(name)
         && let Some(daemon) = host.mps.daemons.get_mut(&seat).filter(|daemon| daemon.unit.exists)
@@ -161,6 +174,7 @@ fn reset(gpu: &mut Gpu) {
         gpu.recovery_action = Ok(0);
     }
     gpu.rows_pending = gpu.rows_pending.map(|_| false);
+    (gpu.uncorrected, gpu.corrected) = (gpu.uncorrected.map(|_| 0), gpu.corrected.map(|_| 0));
     forget(gpu);
 }
 
@@ -168,6 +182,9 @@ fn forget(gpu: &mut Gpu) {
     (gpu.graphics, gpu.memory) = (Lock::Unknown, Lock::Unknown);
     if let (Ok(limit), Ok(default)) = (&mut gpu.power_mw, gpu.power_default_mw) {
         *limit = default;
+    }
+    if let Ok(module) = &mut gpu.module_power {
+        module.limit_mw = module.default_mw;
     }
     if let Ok(mode) = &mut gpu.compute_mode {
         *mode = 0;
@@ -182,7 +199,40 @@ fn unloaded(gpu: &mut Gpu) {
     }
 }
 
-fn set_persistence(state: &mut State, on: bool) {
+fn hide(state: &mut State, pci: &str) {
+    let Some(at) = state.gpus.iter().position(|gpu| gpu.pci == pci) else {
+        let (back, stay) = std::mem::take(&mut state.returning).into_iter().partition(|gpu| gpu.pci == pci);
+        state.returning = stay;
+        state.drained.extend(Vec::into_iter(back).map(|gpu| Hidden { gpu, known: None }));
+        return;
+    };
+    let gpu = state.gpus.remove(at);
+    state.drained.push(Hidden { gpu: (&gpu).into(), known: Some(Box::new(gpu)) });
+}
+
+/// Gives drained GPUs back. One that nobody held was asleep meanwhile.
+fn show(state: &mut State, which: impl Fn(&Hidden) -> bool) {
+    let (back, stay): (Vec<_>, Vec<_>) = std::mem::take(&mut state.drained).into_iter().partition(which);
+    state.drained = stay;
+    for hidden in back {
+        match hidden.known {
+            Some(mut gpu) => {
+                gpu.persistence = gpu.persistence.map(|_| false);
+                (gpu.graphics, gpu.memory) = (Lock::Unknown, Lock::Unknown);
+                if !state.holding.holds(gpu.index, true) {
+                    forget(&mut gpu);
+                }
+                state.gpus.push(*gpu);
+            }
+            None => state.returning.push(hidden.gpu),
+        }
+    }
+    state.gpus.sort_by_key(|gpu| gpu.index);
+}
+
+/// Sets persistence as the daemon does it when it starts or stops.
+fn start_or_stop_persistenced(state: &mut State, starts: bool) {
+    let on = starts && !state.host.persistenced_start.off;
     for gpu in &mut state.gpus {
         gpu.persistence = gpu.persistence.map(|_| on);
         if !on {
@@ -212,9 +262,24 @@ fn end_lost_daemons(state: &mut State) {
 
 fn acted(state: &mut State, act: &Act) {
     match act {
+        Act::RepairPersistenced(repair) => {
+            state.host.persistenced_repairs.retain(|other| other != repair);
+            let start = &mut state.host.persistenced_start;
+            match repair {
+                Repair::Start { command, .. } => {
+                    (start.has_drop_in, start.off) = (true, start.off && command.is_none());
+                }
+                Repair::NoStart => start.has_drop_in = false,
+                Repair::Folder { .. } | Repair::Leftover { .. } | Repair::Failures => {}
+            }
+        }
         Act::Persistenced { on } => {
+            let before = state.host.persistenced;
+            state.host.restarting.retain(|unit| *unit != PERSISTENCED);
             (state.host.persistenced.active, state.host.persistenced.enabled) = (*on, *on);
-            set_persistence(state, *on);
+            if before.active != *on {
+                start_or_stop_persistenced(state, *on);
+            }
         }
         Act::StartMps { seat, text, .. } => {
             let daemon = state.host.mps.daemons.entry(seat.clone()).or_default();
@@ -296,6 +361,9 @@ fn acted_on_gpu(gpu: &mut Gpu, act: &Act) {
             }
         }
         Act::Power { milliwatts, .. } => gpu.power_mw = gpu.power_mw.map(|_| *milliwatts),
+        Act::ModulePower { milliwatts, .. } => {
+            gpu.module_power = gpu.module_power.map(|module| ModulePower { limit_mw: *milliwatts, ..module });
+        }
         // Without persistence the lock ends with the driver's last client, so it cannot be relied on.
         Act::Graphics { want, .. } if gpu.persistence == Ok(true) => gpu.graphics = (*want).into(),
         Act::Memory { want, .. } if gpu.persistence == Ok(true) => gpu.memory = (*want).into(),
@@ -304,6 +372,7 @@ fn acted_on_gpu(gpu: &mut Gpu, act: &Act) {
         Act::Graphics { .. }
         | Act::Memory { .. }
         | Act::Persistenced { .. }
+        | Act::RepairPersistenced(_)
         | Act::StartMps { .. }
         | Act::LimitMps { .. }
         | Act::StopMps { .. }

@@ -2,9 +2,11 @@
 //!
 //! Owns the order of effects and the restoration. It does not plan: after every activation the state is read and
 //! planned again. Invariants: a unit is recorded before it is stopped, and started again on every way out; a GPU whose
-//! layout could not be changed gets its previous one back; the NVML worker is ended before a reset; nothing that needs
+//! layout could not be changed gets its previous one back, with its MIG mode if that takes no reset, and GPUs whose layout was
+//! not reached get that mode back; the NVML worker is ended before a reset; nothing that needs
 //! a free GPU starts while a process holds it.
 
+mod clocks;
 mod layout;
 mod reset;
 mod services;
@@ -26,6 +28,7 @@ use gpufleet_protocol::{
 
 use super::{
     after::{Event, after},
+    clients::PERSISTENCED,
     desired::{Desired, GpuWants, LockWant, merge},
     machine::{Machine, UnitAction},
     mps::{self, Seat},
@@ -90,6 +93,8 @@ pub struct Job<'a> {
 struct Running<'a> {
     job: Job<'a>,
     state: State,
+    /// What was there before it.
+    start: State,
     applied: Applied,
     stopped: Vec<String>,
     released: Vec<String>,
@@ -112,6 +117,7 @@ impl<'a> Job<'a> {
         let released = released(self.record, &self.machine.boot_mark());
         let mut running = Running {
             job: self,
+            start: state.clone(),
             state,
             applied: Applied::default(),
             stopped,
@@ -379,14 +385,20 @@ impl Running<'_> {
                 self.set(uuid, Setting::Ecc(*on), member)?;
             }
             Act::Mig { uuid, on } => self.mig(uuid, *on, member)?,
+            Act::RepairPersistenced(repair) => {
+                let done = self.job.machine.repair_persistenced(repair, self.job.deadline);
+                done.map_err(|why| odd(member, &format!("nvidia-persistenced cannot be repaired: {why}")))?;
+            }
             Act::Persistenced { on } => {
-                let unit = "nvidia-persistenced.service";
-                let actions = match on {
-                    true => [UnitAction::Enable, UnitAction::Start],
-                    false => [UnitAction::Stop, UnitAction::Disable],
+                let actions = match (on, self.state.host.persistenced_start.is_static) {
+                    (true, false) => [UnitAction::Enable, UnitAction::Start],
+                    (true, true) => [UnitAction::Want, UnitAction::Start],
+                    // It takes links away that others made, too.
+                    (false, _) => [UnitAction::Stop, UnitAction::Disable],
                 };
+                self.may_reload(member)?;
                 for action in actions {
-                    self.unit(unit, action, member)?;
+                    self.unit(PERSISTENCED, action, member)?;
                 }
             }
             Act::Persistence { uuid, on } => {
@@ -401,6 +413,9 @@ impl Running<'_> {
             }
             Act::Power { uuid, milliwatts } => {
                 self.set(uuid, Setting::PowerLimit { milliwatts: *milliwatts }, member)?;
+            }
+            Act::ModulePower { uuid, milliwatts } => {
+                self.set(uuid, Setting::ModulePowerLimit { milliwatts: *milliwatts }, member)?;
             }
             Act::Graphics { uuid, want } => {
                 let setting = match *want {
@@ -506,6 +521,7 @@ impl Running<'_> {
     /// Reads everything once more; what still differs was not made.
     fn verify(&mut self, awaited: Option<&Activation>) -> Done {
         self.refresh(0)?;
+        self.verify_clocks()?;
         let desired = self.desired();
         let rest = stage(&self.state, &desired, self.reboot);
         if let (Some(still), None) = (&rest.activation, awaited) {

@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use gpufleet_protocol::{Blocker, Disruption, message::GpuClient};
 
 use super::{
+    clients::CONTAINERS,
     idle, mps,
     plan::{Activation, Stage},
     state::{Gpu, State},
@@ -91,13 +92,7 @@ pub fn of_stages(state: &State, stages: &[&Stage]) -> Vec<Blocker> {
         let clients = state.holding.clients.iter().filter(meant);
         blockers.extend(clients.map(|client| Blocker::new(idle::sentence(client), next_for(client))));
         if indexes.is_none_or(|indexes| !indexes.is_empty()) {
-            let unknown = state.holding.unknown.iter();
-            blockers.extend(unknown.map(|why| {
-                Blocker::new(
-                    format!("whether the GPUs are free is unknown: {why}"),
-                    "let gpufleet be root there: `become: true`",
-                )
-            }));
+            blockers.extend(state.holding.unknown.iter().map(unknown));
         }
     }
     let activation = stages.iter().find_map(|stage| stage.activation.as_ref());
@@ -105,12 +100,65 @@ pub fn of_stages(state: &State, stages: &[&Stage]) -> Vec<Blocker> {
     blockers
 }
 
-fn next_for(client: &GpuClient) -> String {
-    match client.unit.as_deref() {
-        Some(owner) if owner.starts_with("Slurm job") || owner.starts_with("pod ") => {
-            format!("wait for {owner}, or let gpufleet drain the node (`rollout: {{drain: …}}`)")
+/// Whether a word that a node tells can stand in a command that people copy.
+fn is_plain(word: &str) -> bool {
+    word.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && word.chars().all(|c| c.is_ascii_alphanumeric() || ":_.@-".contains(c))
+}
+
+/// Returns the next step, by who owns the process.
+pub fn next_for(client: &GpuClient) -> String {
+    let drain = "let gpufleet drain the node (`rollout: {drain: …}`)";
+    let owner = client.unit.as_deref().unwrap_or_default();
+    let container = CONTAINERS
+        .iter()
+        .find_map(|(program, words)| Some((program, owner.strip_prefix(words).filter(|id| is_plain(id))?)));
+    if let Some(job) = owner.strip_prefix("Slurm job ") {
+        return match !job.is_empty() && job.bytes().all(|byte| byte.is_ascii_digit()) {
+            true => format!("wait for {owner}, {drain}, or end it: `scancel {job}`"),
+            false => format!("wait for {owner}, or {drain}"),
+        };
+    }
+    match container {
+        _ if owner.starts_with("pod ") => format!("wait for {owner}, or {drain}"),
+        Some((program, id)) => format!("stop it before: `{program} stop {id}`"),
+        None if owner.ends_with(".service") && is_plain(owner) => {
+            format!("stop it before: `systemctl stop {owner}`")
         }
-        Some(unit) if unit.ends_with(".service") => format!("stop it before: `systemctl stop {unit}`"),
-        _ => format!("wait for it, or end it: `kill {}`", client.pid),
+        None => format!("wait for it, or end it: `kill {}`", client.pid),
+    }
+}
+
+pub fn unknown(why: &String) -> Blocker {
+    Blocker::new(
+        format!("whether the GPUs are free is unknown: {why}"),
+        "let gpufleet be root there: `become: true`",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_next_step_fits_the_owner_and_is_no_trap() {
+        let next = |unit: &str| {
+            next_for(&GpuClient {
+                pid: 41,
+                command: "train.py".to_owned(),
+                user: "ana".to_owned(),
+                gpus: vec![0],
+                unit: Some(unit.to_owned()),
+            })
+        };
+        assert!(next("Slurm job 77").ends_with("or end it: `scancel 77`"));
+        assert!(!next("Slurm job 77; reboot").contains("scancel"));
+        assert_eq!(next("Docker container 0123456789ab"), "stop it before: `docker stop 0123456789ab`");
+        assert_eq!(next("Podman container 0123456789ab"), "stop it before: `podman stop 0123456789ab`");
+        assert_eq!(next("ollama@1.service"), "stop it before: `systemctl stop ollama@1.service`");
+        assert!(next("pod 1-2").starts_with("wait for pod 1-2, or let gpufleet drain"));
+        for other in ["session-3.scope", "-x.service", "a;b.service", "a`b.service"] {
+            assert_eq!(next(other), "wait for it, or end it: `kill 41`", "{other}");
+        }
     }
 }

@@ -25,14 +25,41 @@ pub struct Bus {
 /// If they cannot be listed. A machine without a PCI bus has none.
 pub fn read(roots: &Roots) -> io::Result<Bus> {
     let mut bus = Bus::default();
+    each(roots, |device, _| match device {
+        Found::Gpu => bus.gpus += 1,
+        Found::Switch => bus.switches += 1,
+    })?;
+    Ok(bus)
+}
+
+/// Returns the addresses of the GPUs, in their order, as sysfs writes them; none where they cannot be listed.
+pub fn addresses(roots: &Roots) -> Vec<String> {
+    let mut all = Vec::new();
+    let listed = each(roots, |device, address| {
+        if device == Found::Gpu {
+            all.push(address.to_owned());
+        }
+    });
+    all.sort();
+    listed.map(|()| all).unwrap_or_default()
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Found {
+    Gpu,
+    Switch,
+}
+
+fn each(roots: &Roots, mut found: impl FnMut(Found, &str)) -> io::Result<()> {
     let devices = match fs::read_dir(roots.path("/sys/bus/pci/devices")) {
         Err(error) if error.kind() == io::ErrorKind::NotFound && roots.path("/sys/bus").is_dir() => {
-            return Ok(bus);
+            return Ok(());
         }
         devices => devices?,
     };
     for device in devices {
-        let folder = device?.path();
+        let device = device?;
+        let (folder, name) = (device.path(), device.file_name());
         let read = |name: &str| fs::read_to_string(folder.join(name)).unwrap_or_default();
         if read("vendor").trim() != "0x10de" {
             continue;
@@ -40,12 +67,12 @@ pub fn read(roots: &Roots) -> io::Result<Bus> {
         let class = read("class");
         let is = |classes: &[&str]| classes.iter().any(|wanted| class.starts_with(wanted));
         if is(&GPUS) && !is_passed(&folder) {
-            bus.gpus += 1;
+            found(Found::Gpu, &name.to_string_lossy());
         } else if is(&SWITCHES) {
-            bus.switches += 1;
+            found(Found::Switch, &name.to_string_lossy());
         }
     }
-    Ok(bus)
+    Ok(())
 }
 
 fn is_passed(folder: &Path) -> bool {
@@ -95,6 +122,7 @@ mod tests {
         let passed = root.path().join("sys/bus/pci/devices/0000:04:00.0/driver");
         std::os::unix::fs::symlink("../../../../bus/pci/drivers/vfio-pci", passed).unwrap();
         assert_eq!(read(&roots).unwrap(), Bus { gpus: 2, switches: 1 });
+        assert_eq!(addresses(&roots), ["0000:02:00.0", "0000:1b:00.0"]);
     }
 
     #[test]

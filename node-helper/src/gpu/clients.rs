@@ -6,6 +6,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs, io,
+    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
 };
 
@@ -175,6 +176,30 @@ pub fn scan(
     scan
 }
 
+/// First uid of people. Source: login.defs(5), `SYS_UID_MAX` is 999.
+const FIRST_USER: u32 = 1000;
+
+/// Returns daemons of a name in the kernel's short form, and whether each hangs in the kernel (state D). Only those of
+/// root and of system accounts, because anybody can give a process this name.
+pub fn named(places: &Places, comm: &str) -> Vec<(u32, bool)> {
+    let mut found = Vec::new();
+    for pid in pids(&places.proc).unwrap_or_default() {
+        let folder = places.proc.join(pid.to_string());
+        let stat = fs::read_to_string(folder.join("stat")).unwrap_or_default();
+        if fs::metadata(&folder).is_ok_and(|process| process.uid() >= FIRST_USER) {
+            continue;
+        }
+        let Some((name, rest)) = stat.split_once('(').and_then(|(_, rest)| rest.rsplit_once(") ")) else {
+            continue;
+        };
+        // A zombie holds nothing.
+        if name == comm && !rest.starts_with('Z') {
+            found.push((pid, rest.starts_with('D')));
+        }
+    }
+    found
+}
+
 fn pids(proc: &Path) -> io::Result<Vec<u32>> {
     let mut pids: Vec<u32> = fs::read_dir(proc)?
         .flatten()
@@ -255,13 +280,44 @@ pub fn job(cgroup: &str) -> Option<&str> {
     cgroup.split('/').find_map(|part| part.strip_prefix("job_"))
 }
 
-/// Returns the job, else the pod, else the unit.
+/// What runs a container, and how the owner of its processes is named.
+pub const CONTAINERS: [(&str, &str); 2] = [("docker", "Docker container "), ("podman", "Podman container ")];
+/// Characters of a container's name that Docker and Podman show, and take.
+const SHORT: usize = 12;
+
+/// Returns the container of a cgroup path: what runs it, and its short name.
+///
+/// Source: names of cgroups, `docker-ID.scope` and `libpod-ID.scope` with systemd, `docker/ID` and `libpod-ID` without.
+fn container(cgroup: &str) -> Option<(&'static str, &str)> {
+    let [docker, podman] = CONTAINERS.map(|(_, words)| words);
+    let mut above = "";
+    for part in cgroup.split('/') {
+        let bare = part.strip_suffix(".scope").unwrap_or(part);
+        let found = match (bare.strip_prefix("docker-"), bare.strip_prefix("libpod-")) {
+            (Some(id), _) => Some((docker, id)),
+            (_, Some(id)) => Some((podman, id)),
+            _ if above == "docker" => Some((docker, bare)),
+            _ => None,
+        };
+        let is_id = |id: &str| id.len() == 64 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
+        if let Some((words, id)) = found.filter(|(_, id)| is_id(id)) {
+            return Some((words, id.get(..SHORT)?));
+        }
+        above = part;
+    }
+    None
+}
+
+/// Returns the job, else the pod, else the container, else the unit.
 fn owner(cgroup: &str) -> Option<String> {
     if let Some(job) = job(cgroup) {
         return Some(format!("Slurm job {job}"));
     }
     if let Some((uid, _)) = pod(cgroup) {
         return Some(format!("pod {uid}"));
+    }
+    if let Some((words, id)) = container(cgroup) {
+        return Some(format!("{words}{id}"));
     }
     unit(cgroup).map(str::to_owned)
 }

@@ -93,6 +93,21 @@ fn a_running_step_makes_a_node_busy_without_a_gpu() {
 }
 
 #[test]
+fn a_container_is_named_as_docker_and_podman_name_it() {
+    let id = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+    for (cgroup, name) in [
+        (format!("/system.slice/docker-{id}.scope"), Some("Docker container 0123456789ab")),
+        (format!("/system.slice/docker-{id}.scope/init.scope"), Some("Docker container 0123456789ab")),
+        (format!("/docker/{id}"), Some("Docker container 0123456789ab")),
+        (format!("/machine.slice/libpod-{id}.scope/container"), Some("Podman container 0123456789ab")),
+        ("/system.slice/docker-abc.scope".to_owned(), Some("docker-abc.scope")),
+        (format!("/other/{id}"), None),
+    ] {
+        assert_eq!(owner(&cgroup).as_deref(), name, "{cgroup}");
+    }
+}
+
+#[test]
 fn pods_count_unless_the_kubelet_made_them() {
     let node = Node::new();
     let fixed = "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod0123456789abcdef0123456789abcdef.slice/x.scope";

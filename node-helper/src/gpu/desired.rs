@@ -13,17 +13,17 @@ use gpufleet_protocol::{
     Change, Disruption, FailureKind, Property,
     change::Value,
     mig::{self, Device, Filled, MigError},
-    nvml::{Code, MigProfile, Reading},
+    nvml::{Code, DrainedGpu, MigProfile, Reading},
     op::{GpuGroup, GpuTask},
     tasks::{
-        AccountingMode, ClockRange, ComputeModeName, EccMode, GpuClocks, GpuMig, GpuPower, GpuSelectorItem,
+        AccountingMode, ClockRange, ComputeModeName, EccMode, GpuClocks, GpuMig, GpuSelectorItem,
         MigConfigFile, MigFilter, MigLayout, MigMode, MigSpec, MigStrategy, PersistenceMode, ResetWhen,
     },
 };
 
 use super::{
     state::{Board, Gpu, Lock, State},
-    values::{clock, power},
+    values::clock,
 };
 
 use mps::OfInstances;
@@ -81,6 +81,7 @@ pub struct GpuWants {
     pub mig: Option<Want<bool>>,
     pub layout: Option<Want<LayoutWant>>,
     pub power_mw: Option<Want<u32>>,
+    pub module_mw: Option<Want<u32>>,
     pub graphics: Option<Want<LockWant>>,
     pub memory: Option<Want<LockWant>>,
     /// `nvmlComputeMode_t`.
@@ -98,6 +99,8 @@ pub struct Verdict {
     /// Number of GPUs, or of nodes, that it applies to.
     pub applies: usize,
     pub warnings: Vec<String>,
+    /// Whether a GPU that it is for comes back from a drain in the run, and has a state only then.
+    pub returns: bool,
 }
 
 /// The merged declarations.
@@ -184,42 +187,73 @@ fn normal_pci(text: &str) -> Option<String> {
     Some(format!("{domain:04x}:{bus:02x}:{device:02x}.{function}"))
 }
 
-/// Returns the positions of the selected GPUs, why entries select none, and which of them are unreadable.
-fn select(state: &State, selector: &[GpuSelectorItem]) -> (Vec<usize>, Vec<String>, Vec<String>) {
-    let lost = |index: u32, code: &Code| format!("GPU {index} cannot be read: {code}");
-    if selector.is_empty() {
-        let unknown = state.unreadable.iter().map(|(index, code)| lost(*index, code)).collect();
-        return ((0..state.gpus.len()).collect(), Vec::new(), unknown);
-    }
-    let (mut found, mut wrong, mut unknown) = (Vec::new(), Vec::new(), Vec::new());
-    for item in selector {
-        let before = (found.len(), unknown.len());
-        let matching = |gpu: &Gpu| match item {
-            GpuSelectorItem::Index(index) => gpu.index == *index,
-            GpuSelectorItem::Text(text) => {
-                gpu.uuid.eq_ignore_ascii_case(text)
-                    || normal_pci(text).is_some_and(|pci| pci == gpu.pci)
-                    || gpu.name.to_ascii_lowercase().contains(&text.to_ascii_lowercase())
-            }
-        };
-        found.extend(state.gpus.iter().enumerate().filter(|(_, gpu)| matching(gpu)).map(|(at, _)| at));
-        if let GpuSelectorItem::Index(index) = item {
-            unknown
-                .extend(state.unreadable.iter().filter(|(i, _)| i == index).map(|(i, code)| lost(*i, code)));
+/// Whether an entry of `gpus` means a GPU.
+pub fn is_meant(item: &GpuSelectorItem, index: u32, uuid: &str, pci: &str, name: &str) -> bool {
+    match item {
+        GpuSelectorItem::Index(wanted) => index == *wanted,
+        GpuSelectorItem::Text(text) => {
+            uuid.eq_ignore_ascii_case(text)
+                || normal_pci(text).is_some_and(|wanted| wanted == pci)
+                || name.to_ascii_lowercase().contains(&text.to_ascii_lowercase())
         }
-        if before == (found.len(), unknown.len()) {
+    }
+}
+
+/// What a selector stands for on this node.
+#[derive(Default)]
+struct Selected<'a> {
+    /// Positions of GPUs.
+    found: Vec<usize>,
+    /// Why entries select none.
+    wrong: Vec<String>,
+    /// Which of them are unreadable.
+    unknown: Vec<String>,
+    drained: Vec<&'a DrainedGpu>,
+    /// Whether any of them comes back from a drain only in the run.
+    returns: bool,
+}
+
+fn select<'a>(state: &'a State, selector: &[GpuSelectorItem]) -> Selected<'a> {
+    let lost = |index: u32, code: &Code| format!("GPU {index} cannot be read: {code}");
+    let hidden = || state.drained.iter().map(|hidden| &hidden.gpu);
+    if selector.is_empty() {
+        return Selected {
+            found: (0..state.gpus.len()).collect(),
+            unknown: state.unreadable.iter().map(|(index, code)| lost(*index, code)).collect(),
+            drained: hidden().collect(),
+            returns: !state.returning.is_empty(),
+            wrong: Vec::new(),
+        };
+    }
+    let mut all = Selected::default();
+    for item in selector {
+        let of_gpu = |gpu: &Gpu| is_meant(item, gpu.index, &gpu.uuid, &gpu.pci, &gpu.name);
+        let of_hidden = |gpu: &DrainedGpu| is_meant(item, gpu.index, &gpu.uuid, &gpu.pci, &gpu.name);
+        let found: Vec<usize> =
+            state.gpus.iter().enumerate().filter(|(_, gpu)| of_gpu(gpu)).map(|(at, _)| at).collect();
+        let unread = state.unreadable.iter().filter(|(index, _)| *item == GpuSelectorItem::Index(*index));
+        let unread: Vec<String> = unread.map(|(index, code)| lost(*index, code)).collect();
+        let drained: Vec<&DrainedGpu> = hidden().filter(|gpu| of_hidden(gpu)).collect();
+        let returns = state.returning.iter().any(of_hidden);
+        if found.is_empty() && unread.is_empty() && drained.is_empty() && !returns {
             let text = match item {
                 GpuSelectorItem::Index(index) => index.to_string(),
                 GpuSelectorItem::Text(text) => text.clone(),
             };
             let has: Vec<String> =
                 state.gpus.iter().map(|gpu| format!("{} ({})", gpu.label(), gpu.name)).collect();
-            wrong.push(format!("`gpus: {text}` names no GPU of this node; it has {}", has.join(", ")));
+            all.wrong.push(format!("`gpus: {text}` names no GPU of this node; it has {}", has.join(", ")));
         }
+        all.found.extend(found);
+        all.unknown.extend(unread);
+        all.drained.extend(drained);
+        all.returns |= returns;
     }
-    found.sort_unstable();
-    found.dedup();
-    (found, wrong, unknown)
+    all.found.sort_unstable();
+    all.found.dedup();
+    all.drained.sort_by_key(|gpu| gpu.index);
+    all.drained.dedup();
+    all
 }
 
 /// Returns the nearest supported clock; the value itself if none are known.
@@ -270,10 +304,25 @@ impl<'a> Merge<'a> {
     }
 
     fn add(&mut self, task: &GpuTask) {
-        let (chosen, wrong, unknown) = select(self.state, selector(task));
-        self.verdict().failures.extend(wrong);
-        self.verdict().unknown.extend(unknown);
-        if self.state.gpus.is_empty() && self.state.unreadable.is_empty() {
+        let Selected { found: chosen, wrong, unknown, drained, returns } = select(self.state, selector(task));
+        let left_out: Vec<String> = drained
+            .iter()
+            .map(|gpu| format!("GPU {} is drained, so that {} leaves it out", gpu.index, kind(task)))
+            .collect();
+        let verdict = self.verdict();
+        verdict.failures.extend(wrong);
+        verdict.unknown.extend(unknown);
+        // Where it applies to none, that is its result.
+        if !chosen.is_empty() {
+            verdict.warnings.extend(left_out.iter().cloned());
+        }
+        verdict.not_applicable.extend(left_out);
+        if returns {
+            let why = "a drained GPU comes back in this run, and what it gets then is known only there";
+            verdict.warnings.push(why.to_owned());
+            verdict.returns = true;
+        }
+        if self.state.is_empty() {
             self.fail("the driver shows no GPU on this node".to_owned());
         }
         if let GpuTask::GpuMps(task) = task {
@@ -381,7 +430,6 @@ impl<'a> Merge<'a> {
         }
         let host = &self.state.host;
         if mode == PersistenceMode::Daemon
-            && !host.persistenced.active
             && let Some(fault) = host.persistenced_fault.clone()
         {
             if !self.verdict().failures.contains(&fault) {
@@ -518,39 +566,6 @@ impl<'a> Merge<'a> {
         self.put(gpu, &Property::MIG_MODE, on, |wants| &mut wants.mig, |on| Value::from(*on));
     }
 
-    fn power(&mut self, gpu: &Gpu, task: &GpuPower) {
-        let Some((low, high)) = self.readable(gpu, "power limit", gpu.power_range_mw, true) else { return };
-        let wanted = match (task.limit_watts, task.limit_percent) {
-            (Some(watts), _) => u64::from(watts) * 1000,
-            (None, Some(percent)) => {
-                let Some(default) = self.readable(gpu, "default power limit", gpu.power_default_mw, true)
-                else {
-                    return;
-                };
-                u64::from(default) * u64::from(percent) / 100
-            }
-            (None, None) => return self.fail("no power limit is given".to_owned()),
-        };
-        match u32::try_from(wanted).ok().filter(|limit| (low..=high).contains(limit)) {
-            Some(limit) => {
-                if self.readable(gpu, "power limit", gpu.power_mw, true).is_some() {
-                    self.put(
-                        gpu,
-                        &Property::POWER_LIMIT,
-                        limit,
-                        |wants| &mut wants.power_mw,
-                        |limit| power(*limit),
-                    );
-                }
-            }
-            None => {
-                let wanted = power(u32::try_from(wanted).unwrap_or(u32::MAX));
-                let (low, high) = (power(low), power(high));
-                self.fail(format!("{} takes a power limit from {low} to {high}, not {wanted}", gpu.label()));
-            }
-        }
-    }
-
     fn clocks(&mut self, gpu: &Gpu, task: &GpuClocks) {
         let late = gpu.architecture.has_volatile_mig();
         if task.memory_mhz.is_some() && late {
@@ -586,8 +601,23 @@ impl<'a> Merge<'a> {
         }
     }
 
-    fn range(&mut self, gpu: &Gpu, what: &str, range: ClockRange, supported: &[u32]) -> LockWant {
+    fn range(&mut self, gpu: &Gpu, what: &str, range: ClockRange, supported: &Reading<Vec<u32>>) -> LockWant {
         let (low, high) = range.bounds();
+        let unknown = match supported {
+            Ok(clocks) if clocks.is_empty() => Some("the driver lists none".to_owned()),
+            Ok(_) => None,
+            Err(code) => Some(code.to_string()),
+        };
+        if let Some(why) = unknown {
+            let warning = format!(
+                "{}: which {what} clocks it supports cannot be read ({why}), so that {} is set as declared, and the GPU may run \
+                 at another",
+                gpu.label(),
+                clock(low, high)
+            );
+            self.verdict().warnings.push(warning);
+        }
+        let supported = supported.as_deref().unwrap_or_default();
         let (near_low, near_high) = (snap(low, supported), snap(high, supported));
         if (near_low, near_high) != (low, high) {
             let warning = format!(
@@ -649,12 +679,13 @@ impl<'a> Merge<'a> {
                 .persistence
                 .as_ref()
                 .map_or(gpu.persistence == Ok(false), |want| want.value == PersistenceMode::Off);
-            let kept: [(&str, Option<usize>); 5] = [
+            let kept: [(&str, Option<usize>); 6] = [
                 (
                     "accounting mode",
                     wants.accounting.as_ref().filter(|want| want.value).map(|want| want.member),
                 ),
                 ("power limit", wants.power_mw.as_ref().map(|want| want.member)),
+                ("power limit of the module", wants.module_mw.as_ref().map(|want| want.member)),
                 ("graphics clock", wants.graphics.as_ref().map(|want| want.member)),
                 ("memory clock", wants.memory.as_ref().map(|want| want.member)),
                 (

@@ -15,6 +15,15 @@ pub fn system(snapshot: &Snapshot, pci_count: u32, module_version: Option<String
         errors: vec![format!("GPU {index} cannot be read: {code}")],
         ..GpuFacts::default()
     }));
+    gpus.extend(snapshot.drained.iter().map(|gpu| GpuFacts {
+        index: gpu.index,
+        uuid: gpu.uuid.clone(),
+        pci: gpu.pci.clone(),
+        name: gpu.name.clone(),
+        drained: true,
+        errors: vec!["it is drained, so that only its address can be read".to_owned()],
+        ..GpuFacts::default()
+    }));
     gpus.sort_by_key(|gpu| gpu.index);
     GpuSystem {
         state: GpuSystemState::Ok,
@@ -99,6 +108,7 @@ fn gpu(reading: &GpuReading) -> GpuFacts {
         index: reading.index,
         uuid: reading.uuid.clone(),
         pci: of.take("PCI address", &reading.pci).unwrap_or_default(),
+        minor: of.take("minor number", &reading.minor),
         name: of.take("name", &reading.name).unwrap_or_default(),
         architecture: of
             .take("architecture", &reading.architecture)
@@ -127,6 +137,7 @@ fn gpu(reading: &GpuReading) -> GpuFacts {
         temperature_c: of.take("temperature", &reading.temperature_c),
         pcie_generation: of.take("PCIe generation", &reading.pcie_generation),
         pcie_width: of.take("PCIe width", &reading.pcie_width),
+        drained: false,
         errors: Vec::new(),
     };
     facts.errors = errors;

@@ -28,6 +28,7 @@ use super::{
         stopped_units,
     },
     plan::{Forecast, Planned, forecast},
+    reboot::Declared,
     state::{Holding, Host, Lock, State, Unit},
     worker::{NoHealth, NvmlError, Worker, WorkerFile},
 };
@@ -92,6 +93,7 @@ pub struct Gpus {
     assumed: Vec<Event>,
     /// Whether an earlier task of a prediction loads the driver, without which nothing can be read now.
     pub(super) driver_comes: bool,
+    pub(super) declared: Declared,
 }
 
 impl std::fmt::Debug for Gpus {
@@ -115,7 +117,14 @@ impl Gpus {
 
     /// Creates it on any machine.
     pub fn with_machine(machine: Box<dyn Machine>, record: Record) -> Self {
-        Self { machine, record, predicted: None, assumed: Vec::new(), driver_comes: false }
+        Self {
+            machine,
+            record,
+            predicted: None,
+            assumed: Vec::new(),
+            driver_comes: false,
+            declared: Declared::default(),
+        }
     }
 
     /// Plans a group, and applies it if its class is allowed.
@@ -184,6 +193,7 @@ impl Gpus {
         deadline: &Deadline,
         progress: &dyn Fn(String),
     ) -> OpOutcome {
+        self.declared.members.extend(group.members.iter().cloned());
         let state = match self.predicted_state(deadline) {
             Ok(state) => state,
             Err(error) => return self.unreadable(group, Mode::Predict, &error),
@@ -195,6 +205,7 @@ impl Gpus {
         self.look_up_users(&mut state, group, &World::overlaid(overlay));
         self.predicted = Some(state);
         let outcome = self.run(group, Mode::Predict, Disruption::Live, deadline, progress, &|| Ok(()));
+        self.declared.told |= outcome.changes.iter().any(|change| change.disruption == Disruption::Reboot);
         if let Some(state) = &mut self.predicted {
             // The holders as read: a later task may start again what this one found stopped.
             state.holding = seen;
@@ -218,6 +229,7 @@ impl Gpus {
         self.predicted = None;
         self.assumed.clear();
         self.driver_comes = false;
+        self.declared = Declared::default();
     }
 
     /// Assumes a reboot in later predictions.
@@ -374,6 +386,16 @@ impl Gpus {
         self.machine.release();
     }
 
+    /// Returns the number of NVIDIA GPUs on the PCI bus.
+    pub fn on_bus(&mut self) -> u32 {
+        self.machine.pci_count()
+    }
+
+    /// Whether an earlier task of a prediction loads the driver, without which nothing can be read now.
+    pub fn awaits_driver(&self) -> bool {
+        self.driver_comes
+    }
+
     /// Whether a dead run left services stopped or GPUs without persistence.
     pub fn has_leftovers(&mut self) -> bool {
         has_leftovers(&self.record, &self.machine.boot_mark())
@@ -417,7 +439,7 @@ impl Gpus {
         }
     }
 
-    fn observed(&mut self, deadline: &Deadline) -> Result<(State, Snapshot), NvmlError> {
+    pub(super) fn observed(&mut self, deadline: &Deadline) -> Result<(State, Snapshot), NvmlError> {
         let read = observe(self.machine.as_mut(), &self.record, deadline);
         if read.is_err() {
             self.machine.release();
@@ -425,7 +447,7 @@ impl Gpus {
         read
     }
 
-    fn holding(&mut self, snapshot: &Snapshot) -> Holding {
+    pub(super) fn holding(&mut self, snapshot: &Snapshot) -> Holding {
         let scan = self.machine.scan(&minors(snapshot), Some(snapshot));
         let services = scan.holders.iter().filter(|holder| holder.service && holder.open && !holder.reader);
         Holding {
@@ -462,7 +484,7 @@ impl Gpus {
         Ok((state, forecast))
     }
 
-    fn predicted_state(&mut self, deadline: &Deadline) -> Result<State, NvmlError> {
+    pub(super) fn predicted_state(&mut self, deadline: &Deadline) -> Result<State, NvmlError> {
         if let Some(state) = &self.predicted {
             return Ok(state.clone());
         }
@@ -582,6 +604,9 @@ fn own_status(desired: &Desired, member: usize) -> Option<OpStatus> {
     if !verdict.unknown.is_empty() {
         return Some(OpStatus::Unknown { reason: joined(&verdict.unknown) });
     }
+    if verdict.returns {
+        return Some(OpStatus::Possible);
+    }
     if verdict.applies == 0 && !verdict.not_applicable.is_empty() {
         return Some(OpStatus::NotApplicable { reason: joined(&verdict.not_applicable) });
     }
@@ -697,7 +722,10 @@ fn applied_outcome(group: &GpuGroup, forecast: &Forecast, applied: Applied) -> O
         })
         .collect();
     let mut outcome = summed(members, applied.activated, first.and_then(|failure| failure.idle));
-    outcome.warnings.extend(applied.warnings);
+    // The plan told some of them.
+    let more: Vec<String> =
+        applied.warnings.into_iter().filter(|warning| !outcome.warnings.contains(warning)).collect();
+    outcome.warnings.extend(more);
     outcome
 }
 

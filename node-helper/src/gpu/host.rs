@@ -2,26 +2,35 @@
 //!
 //! Every command has a deadline. Makes no decisions.
 
-use std::{collections::BTreeMap, env, fs, io, os::unix::fs::MetadataExt, path::PathBuf, time::Duration};
+use std::{
+    collections::BTreeMap,
+    env, fs, io,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+    thread,
+    time::Duration,
+};
 
 use gpufleet_protocol::{
-    nvml::{Ask, GpuDevices, Health, Setting, Snapshot},
+    nvml::{Ask, GpuDevices, Health, Reading, Setting, Snapshot},
     tasks::PciId,
 };
 
 use super::{
     bus,
     clients::{self, CLIENT_UNITS, PERSISTENCED, Places, Scan},
+    drained,
     machine::{BootMark, Machine, ResetError, UnitAction},
     mps::{self, Control, Seat},
-    persistenced,
+    persistenced::{self, Repair},
     state::{Board, Daemon, Device, Host, Mps, Unit},
     worker::{NoHealth, NvmlError, SetAnswer, SetError, Worker},
 };
 use crate::{
     deadline::Deadline,
     os::{
-        files::{self, At, Ownership},
+        files::{self, At, FileError, Ownership},
+        reload,
         roots::Roots,
         tree,
         units::{self, UnitStatus},
@@ -37,6 +46,8 @@ const UNITS: &str = "/etc/systemd/system";
 const CDI_REFRESH: &str = "nvidia-cdi-refresh.service";
 /// Time limit of systemd for one unit; stopping DCGM takes seconds.
 const UNIT_TIME: Duration = Duration::from_secs(90);
+/// How long the persistence daemon waits in the driver before it counts as hanging.
+const HANGS: Duration = Duration::from_secs(3);
 /// Time limit of a GPU reset.
 const RESET_TIME: Duration = Duration::from_secs(180);
 
@@ -72,18 +83,52 @@ impl RealMachine {
         Roots::below(&self.root)
     }
 
-    /// Only asked for a unit that does not run, because it takes another process.
-    fn persistenced_fault(&self, unit: Unit, deadline: &Deadline) -> Option<String> {
-        if !unit.exists || unit.active {
-            return None;
+    /// Returns the number of NVSwitches; `None` if none is found where not every place could be read.
+    fn switches(&self) -> Option<u32> {
+        let roots = self.roots();
+        match (bus::read(&roots), bus::switch_files(&roots)) {
+            (Ok(bus), Ok(files)) => Some(bus.switches.max(files)),
+            (bus, files) => {
+                let found = bus.map_or(0, |bus| bus.switches).max(files.unwrap_or_default());
+                (found > 0).then_some(found)
+            }
+        }
+    }
+
+    fn find_drained(&mut self, snapshot: &mut Snapshot, deadline: &Deadline) -> Result<(), NvmlError> {
+        let roots = self.roots();
+        drained::complete(snapshot, &roots, |pcis| self.worker.drain_states(pcis, deadline))
+    }
+
+    fn whole(&mut self, asked: Ask, deadline: &Deadline) -> Result<Health, NoHealth> {
+        let mut health = self.worker.health(asked, deadline)?;
+        self.find_drained(&mut health.snapshot, deadline)?;
+        Ok(health)
+    }
+
+    /// Only asked for a unit that is there, because it takes another process.
+    fn persistenced(&self, unit: Unit, deadline: &Deadline) -> persistenced::Found {
+        if !unit.exists {
+            return persistenced::Found::default();
         }
         let said = |run: Run| {
             let finished = run.finish(&deadline.within(UNIT_TIME)).ok()?;
             finished.exit.success().then(|| finished.stdout())
         };
-        let shown = said(Run::new("systemctl").args(["show", persistenced::ASKED, PERSISTENCED]))?;
+        let asked = Run::new("systemctl").args(["show", persistenced::ASKED, PERSISTENCED]);
+        let Some(shown) = said(asked) else { return persistenced::Found::default() };
         let uid = |user: &str| said(Run::new("id").args(["-u", "--", user]))?.trim().parse().ok();
-        persistenced::fault(&shown, &self.root, uid)
+        let mut running = clients::named(&self.places, persistenced::COMM);
+        // A daemon that works well waits for the driver too, as long as that initialises a GPU.
+        if running.iter().any(|(_, hangs)| *hangs) {
+            thread::sleep(HANGS.min(deadline.remaining()));
+            let later = clients::named(&self.places, persistenced::COMM);
+            running = later
+                .into_iter()
+                .map(|(pid, hangs)| (pid, hangs && running.contains(&(pid, true))))
+                .collect();
+        }
+        persistenced::examine(&shown, &self.root, uid, &running)
     }
 
     fn mps_unit(&self, seat: &Seat) -> PathBuf {
@@ -112,6 +157,8 @@ impl RealMachine {
     }
 
     fn systemctl(&self, arguments: &[&str], deadline: &Deadline) -> Result<(), String> {
+        let verb = arguments.first().copied().unwrap_or_default();
+        reload::before(verb, &self.roots()).map_err(|refusal| refusal.to_string())?;
         let run = Run::new("systemctl").args(arguments).finish(&deadline.within(UNIT_TIME));
         match run {
             Ok(finished) if finished.exit.success() => Ok(()),
@@ -129,7 +176,9 @@ impl From<&UnitStatus> for Unit {
 
 impl Machine for RealMachine {
     fn snapshot(&mut self, deadline: &Deadline) -> Result<Snapshot, NvmlError> {
-        self.worker.snapshot(deadline)
+        let mut snapshot = self.worker.snapshot(deadline)?;
+        self.find_drained(&mut snapshot, deadline)?;
+        Ok(snapshot)
     }
 
     fn devices(&mut self, deadline: &Deadline) -> Result<Vec<GpuDevices>, NvmlError> {
@@ -137,15 +186,27 @@ impl Machine for RealMachine {
     }
 
     fn health(&mut self, deep: bool, deadline: &Deadline) -> Result<Health, NoHealth> {
-        self.worker.health(Ask::Health { deep }, deadline)
+        self.whole(Ask::Health { deep }, deadline)
     }
 
     fn lately(&mut self, window_s: u32, deadline: &Deadline) -> Result<Health, NoHealth> {
-        self.worker.health(Ask::Lately { window_s }, deadline)
+        self.whole(Ask::Lately { window_s }, deadline)
     }
 
     fn set(&mut self, uuid: &str, setting: Setting, deadline: &Deadline) -> Result<SetAnswer, SetError> {
         self.worker.set(uuid, setting, deadline)
+    }
+
+    fn drain_states(
+        &mut self,
+        pcis: &[String],
+        deadline: &Deadline,
+    ) -> Result<Vec<Reading<bool>>, NvmlError> {
+        self.worker.drain_states(pcis.to_vec(), deadline)
+    }
+
+    fn drain(&mut self, pci: &str, on: bool, deadline: &Deadline) -> Result<(), SetError> {
+        self.worker.drain(pci, on, deadline)
     }
 
     fn release(&mut self) {
@@ -181,12 +242,24 @@ impl Machine for RealMachine {
             .filter(|name| unit(name).active)
             .collect();
         client_units.sort_by(|a, b| clients::stop_order(a).cmp(&clients::stop_order(b)));
-        let persistenced = unit(PERSISTENCED);
+        let restarting: Vec<&str> = [PERSISTENCED, FABRIC_MANAGER, IMEX]
+            .into_iter()
+            .filter(|name| units.get(*name).is_some_and(|unit| unit.restarting))
+            .collect();
+        let runs = |name: &str| unit(name).active && !restarting.contains(&name);
+        let mut persistenced = Unit { active: runs(PERSISTENCED), ..unit(PERSISTENCED) };
+        let found = self.persistenced(persistenced, deadline);
+        // Looked at as well, because what systemd calls a unit with such a link depends on its version.
+        persistenced.enabled |= found.start.is_static && self.path(persistenced::WANTS).is_symlink();
         Host {
             persistenced,
-            persistenced_fault: self.persistenced_fault(persistenced, deadline),
-            fabric_manager: unit(FABRIC_MANAGER).active,
-            imex: unit(IMEX).active,
+            persistenced_fault: found.fault,
+            persistenced_repairs: found.repairs,
+            persistenced_start: found.start,
+            fabric_manager: runs(FABRIC_MANAGER),
+            imex: runs(IMEX),
+            restarting,
+            switches: self.switches(),
             mps,
             client_units,
             cdi_refresh: unit(CDI_REFRESH).exists,
@@ -228,8 +301,31 @@ impl Machine for RealMachine {
             UnitAction::Start if self.no_block && !Seat::of_unit(unit).is_some_and(|seat| seat.is_mig()) => {
                 self.systemctl(&["start", "--no-block", unit], deadline)
             }
+            UnitAction::Want => self.systemctl(&[action.verb(), "multi-user.target", unit], deadline),
             _ => self.systemctl(&[action.verb(), unit], deadline),
         }
+    }
+
+    fn repair_persistenced(&mut self, repair: &Repair, deadline: &Deadline) -> Result<(), String> {
+        if let Some((path, text)) = repair.drop_in() {
+            // Before the file is there: it would hide from the next run that systemd never read it.
+            self.may_reload()?;
+            let path = self.path(path);
+            match text {
+                Some(text) => {
+                    let made = tree::make_dirs(path.parent().unwrap_or(&self.root)).map(drop);
+                    let written =
+                        made.and_then(|()| files::replace(&path, text.as_bytes(), Ownership::default()));
+                    written.map_err(|error| error.to_string())?;
+                }
+                None => remove(&path).map_err(|error| error.to_string())?,
+            }
+            return self.systemctl(&["daemon-reload"], deadline);
+        }
+        let Repair::Leftover { path } = repair else {
+            return self.systemctl(&["reset-failed", PERSISTENCED], deadline);
+        };
+        remove(&self.path(path)).map_err(|error| error.to_string())
     }
 
     fn reset(&mut self, pcis: &[String], deadline: &Deadline) -> Result<(), ResetError> {
@@ -272,14 +368,17 @@ impl Machine for RealMachine {
             .collect()
     }
 
+    fn may_reload(&mut self) -> Result<(), String> {
+        reload::before("daemon-reload", &self.roots()).map_err(|refusal| refusal.to_string())
+    }
+
     fn write_mps_unit(&mut self, seat: &Seat, text: Option<&str>, deadline: &Deadline) -> Result<(), String> {
+        // A file that is there is taken for what is in force.
+        self.may_reload()?;
         let path = self.mps_unit(seat);
         let done = match text {
             Some(text) => files::replace(&path, text.as_bytes(), Ownership::default()),
-            None => tree::spot(&path).and_then(|spot| match spot.remove() {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-                done => done.at("remove", &path),
-            }),
+            None => remove(&path),
         };
         done.map_err(|error| error.to_string())?;
         self.systemctl(&["daemon-reload"], deadline)
@@ -302,8 +401,7 @@ impl Machine for RealMachine {
     }
 
     fn nvswitches(&mut self) -> u32 {
-        let roots = self.roots();
-        bus::read(&roots).unwrap_or_default().switches.max(bus::switch_files(&roots).unwrap_or_default())
+        self.switches().unwrap_or_default()
     }
 
     fn not_root(&mut self) -> Option<u32> {
@@ -338,6 +436,14 @@ pub fn module_users(roots: &Roots, name: &str) -> Option<u32> {
 fn find_program(name: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH")?;
     env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.is_file())
+}
+
+/// Removes a file, if it is there.
+fn remove(path: &Path) -> Result<(), FileError> {
+    tree::spot(path).and_then(|spot| match spot.remove() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        done => done.at("remove", path),
+    })
 }
 
 #[cfg(test)]
@@ -409,8 +515,10 @@ mod tests {
         let file = super::super::worker::WorkerFile::Path("/none".into());
         let mut machine = RealMachine::new(Worker::new(file, root.path().into()), false);
         machine.root = root.path().to_owned();
-        assert_eq!(machine.nvswitches(), 0);
+        assert_eq!((machine.nvswitches(), machine.switches()), (0, None), "neither place can be read");
+        fs::create_dir_all(root.path().join("sys/bus")).unwrap();
         fs::create_dir_all(root.path().join("dev")).unwrap();
+        assert_eq!(machine.switches(), Some(0));
         for name in ["nvidia-nvswitchctl", "nvidia-nvswitch0", "nvidia-nvswitch1", "nvidia0"] {
             fs::write(root.path().join("dev").join(name), "").unwrap();
         }
@@ -421,5 +529,37 @@ mod tests {
         fs::write(folder.join("class"), "0x068000\n").unwrap();
         fs::remove_dir_all(root.path().join("dev")).unwrap();
         assert_eq!(machine.nvswitches(), 1);
+    }
+
+    #[test]
+    fn no_unit_is_written_that_systemd_may_not_read() {
+        let root = tempfile::tempdir().unwrap();
+        let write = |path: &str, text: &str| {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        write("proc/devices", "Character devices:\n195 nvidia\n");
+        write(
+            "run/systemd/transient/docker-ab.scope",
+            "[Scope]\nDevicePolicy=strict\nDeviceAllow=char-* m\n",
+        );
+        write("proc/77/cgroup", "0::/system.slice/docker-ab.scope\n");
+        write("proc/77/mountinfo", "2 1 0:6 /nvidia0 /dev/nvidia0 ro - devtmpfs udev rw\n");
+        let unit = format!("etc/systemd/system/{}", Seat::Node.unit());
+        write(&unit, "before");
+        let file = super::super::worker::WorkerFile::Path("/none".into());
+        let mut machine = RealMachine::new(Worker::new(file, root.path().into()), false);
+        machine.root = root.path().to_owned();
+        let deadline = Deadline::after(Duration::from_secs(5));
+        for text in [Some("after"), None] {
+            let refused = machine.write_mps_unit(&Seat::Node, text, &deadline).unwrap_err();
+            assert!(refused.starts_with("`systemctl daemon-reload` was not run"), "{refused}");
+            assert_eq!(fs::read_to_string(root.path().join(&unit)).unwrap(), "before");
+        }
+        let repair = Repair::Folder { user: "nvidia-persistenced".to_owned() };
+        let refused = machine.repair_persistenced(&repair, &deadline).unwrap_err();
+        assert!(refused.starts_with("`systemctl daemon-reload` was not run"), "{refused}");
+        assert!(!machine.path(persistenced::DROP_IN).exists());
     }
 }

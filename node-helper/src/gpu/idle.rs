@@ -12,7 +12,7 @@ use gpufleet_protocol::{
 use super::clients::{Scan, job, pod};
 
 /// Largest number of clients that are named.
-const NAMED: usize = 8;
+pub const NAMED: usize = 8;
 
 /// Judges a scan; `nvml_problem` is why NVML's process lists are missing, if so.
 pub fn judge(scan: &Scan, staying: &Staying, nvml_problem: Option<String>) -> IdleReport {

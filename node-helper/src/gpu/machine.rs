@@ -4,11 +4,12 @@
 
 use std::collections::BTreeMap;
 
-use gpufleet_protocol::nvml::{GpuDevices, Health, Setting, Snapshot};
+use gpufleet_protocol::nvml::{GpuDevices, Health, Reading, Setting, Snapshot};
 
 use super::{
     clients::Scan,
     mps::Seat,
+    persistenced::Repair,
     state::{Device, Host},
     worker::{NoHealth, NvmlError, SetAnswer, SetError},
 };
@@ -21,6 +22,8 @@ pub enum UnitAction {
     Stop,
     Enable,
     Disable,
+    /// Lets a boot start a unit whose file has no [Install], so that enabling it does nothing.
+    Want,
 }
 
 impl UnitAction {
@@ -30,6 +33,7 @@ impl UnitAction {
             Self::Stop => "stop",
             Self::Enable => "enable",
             Self::Disable => "disable",
+            Self::Want => "add-wants",
         }
     }
 }
@@ -83,6 +87,19 @@ pub trait Machine: Send {
     /// If NVML refuses the setting, or cannot be asked.
     fn set(&mut self, uuid: &str, setting: Setting, deadline: &Deadline) -> Result<SetAnswer, SetError>;
 
+    /// Reads whether GPUs are drained, by PCI address and in the same order.
+    ///
+    /// # Errors
+    /// If NVML cannot be asked.
+    fn drain_states(&mut self, pcis: &[String], deadline: &Deadline)
+    -> Result<Vec<Reading<bool>>, NvmlError>;
+
+    /// Drains the GPU at a PCI address, or ends that.
+    ///
+    /// # Errors
+    /// If NVML refuses it, or cannot be asked.
+    fn drain(&mut self, pci: &str, on: bool, deadline: &Deadline) -> Result<(), SetError>;
+
     /// Ends the NVML worker, which holds every GPU while it lives.
     fn release(&mut self);
 
@@ -101,6 +118,12 @@ pub trait Machine: Send {
     /// The message of systemd.
     fn unit(&mut self, unit: &str, action: UnitAction, deadline: &Deadline) -> Result<(), String>;
 
+    /// Repairs what keeps the persistence daemon from starting.
+    ///
+    /// # Errors
+    /// If it cannot be repaired; nothing is written where systemd may not reload.
+    fn repair_persistenced(&mut self, repair: &Repair, deadline: &Deadline) -> Result<(), String>;
+
     /// Resets GPUs together, by PCI address.
     ///
     /// # Errors
@@ -113,10 +136,16 @@ pub trait Machine: Send {
     /// Returns kernel modules that hold the driver, such as `nvidia_drm`, with their use counts.
     fn module_holders(&mut self) -> Vec<(String, u32)>;
 
+    /// Whether systemd may read its units again: asked before what is of no use without that.
+    ///
+    /// # Errors
+    /// If a container would lose GPUs.
+    fn may_reload(&mut self) -> Result<(), String>;
+
     /// Writes or removes the unit file of an MPS daemon, and reloads systemd.
     ///
     /// # Errors
-    /// If the file cannot be written.
+    /// If systemd may not reload, with the file as it was, or if the file cannot be written.
     fn write_mps_unit(&mut self, seat: &Seat, text: Option<&str>, deadline: &Deadline) -> Result<(), String>;
 
     /// Ends an MPS daemon that runs outside of the unit, and removes a stale pipe directory.

@@ -155,5 +155,6 @@ pub fn observe(
 
 /// Maps the number of `/dev/nvidiaN` to the GPU's index.
 pub fn minors(snapshot: &Snapshot) -> BTreeMap<u32, u32> {
-    snapshot.gpus.iter().filter_map(|gpu| Some((gpu.minor.ok()?, gpu.index))).collect()
+    let drained = snapshot.drained.iter().filter_map(|gpu| Some((gpu.minor?, gpu.index)));
+    snapshot.gpus.iter().filter_map(|gpu| Some((gpu.minor.ok()?, gpu.index))).chain(drained).collect()
 }

@@ -9,9 +9,11 @@
 //! holds only what the reboot needs and what survives it; a plan of a forecast's end is empty.
 
 mod layout;
-mod losses;
+pub mod losses;
 mod mps;
+mod persistence;
 
+use persistence::{persistence_flag, persistence_unit};
 use std::collections::{BTreeMap, BTreeSet};
 
 use gpufleet_protocol::{
@@ -29,7 +31,8 @@ use super::{
     desired::{Desired, GpuWants, LockWant, Want, merge},
     facts::compute_mode_name,
     mps::{Seat, Serving},
-    state::{Architecture, Gpu, Lock, State, Unit},
+    persistenced::Repair,
+    state::{Architecture, Gpu, Lock, State},
     values::{clock, power},
 };
 
@@ -62,6 +65,8 @@ pub enum Act {
     Persistenced {
         on: bool,
     },
+    /// Before the daemon is started.
+    RepairPersistenced(Repair),
     Persistence {
         uuid: String,
         on: bool,
@@ -77,6 +82,10 @@ pub enum Act {
         inner: Inner,
     },
     Power {
+        uuid: String,
+        milliwatts: u32,
+    },
+    ModulePower {
         uuid: String,
         milliwatts: u32,
     },
@@ -131,12 +140,14 @@ impl Act {
             | Self::CreateInstance { uuid, .. }
             | Self::CreateCompute { uuid, .. }
             | Self::Power { uuid, .. }
+            | Self::ModulePower { uuid, .. }
             | Self::Graphics { uuid, .. }
             | Self::Memory { uuid, .. }
             | Self::Compute { uuid, .. }
             | Self::Accounting { uuid, .. } => Some(uuid),
             Self::ConfidentialReady { .. }
             | Self::Persistenced { .. }
+            | Self::RepairPersistenced(_)
             | Self::StartMps { .. }
             | Self::LimitMps { .. }
             | Self::StopMps { .. }
@@ -154,10 +165,19 @@ impl Act {
             Self::Mig { on, .. } => format!("{gpu}: MIG mode {}", Value::from(*on)),
             Self::Persistenced { on: true } => "starting nvidia-persistenced".to_owned(),
             Self::Persistenced { on: false } => "stopping nvidia-persistenced".to_owned(),
+            Self::RepairPersistenced(Repair::NoStart) => {
+                "removing what switches persistence on when nvidia-persistenced starts".to_owned()
+            }
+            Self::RepairPersistenced(_) => {
+                "repairing what keeps nvidia-persistenced from starting".to_owned()
+            }
             Self::Persistence { on, .. } => format!("{gpu}: persistence {}", Value::from(*on)),
             Self::CreateInstance { .. } => format!("{gpu}: creating a MIG instance"),
             Self::CreateCompute { .. } => format!("{gpu}: creating a compute instance"),
             Self::Power { milliwatts, .. } => format!("{gpu}: power limit {}", power(*milliwatts)),
+            Self::ModulePower { milliwatts, .. } => {
+                format!("{gpu}: module power limit {}", power(*milliwatts))
+            }
             Self::Graphics { .. } => format!("{gpu}: graphics clock"),
             Self::Memory { .. } => format!("{gpu}: memory clock"),
             Self::Compute { mode, .. } => format!("{gpu}: compute mode {}", compute_mode_name(*mode)),
@@ -333,15 +353,16 @@ fn waiting(state: &State, desired: &Desired) -> (Vec<String>, Vec<(usize, String
 
 /// Returns the GPUs that a reset of these includes.
 ///
-/// Source: nvidia-smi documentation: before Ampere, all NVLink peers are reset in one command; on Ampere only while the
-/// fabric manager does not run; later GPUs are reset alone.
+/// Source: nvidia-smi documentation: before Ampere, all NVLink peers are reset in one command; on Ampere only where
+/// NVSwitches connect them and the fabric manager does not run; later GPUs are reset alone. Unknown switches count as there.
 pub fn reset_group(state: &State, uuids: &[String]) -> Vec<String> {
+    let unmanaged = state.host.switches != Some(0) && !state.host.fabric_manager;
     let together = uuids.iter().filter_map(|uuid| state.gpu(uuid)).any(|gpu| {
-        gpu.nvlinks > 0
+        gpu.has_peers()
             && (gpu.architecture < Architecture::AMPERE
-                || gpu.architecture == Architecture::AMPERE && !state.host.fabric_manager)
+                || gpu.architecture == Architecture::AMPERE && unmanaged)
     });
-    let with_peers = |gpu: &&Gpu| uuids.contains(&gpu.uuid) || together && gpu.nvlinks > 0;
+    let with_peers = |gpu: &&Gpu| uuids.contains(&gpu.uuid) || together && gpu.has_peers();
     state.gpus.iter().filter(with_peers).map(|gpu| gpu.uuid.clone()).collect()
 }
 
@@ -494,57 +515,6 @@ fn withdrawn(stage: &mut Stage, gpu: &Gpu, wants: &GpuWants) {
     }
 }
 
-fn unit_words(unit: Unit) -> Value {
-    let active = if unit.active { "active" } else { "inactive" };
-    Value::list([active.to_owned(), Value::from(unit.enabled).to_string()])
-}
-
-/// The unit of the persistence daemon, which is to become so.
-fn persistenced(unit: Unit, on: bool) -> Change {
-    let to = unit_words(Unit { active: on, enabled: on, ..unit });
-    let subject = Subject::unit("nvidia-persistenced");
-    Change::new(subject, Property::STATE, unit_words(unit), to, Disruption::Live)
-}
-
-fn persistence_unit(stage: &mut Stage, state: &State, desired: &Desired) {
-    let wants: Vec<_> = desired.gpus.values().filter_map(|wants| wants.persistence.as_ref()).collect();
-    let first = |mode: PersistenceMode| wants.iter().filter(|w| w.value == mode).map(|w| w.member).min();
-    let unit = state.host.persistenced;
-    if let Some(member) = first(PersistenceMode::Daemon) {
-        if !(unit.active && unit.enabled) {
-            let at = stage.change(member, persistenced(unit, true));
-            stage.step(member, Act::Persistenced { on: true }, &[at]);
-        }
-        return;
-    }
-    let all_off =
-        wants.len() == state.gpus.len() && wants.iter().all(|want| want.value == PersistenceMode::Off);
-    let member = first(PersistenceMode::Legacy).or_else(|| first(PersistenceMode::Off).filter(|_| all_off));
-    if let Some(member) = member
-        && (unit.active || unit.enabled)
-    {
-        let at = stage.change(member, persistenced(unit, false));
-        stage.step(member, Act::Persistenced { on: false }, &[at]);
-        // The daemon switches off persistence of every GPU when it stops.
-        for gpu in state.gpus.iter().filter(|gpu| gpu.persistence == Ok(true)) {
-            let off = desired.gpus.get(&gpu.uuid).and_then(|wants| wants.persistence.as_ref());
-            if off.is_none_or(|want| want.value != PersistenceMode::Off) {
-                stage.step(member, Act::Persistence { uuid: gpu.uuid.clone(), on: true }, &[at]);
-            }
-        }
-    }
-}
-
-fn persistence_flag(stage: &mut Stage, gpu: &Gpu, wants: &GpuWants) {
-    let (Some(want), Ok(now)) = (&wants.persistence, gpu.persistence) else { return };
-    let on = want.value != PersistenceMode::Off;
-    if now != on {
-        let change = Change::new(gpu.subject(), Property::PERSISTENCE, now, on, Disruption::Live);
-        let at = stage.change(want.member, change);
-        stage.step(want.member, Act::Persistence { uuid: gpu.uuid.clone(), on }, &[at]);
-    }
-}
-
 /// Sets the MIG mode of Hopper and later, which changes at once.
 fn mig_mode(stage: &mut Stage, gpu: &Gpu, wants: &GpuWants) {
     let (Some(want), Ok(mode)) = (&wants.mig, gpu.mig) else { return };
@@ -609,14 +579,24 @@ fn accounting(stage: &mut Stage, gpu: &Gpu, wants: &GpuWants) {
 
 fn limits(stage: &mut Stage, gpu: &Gpu, wants: &GpuWants) {
     accounting(stage, gpu, wants);
-    if let (Some(want), Ok(now)) = (&wants.power_mw, gpu.power_mw)
+    let module = gpu.module_power.map(|module| module.limit_mw);
+    for (property, want, now) in [
+        (Property::POWER_LIMIT, &wants.power_mw, gpu.power_mw),
+        (Property::MODULE_POWER_LIMIT, &wants.module_mw, module),
+    ] {
+        let (Some(want), Ok(now)) = (want, now) else { continue };
         // Within one watt, because boards round.
-        && now.abs_diff(want.value) >= 1000
-    {
-        let (from, to) = (power(now), power(want.value));
-        let change = Change::new(gpu.subject(), Property::POWER_LIMIT, from, to, Disruption::Live);
+        if now.abs_diff(want.value) < 1000 {
+            continue;
+        }
+        let (uuid, milliwatts) = (gpu.uuid.clone(), want.value);
+        let act = match property == Property::POWER_LIMIT {
+            true => Act::Power { uuid, milliwatts },
+            false => Act::ModulePower { uuid, milliwatts },
+        };
+        let change = Change::new(gpu.subject(), property, power(now), power(milliwatts), Disruption::Live);
         let at = stage.change(want.member, forgotten(gpu, wants, change));
-        stage.step(want.member, Act::Power { uuid: gpu.uuid.clone(), milliwatts: want.value }, &[at]);
+        stage.step(want.member, act, &[at]);
     }
     let clocks = [
         (Property::GRAPHICS_CLOCK, &wants.graphics, gpu.graphics),

@@ -3,8 +3,10 @@
 //! Its behaviour is written from the documentation and not from `after`, so that each checks the other. Any effect can
 //! be made to fail.
 
+mod board;
 mod mps_daemon;
 mod profiles;
+mod setter;
 
 use std::{
     collections::BTreeMap,
@@ -14,324 +16,30 @@ use std::{
 use gpufleet_protocol::{
     message::GpuClient,
     nvml::{
-        Code, ComputeInstance, Confidential, GpuDevices, GpuInstance, GpuProcess, GpuReading, Health,
-        HealthReading, MigDevice, MigProfile, Placement, Reading, RemappedRows, Setting, Snapshot, Staged,
+        Code, ComputeInstance, Confidential, GpuDevices, GpuInstance, GpuReading, Health, HealthReading,
+        MigDevice, Placement, Reading, Setting, Snapshot, Staged,
     },
-    tasks::PciId,
 };
 
-pub use self::mps_daemon::SimMps;
-use self::profiles::h100;
+pub use self::{board::SimGpu, mps_daemon::SimMps};
 use super::{
     clients::{Holder, Scan},
     machine::{BootMark, Machine, ResetError, UnitAction},
     mps::Seat,
-    state::{Board, Daemon, Device, Host, Mps, Unit},
+    persistenced::{Repair, Start},
+    state::{Daemon, Device, Host, Mps, Unit},
     worker::{NoHealth, NvmlError, SetAnswer, SetError},
 };
 use crate::{deadline::Deadline, world::World};
-
-#[derive(Clone, Debug, PartialEq)]
-pub struct SimGpu {
-    pub index: u32,
-    pub hopper: bool,
-    pub has_ecc: bool,
-    pub ecc: Staged,
-    pub mig: Staged,
-    pub profiles: Vec<MigProfile>,
-    pub instances: Vec<GpuInstance>,
-    pub persistence: bool,
-    pub power_mw: u32,
-    pub graphics: Option<(u32, u32)>,
-    pub memory: Option<(u32, u32)>,
-    pub compute_mode: u32,
-    pub accounting: bool,
-    pub resettable: bool,
-    pub nvlinks: u32,
-    pub client: Option<u32>,
-    /// The unit that the client belongs to.
-    pub client_unit: Option<String>,
-    pub lost: bool,
-    pub uncorrected: u64,
-    pub corrected: u64,
-    pub uncorrected_sram: u64,
-    pub recovery_action: Reading<u32>,
-    pub architecture: Option<u32>,
-    /// Device handles refuse to read counters while there are MIG instances.
-    pub refuses_counters: bool,
-    pub rows: Reading<RemappedRows>,
-    pub board: Option<Board>,
-    /// Number of compute instances that were made, each of which has a UUID of its own.
-    pub made: u32,
-}
-
-impl SimGpu {
-    /// Returns the UUIDs of the GPU and its MIG devices.
-    pub fn devices(&self) -> Vec<String> {
-        let computes = self.instances.iter().flat_map(|one| &one.compute_instances);
-        computes.filter_map(|one| one.uuid.clone()).chain([self.uuid()]).collect()
-    }
-
-    pub fn new(index: u32, hopper: bool) -> Self {
-        Self {
-            index,
-            hopper,
-            has_ecc: true,
-            ecc: Staged::settled(true),
-            mig: Staged::settled(false),
-            profiles: h100(),
-            instances: Vec::new(),
-            persistence: false,
-            power_mw: 700_000,
-            graphics: None,
-            memory: None,
-            compute_mode: 0,
-            accounting: false,
-            resettable: true,
-            nvlinks: 0,
-            client: None,
-            client_unit: None,
-            lost: false,
-            uncorrected: 0,
-            corrected: 0,
-            uncorrected_sram: 0,
-            recovery_action: Ok(0),
-            architecture: None,
-            refuses_counters: false,
-            rows: Ok(RemappedRows::default()),
-            made: 0,
-            board: Some(Board {
-                device: PciId { device: if hopper { 0x2330 } else { 0x20b2 }, vendor: 0x10de },
-                subsystem: Some(PciId { device: 0x16c1, vendor: 0x10de }),
-            }),
-        }
-    }
-
-    pub fn uuid(&self) -> String {
-        format!("GPU-{}", self.index)
-    }
-
-    pub fn with_instances(mut self, instances: &[(u32, u32, u32)]) -> Self {
-        self.mig = Staged::settled(true);
-        for (profile_id, start, size) in instances {
-            self.add(*profile_id, Placement { start: *start, size: *size });
-            let slices = self.slices(*profile_id);
-            let last = self.instances.last_mut().unwrap();
-            let uuid = Some(format!("MIG-{}-{}-0-old", self.index, last.id));
-            last.compute_instances.push(ComputeInstance { id: 0, profile_id: 0, start: 0, slices, uuid });
-        }
-        self
-    }
-
-    fn slices(&self, id: u32) -> u32 {
-        self.profiles.iter().find(|profile| profile.id == id).unwrap().slices
-    }
-
-    fn add(&mut self, profile_id: u32, placement: Placement) -> u32 {
-        let id = (1..).find(|id| self.instances.iter().all(|instance| instance.id != *id)).unwrap();
-        self.instances.push(GpuInstance { id, profile_id, placement, compute_instances: Vec::new() });
-        id
-    }
-
-    /// Returns profile names by place, with `!` for one without compute instance, and the places and sizes of parts.
-    pub fn layout(&self) -> Vec<String> {
-        let mut all: Vec<(u32, String)> = self
-            .instances
-            .iter()
-            .map(|instance| {
-                let profile = self.profiles.iter().find(|profile| profile.id == instance.profile_id).unwrap();
-                let parts = instance.compute_instances.iter().filter(|part| part.slices != profile.slices);
-                let parts: Vec<String> = parts.map(|one| format!("{}c@{}", one.slices, one.start)).collect();
-                let mark = match (instance.compute_instances.is_empty(), parts.as_slice()) {
-                    (true, _) => "!".to_owned(),
-                    (false, []) => String::new(),
-                    (false, parts) => format!("({})", parts.join(",")),
-                };
-                (instance.placement.start, format!("{}@{}{mark}", profile.name, instance.placement.start))
-            })
-            .collect();
-        all.sort();
-        all.into_iter().map(|(_, text)| text).collect()
-    }
-
-    fn forget(&mut self) {
-        self.power_mw = 700_000;
-        (self.graphics, self.memory, self.compute_mode) = (None, None, 0);
-        self.accounting = false;
-    }
-
-    fn reset(&mut self) {
-        self.ecc.current = self.ecc.pending;
-        self.mig.current = self.mig.pending;
-        self.instances.clear();
-        (self.graphics, self.memory) = (None, None);
-        (self.uncorrected, self.corrected) = (0, 0);
-        if self.recovery_action == Ok(1) {
-            self.recovery_action = Ok(0);
-        }
-        if let Ok(rows) = &mut self.rows {
-            rows.pending = false;
-        }
-    }
-
-    fn set(&mut self, setting: &Setting, held: bool) -> Result<SetAnswer, Code> {
-        match *setting {
-            Setting::Persistence(on) => self.persistence = on,
-            Setting::Ecc(on) if self.has_ecc => self.ecc.pending = on,
-            Setting::Ecc(_) => return Err(Code::NOT_SUPPORTED),
-            Setting::MigMode(on) => {
-                self.mig.pending = on;
-                if self.mig.current != on {
-                    let busy = self.client.is_some()
-                        || !self.instances.is_empty()
-                        || !self.hopper && (held || self.persistence);
-                    if busy {
-                        return Ok(SetAnswer::MigMode { activation: Code::IN_USE });
-                    }
-                    if !self.hopper {
-                        self.reset();
-                    }
-                    self.mig.current = on;
-                    self.accounting &= !on;
-                }
-                return Ok(SetAnswer::MigMode { activation: Code::SUCCESS });
-            }
-            Setting::PowerLimit { milliwatts } if (200_000..=700_000).contains(&milliwatts) => {
-                self.power_mw = milliwatts
-            }
-            Setting::PowerLimit { .. } => return Err(Code::INVALID_ARGUMENT),
-            Setting::LockGraphics { low_mhz, high_mhz } => self.graphics = Some((low_mhz, high_mhz)),
-            Setting::UnlockGraphics => self.graphics = None,
-            Setting::LockMemory { .. } if self.hopper => return Err(Code::NOT_SUPPORTED),
-            Setting::LockMemory { low_mhz, high_mhz } => self.memory = Some((low_mhz, high_mhz)),
-            Setting::UnlockMemory => self.memory = None,
-            Setting::ComputeMode(mode) => self.compute_mode = mode,
-            Setting::CreateGpuInstance { profile_id, placement } => {
-                if !self.mig.current {
-                    return Err(Code::NOT_SUPPORTED);
-                }
-                let legal = self
-                    .profiles
-                    .iter()
-                    .any(|p| p.id == profile_id && p.placements.as_ref().unwrap().contains(&placement));
-                if !legal {
-                    return Err(Code::INVALID_ARGUMENT);
-                }
-                let end = |place: Placement| place.start + place.size;
-                let overlaps = |other: &GpuInstance| {
-                    other.placement.start < end(placement) && placement.start < end(other.placement)
-                };
-                if self.instances.iter().any(overlaps) {
-                    return Err(Code::INSUFFICIENT_RESOURCES);
-                }
-                return Ok(SetAnswer::Created { id: self.add(profile_id, placement) });
-            }
-            Setting::CreateComputeInstance { gpu_instance, part } => {
-                let at = self.instances.iter().position(|i| i.id == gpu_instance).ok_or(Code::NOT_FOUND)?;
-                let slices = self.slices(self.instances[at].profile_id);
-                let computes = &mut self.instances[at].compute_instances;
-                let (start, size) = part.map_or((0, slices), |part| (part.start, part.size));
-                if size > slices || start % size.next_power_of_two() != 0 || start + size > slices {
-                    return Err(Code::INVALID_ARGUMENT);
-                }
-                let overlaps = |other: &ComputeInstance| {
-                    other.start < start + size && start < other.start + other.slices
-                };
-                if computes.iter().any(overlaps) {
-                    return Err(Code::INSUFFICIENT_RESOURCES);
-                }
-                let id = (0..).find(|id| computes.iter().all(|compute| compute.id != *id)).unwrap();
-                self.made += 1;
-                let uuid = Some(format!("MIG-{}-{gpu_instance}-{id}-{}", self.index, self.made));
-                computes.push(ComputeInstance { id, profile_id: size, start, slices: size, uuid });
-                computes.sort_by_key(|compute| compute.id);
-                return Ok(SetAnswer::Created { id });
-            }
-            Setting::DestroyComputeInstance { gpu_instance, compute_instance } => {
-                if self.client.is_some() {
-                    return Err(Code::IN_USE);
-                }
-                let at = self.instances.iter().position(|i| i.id == gpu_instance).ok_or(Code::NOT_FOUND)?;
-                self.instances[at].compute_instances.retain(|compute| compute.id != compute_instance);
-            }
-            Setting::DestroyGpuInstance { gpu_instance } => {
-                let at = self.instances.iter().position(|i| i.id == gpu_instance).ok_or(Code::NOT_FOUND)?;
-                if !self.instances[at].compute_instances.is_empty() {
-                    return Err(Code::IN_USE);
-                }
-                self.instances.remove(at);
-            }
-            Setting::Accounting(_) if self.mig.current => return Err(Code::NOT_SUPPORTED),
-            Setting::Accounting(on) => self.accounting = on,
-            Setting::Drain(_) | Setting::ConfidentialReady(_) => {}
-        }
-        Ok(SetAnswer::Done)
-    }
-
-    fn reading(&self) -> GpuReading {
-        let clocks: Vec<u32> = (0..110).map(|step| 345 + 15 * step).collect();
-        GpuReading {
-            index: self.index,
-            uuid: self.uuid(),
-            pci: Ok(format!("0000:{:02x}:00.0", 0x1b + self.index)),
-            minor: Ok(self.index),
-            name: Ok(if self.hopper { "NVIDIA H100 80GB HBM3" } else { "NVIDIA A100-SXM4-80GB" }.to_owned()),
-            architecture: Ok(self.architecture.unwrap_or(if self.hopper { 9 } else { 7 })),
-            compute_capability: Ok(if self.hopper { (9, 0) } else { (8, 0) }),
-            memory_bytes: Ok(85_520_809_984),
-            vbios: Ok("96.00".to_owned()),
-            serial: Err(Code::NOT_SUPPORTED),
-            board_part: Err(Code::NOT_SUPPORTED),
-            persistence: Ok(self.persistence),
-            ecc: if self.has_ecc { Ok(self.ecc) } else { Err(Code::NOT_SUPPORTED) },
-            ecc_uncorrected: match self.has_ecc && !self.refuses_counters {
-                true => Ok(self.uncorrected),
-                false => Err(Code::NOT_SUPPORTED),
-            },
-            ecc_corrected: match self.has_ecc && !self.refuses_counters {
-                true => Ok(self.corrected),
-                false => Err(Code::NOT_SUPPORTED),
-            },
-            ecc_uncorrected_sram: match self.has_ecc && !self.refuses_counters {
-                true => Ok(self.uncorrected_sram),
-                false => Err(Code::NOT_SUPPORTED),
-            },
-            recovery_action: self.recovery_action,
-            remapped_rows: self.rows,
-            mig: Ok(self.mig),
-            power_limit_mw: Ok(self.power_mw),
-            power_default_mw: Ok(700_000),
-            power_range_mw: Ok((200_000, 700_000)),
-            power_enforced_mw: Ok(self.power_mw),
-            compute_mode: Ok(self.compute_mode),
-            accounting: Ok(self.accounting),
-            accounting_buffer: Ok(4000),
-            graphics_clock_mhz: Ok(345),
-            memory_clock_mhz: Ok(2619),
-            max_graphics_clock_mhz: Ok(1980),
-            max_memory_clock_mhz: Ok(2619),
-            supported_memory_clocks_mhz: Ok(vec![2619, 1593]),
-            supported_graphics_clocks_mhz: Ok(clocks),
-            temperature_c: Ok(30),
-            pcie_generation: Ok(5),
-            pcie_width: Ok(16),
-            active_nvlinks: Ok(self.nvlinks),
-            profiles: Ok(self.profiles.clone()),
-            instances: Ok(if self.mig.current { self.instances.clone() } else { Vec::new() }),
-            processes: Ok(self
-                .client
-                .iter()
-                .map(|pid| GpuProcess { pid: *pid, memory_bytes: None, gpu_instance: None })
-                .collect()),
-        }
-    }
-}
 
 #[derive(Clone, Debug)]
 pub struct Sim {
     pub gpus: Vec<SimGpu>,
     pub persistenced: Unit,
     pub persistenced_fault: Option<String>,
+    /// Without them the unit does not start.
+    pub persistenced_repairs: Vec<Repair>,
+    pub persistenced_start: Start,
     pub mps: SimMps,
     /// Daemons of devices, by UUID.
     pub device_mps: BTreeMap<String, SimMps>,
@@ -358,6 +66,8 @@ pub struct Sim {
     pub confidential: Option<(bool, bool)>,
     /// The number of scans after which a reader's NVML worker ends.
     pub reader: Option<u32>,
+    /// A reload of systemd would take GPUs from a container.
+    pub no_reload: bool,
     /// A unit that systemd refuses to start.
     pub will_not_start: Option<String>,
     pub no_reset: bool,
@@ -376,6 +86,8 @@ impl Sim {
             gpus,
             persistenced: Unit { exists: true, active: false, enabled: false },
             persistenced_fault: None,
+            persistenced_repairs: Vec::new(),
+            persistenced_start: Start::default(),
             mps: SimMps::default(),
             device_mps: BTreeMap::new(),
             users: vec!["triton".to_owned()],
@@ -395,6 +107,7 @@ impl Sim {
             switches: 0,
             confidential: None,
             reader: None,
+            no_reload: false,
             will_not_start: None,
             no_reset: false,
             lies: None,
@@ -408,14 +121,17 @@ impl Sim {
         self.boot += 1;
         self.open = false;
         self.confidential = self.confidential.map(|(enabled, _)| (enabled, false));
-        self.persistenced.active = self.persistenced.enabled;
+        // A static unit is Ubuntu's, which a rule of udev starts.
+        let daemon = self.persistenced.enabled || self.persistenced_start.is_static;
+        self.persistenced.active = daemon;
         for gpu in &mut self.gpus {
             gpu.reset();
             gpu.forget();
             if gpu.hopper {
                 gpu.mig = Staged::settled(false);
             }
-            gpu.persistence = self.persistenced.enabled;
+            gpu.persistence = daemon && !self.persistenced_start.off;
+            gpu.drained = false;
             (gpu.client, gpu.client_unit) = (None, None);
         }
         let there: Vec<String> = self.gpus.iter().flat_map(SimGpu::devices).collect();
@@ -506,13 +222,14 @@ impl Machine for SimMachine {
                 .map(|(enabled, _)| Confidential { enabled, devtools: false })
                 .ok_or(Code::NOT_SUPPORTED),
             confidential_ready: sim.confidential.map(|(_, ready)| ready).ok_or(Code::NOT_SUPPORTED),
-            gpus: sim.gpus.iter().filter(|gpu| !gpu.lost).map(SimGpu::reading).collect(),
+            gpus: sim.gpus.iter().filter(|gpu| !gpu.lost && !gpu.drained).map(SimGpu::reading).collect(),
             unreadable: sim
                 .gpus
                 .iter()
                 .filter(|gpu| gpu.lost)
                 .map(|gpu| (gpu.index, Code::GPU_IS_LOST))
                 .collect(),
+            drained: sim.gpus.iter().filter(|gpu| gpu.drained).map(SimGpu::hidden).collect(),
         })
     }
 
@@ -564,6 +281,35 @@ impl Machine for SimMachine {
         gpu.set(&setting, held).map_err(|code| SetError::Refused { call, code })
     }
 
+    fn drain_states(
+        &mut self,
+        pcis: &[String],
+        _deadline: &Deadline,
+    ) -> Result<Vec<Reading<bool>>, NvmlError> {
+        let mut sim = self.get();
+        sim.open = true;
+        let state = |pci: &String| {
+            let gpu = sim.gpus.iter().find(|gpu| gpu.pci() == *pci);
+            gpu.map_or(Err(Code::NOT_FOUND), |gpu| Ok(gpu.drained))
+        };
+        Ok(pcis.iter().map(state).collect())
+    }
+
+    fn drain(&mut self, pci: &str, on: bool, _deadline: &Deadline) -> Result<(), SetError> {
+        let mut sim = self.get();
+        sim.open = true;
+        let call = "nvmlDeviceModifyDrainState".to_owned();
+        if !sim.effect(format!("{} {pci}", if on { "drain" } else { "undrain" })) {
+            return Err(SetError::Refused { call, code: Code::UNKNOWN });
+        }
+        let gpu = sim.gpus.iter_mut().find(|gpu| gpu.pci() == pci).unwrap();
+        if on && gpu.persistence {
+            return Err(SetError::Refused { call, code: Code::IN_USE });
+        }
+        gpu.drained = on;
+        Ok(())
+    }
+
     fn release(&mut self) {
         self.get().close();
     }
@@ -590,8 +336,15 @@ impl Machine for SimMachine {
         }
         Host {
             persistenced: sim.persistenced,
-            persistenced_fault: sim.persistenced_fault.clone().filter(|_| !sim.persistenced.active),
+            persistenced_fault: sim.persistenced_fault.clone(),
+            persistenced_repairs: (sim.persistenced_repairs.iter())
+                .filter(|repair| !sim.persistenced.active || repair.is_done_while_it_runs())
+                .cloned()
+                .collect(),
+            persistenced_start: sim.persistenced_start,
+            restarting: Vec::new(),
             fabric_manager: sim.fabric_manager,
+            switches: Some(sim.switches),
             imex: false,
             mps: Mps {
                 program: Some("/usr/bin/nvidia-cuda-mps-control".to_owned()),
@@ -625,17 +378,28 @@ impl Machine for SimMachine {
         if action == UnitAction::Start && sim.will_not_start.as_deref() == Some(unit) {
             return Err(format!("systemctl start {unit}: exit status 1"));
         }
+        if unit == "nvidia-persistenced.service"
+            && action == UnitAction::Start
+            && !sim.persistenced_repairs.iter().all(Repair::is_done_while_it_runs)
+        {
+            return Err(format!("systemctl start {unit}: exit status 1"));
+        }
         match (unit, action) {
             ("nvidia-persistenced.service", UnitAction::Start | UnitAction::Stop) => {
                 let on = action == UnitAction::Start;
                 if sim.persistenced.active != on {
                     sim.persistenced.active = on;
+                    let on = on && !sim.persistenced_start.off;
                     for gpu in &mut sim.gpus {
                         gpu.persistence = on;
                     }
                 }
             }
-            ("nvidia-persistenced.service", _) => sim.persistenced.enabled = action == UnitAction::Enable,
+            // systemctl has no error for it.
+            ("nvidia-persistenced.service", UnitAction::Enable) if sim.persistenced_start.is_static => {}
+            ("nvidia-persistenced.service", _) => {
+                sim.persistenced.enabled = matches!(action, UnitAction::Enable | UnitAction::Want);
+            }
             (unit, action) if Seat::of_unit(unit).is_some() => {
                 let seat = Seat::of_unit(unit).unwrap();
                 if let (Seat::Device(uuid), UnitAction::Start) = (&seat, action)
@@ -646,7 +410,7 @@ impl Machine for SimMachine {
                 let daemon = sim.daemon(&seat);
                 match action {
                     UnitAction::Start | UnitAction::Stop => daemon.run(action == UnitAction::Start),
-                    UnitAction::Enable | UnitAction::Disable => {
+                    UnitAction::Enable | UnitAction::Disable | UnitAction::Want => {
                         daemon.unit.enabled = action == UnitAction::Enable
                     }
                 }
@@ -656,6 +420,24 @@ impl Machine for SimMachine {
             (other, action) => {
                 *sim.units.get_mut(other).unwrap() = action == UnitAction::Start;
             }
+        }
+        Ok(())
+    }
+
+    fn repair_persistenced(&mut self, repair: &Repair, _deadline: &Deadline) -> Result<(), String> {
+        let mut sim = self.get();
+        if !sim.effect(format!("repair {repair:?}")) {
+            return Err("read-only file system".to_owned());
+        }
+        sim.persistenced_repairs.retain(|other| other != repair);
+        let start = &mut sim.persistenced_start;
+        match repair {
+            Repair::Start { command, .. } => {
+                (start.has_drop_in, start.off) = (true, start.off && command.is_none());
+            }
+            // The unit that has no [Install] is Ubuntu's, which says so itself.
+            Repair::NoStart => (start.has_drop_in, start.off) = (false, start.is_static),
+            Repair::Folder { .. } | Repair::Leftover { .. } | Repair::Failures => {}
         }
         Ok(())
     }
@@ -719,12 +501,17 @@ impl Machine for SimMachine {
         all.iter().filter(|(_, refs)| *refs > 0).map(|(name, refs)| ((*name).to_owned(), *refs)).collect()
     }
 
+    fn may_reload(&mut self) -> Result<(), String> {
+        if self.get().no_reload { Err("`systemctl daemon-reload` was not run".to_owned()) } else { Ok(()) }
+    }
+
     fn write_mps_unit(
         &mut self,
         seat: &Seat,
         text: Option<&str>,
         _deadline: &Deadline,
     ) -> Result<(), String> {
+        self.may_reload()?;
         let mut sim = self.get();
         let verb = if text.is_some() { "write" } else { "remove" };
         if !sim.effect(format!("{verb} {}", seat.unit())) {

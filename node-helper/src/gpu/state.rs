@@ -9,12 +9,19 @@ use gpufleet_protocol::{
     Subject,
     message::GpuClient,
     mig::{Filled, Inner, Slot},
-    nvml::{Code, Confidential, GpuReading, MigProfile, Placement, Reading, Snapshot, Staged},
+    nvml::{
+        Code, Confidential, DrainedGpu, GpuReading, MigProfile, ModulePower, Placement, Reading, Snapshot,
+        Staged,
+    },
     tasks::PciId,
 };
 use serde::{Deserialize, Serialize};
 
-use super::mps::Seat;
+use super::{
+    mps::Seat,
+    persistenced::{Repair, Start},
+};
+use crate::health::lacks;
 
 /// `nvmlDeviceArchitecture_t`, ordered by age; unknown newer ones are larger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -127,8 +134,9 @@ pub struct Gpu {
     pub architecture: Architecture,
     pub persistence: Reading<bool>,
     pub ecc: Reading<Staged>,
-    /// Uncorrected and corrected errors since the driver was loaded; 0 where there are no counters.
-    pub ecc_errors: (u64, u64),
+    /// Errors since the driver was loaded.
+    pub uncorrected: Reading<u64>,
+    pub corrected: Reading<u64>,
     pub mig: Reading<Staged>,
     pub profiles: Reading<Vec<MigProfile>>,
     pub instances: Reading<Vec<Instance>>,
@@ -136,6 +144,7 @@ pub struct Gpu {
     pub power_mw: Reading<u32>,
     pub power_default_mw: Reading<u32>,
     pub power_range_mw: Reading<(u32, u32)>,
+    pub module_power: Reading<ModulePower>,
     pub compute_mode: Reading<u32>,
     pub accounting: Reading<bool>,
     /// Number of ended processes that accounting remembers.
@@ -146,11 +155,15 @@ pub struct Gpu {
     pub rows_pending: Reading<bool>,
     pub graphics: Lock,
     pub memory: Lock,
-    pub graphics_clocks_mhz: Vec<u32>,
-    pub memory_clocks_mhz: Vec<u32>,
+    /// What the clocks are now.
+    pub graphics_mhz: Reading<u32>,
+    pub memory_mhz: Reading<u32>,
+    pub graphics_clocks_mhz: Reading<Vec<u32>>,
+    pub memory_clocks_mhz: Reading<Vec<u32>>,
     /// Whether the kernel can reset the device.
     pub resettable: bool,
-    pub nvlinks: u32,
+    /// Number of its active NVLinks.
+    pub nvlinks: Reading<u32>,
     /// `None` if sysfs does not tell.
     pub board: Option<Board>,
 }
@@ -203,8 +216,15 @@ pub struct Host {
     pub persistenced: Unit,
     /// Why its unit cannot start.
     pub persistenced_fault: Option<String>,
+    /// What has to be repaired before it can.
+    pub persistenced_repairs: Vec<Repair>,
+    pub persistenced_start: Start,
+    /// Units of the driver that failed and that systemd is about to start again. They do not count as active.
+    pub restarting: Vec<&'static str>,
     /// Whether the fabric manager runs.
     pub fabric_manager: bool,
+    /// Number of NVSwitches; `None` if unknown.
+    pub switches: Option<u32>,
     /// Whether the daemon runs that shares GPU memory between nodes.
     pub imex: bool,
     pub mps: Mps,
@@ -212,6 +232,15 @@ pub struct Host {
     pub client_units: Vec<String>,
     /// Whether `nvidia-cdi-refresh.service` exists.
     pub cdi_refresh: bool,
+}
+
+impl Host {
+    /// Whether a boot starts the persistence daemon. A unit without [Install] that runs was started by something that starts
+    /// it at the next boot too, such as a rule of udev.
+    pub const fn starts_persistenced(&self) -> bool {
+        let unit = self.persistenced;
+        unit.enabled || unit.active && self.persistenced_start.is_static
+    }
 }
 
 /// What holds the GPUs and the driver.
@@ -243,12 +272,36 @@ pub struct State {
     pub gpus: Vec<Gpu>,
     /// GPUs that the driver lists but cannot read, by index.
     pub unreadable: Vec<(u32, Code)>,
+    /// GPUs of which nothing can be read, because they are drained.
+    pub drained: Vec<Hidden>,
+    /// Drained GPUs that come back in a prediction: only the run knows their state.
+    pub returning: Vec<DrainedGpu>,
     pub confidential: Reading<Confidential>,
     /// Whether confidential GPUs accept work.
     pub confidential_ready: Reading<bool>,
     pub host: Host,
     /// From the first reading of a run; later readings leave it empty.
     pub holding: Holding,
+}
+
+/// A drained GPU.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Hidden {
+    pub gpu: DrainedGpu,
+    /// Its state, where a prediction drains it.
+    pub known: Option<Box<Gpu>>,
+}
+
+impl From<&Gpu> for DrainedGpu {
+    fn from(gpu: &Gpu) -> Self {
+        Self {
+            index: gpu.index,
+            pci: gpu.pci.clone(),
+            uuid: gpu.uuid.clone(),
+            name: gpu.name.clone(),
+            minor: gpu.minor,
+        }
+    }
 }
 
 /// The recorded clock locks of one GPU.
@@ -285,7 +338,8 @@ impl Gpu {
             architecture: Architecture(reading.architecture.unwrap_or(u32::MAX)),
             persistence: reading.persistence,
             ecc: reading.ecc,
-            ecc_errors: (reading.ecc_uncorrected.unwrap_or(0), reading.ecc_corrected.unwrap_or(0)),
+            uncorrected: reading.ecc_uncorrected,
+            corrected: reading.ecc_corrected,
             mig: reading.mig,
             profiles: reading.profiles.clone(),
             instances: reading.instances.as_ref().map_err(|code| *code).map(|found| {
@@ -310,6 +364,7 @@ impl Gpu {
             power_mw: reading.power_limit_mw,
             power_default_mw: reading.power_default_mw,
             power_range_mw: reading.power_range_mw,
+            module_power: reading.module_power,
             compute_mode: reading.compute_mode,
             accounting: reading.accounting,
             accounting_buffer: reading.accounting_buffer,
@@ -317,11 +372,42 @@ impl Gpu {
             rows_pending: reading.remapped_rows.map(|rows| rows.pending),
             graphics: locks.graphics,
             memory: locks.memory,
-            graphics_clocks_mhz: reading.supported_graphics_clocks_mhz.clone().unwrap_or_default(),
-            memory_clocks_mhz: reading.supported_memory_clocks_mhz.clone().unwrap_or_default(),
+            graphics_mhz: reading.graphics_clock_mhz,
+            memory_mhz: reading.memory_clock_mhz,
+            graphics_clocks_mhz: reading.supported_graphics_clocks_mhz.clone(),
+            memory_clocks_mhz: reading.supported_memory_clocks_mhz.clone(),
             resettable: device.resettable,
             board: device.board,
-            nvlinks: reading.active_nvlinks.unwrap_or(0),
+            nvlinks: reading.active_nvlinks,
+        }
+    }
+
+    /// Whether NVLinks connect it with other GPUs. Unknown counts as so.
+    pub fn has_peers(&self) -> bool {
+        match self.nvlinks {
+            Ok(count) => count > 0,
+            Err(code) => !lacks(code),
+        }
+    }
+
+    /// Says which memory errors it counted, or that this cannot be read, and what clears the counters; nothing of a GPU
+    /// without counters or errors.
+    pub fn counted(&self, cleared_by: &str) -> Option<String> {
+        let count = |reading: Reading<u64>| match reading {
+            Err(code) if lacks(code) => Ok(0),
+            other => other,
+        };
+        let label = self.label();
+        match (count(self.uncorrected), count(self.corrected)) {
+            (Ok(0), Ok(0)) => None,
+            (Ok(uncorrected), Ok(corrected)) => Some(format!(
+                "{label} counted {uncorrected} uncorrected and {corrected} corrected memory errors since the driver was \
+                 loaded, which the {cleared_by} clears from its counters"
+            )),
+            (Err(code), _) | (_, Err(code)) => Some(format!(
+                "{label}: the memory errors that it counted since the driver was loaded cannot be read ({code}), and the \
+                 {cleared_by} clears its counters"
+            )),
         }
     }
 
@@ -380,11 +466,21 @@ impl State {
         Self {
             gpus,
             unreadable: snapshot.unreadable.clone(),
+            drained: snapshot.drained.iter().map(|gpu| Hidden { gpu: gpu.clone(), known: None }).collect(),
+            returning: Vec::new(),
             confidential: snapshot.confidential,
             confidential_ready: snapshot.confidential_ready,
             host,
             holding: Holding::default(),
         }
+    }
+
+    /// Whether the driver has no GPU, not even one that it hides.
+    pub fn is_empty(&self) -> bool {
+        self.gpus.is_empty()
+            && self.unreadable.is_empty()
+            && self.drained.is_empty()
+            && self.returning.is_empty()
     }
 
     pub fn gpu(&self, uuid: &str) -> Option<&Gpu> {

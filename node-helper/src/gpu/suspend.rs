@@ -105,7 +105,8 @@ impl Gpus {
         ];
         // The clients first: most of them fail without the units of the driver.
         let clients = host.client_units.iter().map(String::as_str);
-        let all = clients.chain(own.iter().filter(|(active, _)| *active).map(|(_, unit)| *unit));
+        let own = own.iter().filter(|(active, unit)| *active || host.restarting.contains(unit));
+        let all = clients.chain(own.map(|(_, unit)| *unit));
         let running: Vec<String> =
             all.filter(|unit| !units.iter().any(|u| u == unit)).map(str::to_owned).collect();
         units.extend(running.iter().cloned());

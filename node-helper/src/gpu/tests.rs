@@ -1,9 +1,11 @@
 //! Whole runs on the simulated node.
 
+mod drains;
 mod foreseen;
 mod knobs;
 mod mig;
 mod mps;
+mod persistence;
 mod properties;
 mod services;
 
@@ -549,17 +551,19 @@ fn every_way_nvml_can_be_away_has_its_words() {
 
 #[test]
 fn nvlink_peers_of_an_ampere_board_are_reset_together_without_the_fabric_manager() {
-    for (fabric_manager, expected) in
-        [(true, "reset 0000:1b:00.0"), (false, "reset 0000:1b:00.0,0000:1c:00.0")]
+    let (alone, together) = ("reset 0000:1b:00.0", "reset 0000:1b:00.0,0000:1c:00.0");
+    // Without switches the links are direct, and there is nothing to manage.
+    for (fabric_manager, switches, expected) in
+        [(true, 6, alone), (false, 6, together), (false, 0, alone), (true, 0, alone)]
     {
         let board = vec![
-            SimGpu { nvlinks: 12, ..without_ecc(false) },
-            SimGpu { nvlinks: 12, ..SimGpu::new(1, false) },
+            SimGpu { nvlinks: Ok(12), ..without_ecc(false) },
+            SimGpu { nvlinks: Ok(12), ..SimGpu::new(1, false) },
         ];
-        let mut node = Node::new(Sim { fabric_manager, ..Sim::new(board) });
+        let mut node = Node::new(Sim { fabric_manager, switches, ..Sim::new(board) });
         node.apply(&group(&[json!({"gpu_ecc": {"mode": "enabled", "gpus": [0]}})]));
         let effects = node.effects();
-        assert!(effects.iter().any(|effect| effect == expected), "{effects:?}");
+        assert!(effects.iter().any(|effect| effect == expected), "{fabric_manager} {switches}: {effects:?}");
     }
 }
 

@@ -21,7 +21,7 @@ use std::{
 use gpufleet_protocol::{
     facts::GpuSystemState,
     frame::{Decoder, Frame},
-    nvml::{Answer, Answered, Ask, Asked, Code, GpuDevices, Health, Setting, Snapshot},
+    nvml::{Answer, Answered, Ask, Asked, Code, GpuDevices, Health, Reading, Setting, Snapshot},
 };
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
@@ -250,6 +250,34 @@ impl Worker {
             Answer::Done => Ok(SetAnswer::Done),
             Answer::MigMode { activation } => Ok(SetAnswer::MigMode { activation }),
             Answer::Created { id } => Ok(SetAnswer::Created { id }),
+            Answer::Failed { call, code } => Err(SetError::Refused { call, code }),
+            other => Err(unexpected(&other).into()),
+        }
+    }
+
+    /// Reads whether GPUs are drained, by PCI address and in the same order.
+    ///
+    /// # Errors
+    /// If NVML cannot be asked.
+    pub fn drain_states(
+        &mut self,
+        pcis: Vec<String>,
+        deadline: &Deadline,
+    ) -> Result<Vec<Reading<bool>>, NvmlError> {
+        let asked = pcis.len();
+        match self.ask(Ask::DrainStates { pcis }, deadline)? {
+            Answer::DrainStates(states) if states.len() == asked => Ok(states),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Drains the GPU at a PCI address, or ends that.
+    ///
+    /// # Errors
+    /// If NVML refuses it, or cannot be asked.
+    pub fn drain(&mut self, pci: &str, on: bool, deadline: &Deadline) -> Result<(), SetError> {
+        match self.ask(Ask::Drain { pci: pci.to_owned(), on }, deadline)? {
+            Answer::Done => Ok(()),
             Answer::Failed { call, code } => Err(SetError::Refused { call, code }),
             other => Err(unexpected(&other).into()),
         }

@@ -7,7 +7,7 @@ use super::{
     gpus::{NO_GPU, none},
 };
 
-/// Compares with the number before, or with the PCI bus if that is unknown.
+/// Compares with the number before, or with the PCI bus if that is unknown or no driver told it.
 pub fn check(seen: &Seen, expected: Option<u32>) -> Found {
     if none(seen) {
         return match expected {
@@ -31,11 +31,17 @@ pub fn check(seen: &Seen, expected: Option<u32>) -> Found {
         };
         return (Verdict::Fail, format!("GPU {index} is lost: {code}; next step: {next}"));
     }
-    let have = u32::try_from(snapshot.gpus.len()).unwrap_or(u32::MAX);
+    let visible = snapshot.gpus.len();
+    let drained: Vec<&str> = snapshot.drained.iter().map(|gpu| gpu.pci.as_str()).collect();
+    let have = u32::try_from(visible + drained.len()).unwrap_or(u32::MAX);
     let (expected, source) = match expected {
-        Some(expected) => (expected, "were here before"),
-        None => (seen.on_bus, "are on the PCI bus"),
+        Some(expected @ 1..) => (expected, "were here before"),
+        // Where no driver ran, or one that did not answer, nothing told how many there are.
+        None | Some(0) => (seen.on_bus, "are on the PCI bus"),
     };
+    if have == expected && !drained.is_empty() {
+        return (Verdict::Ok, format!("{visible} GPUs, and drained: {}", drained.join(", ")));
+    }
     if have == expected {
         return (Verdict::Ok, format!("{have} GPUs"));
     }

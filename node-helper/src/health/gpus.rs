@@ -25,7 +25,9 @@ pub enum Says {
 pub fn none(seen: &Seen) -> bool {
     seen.on_bus == 0
         && match &seen.snapshot {
-            Ok(snapshot) => snapshot.gpus.is_empty() && snapshot.unreadable.is_empty(),
+            Ok(snapshot) => {
+                snapshot.gpus.is_empty() && snapshot.unreadable.is_empty() && snapshot.drained.is_empty()
+            }
             Err(unread) => unread.no_driver,
         }
 }
@@ -64,6 +66,9 @@ pub fn each(seen: &Seen, ask: fn(&GpuReading) -> Says) -> Found {
         return (Verdict::Unknown, unread.join("; "));
     }
     match (fine, snapshot.gpus.len()) {
+        (_, 0) if !snapshot.drained.is_empty() => {
+            (Verdict::NotApplicable, "every GPU of the node is drained".to_owned())
+        }
         (_, 0) => (Verdict::Unknown, "the driver lists no GPU".to_owned()),
         (0, count) => (Verdict::NotApplicable, format!("none of the {count} GPUs has it")),
         (fine, count) if fine == count => (Verdict::Ok, format!("{count} GPUs{noted}")),

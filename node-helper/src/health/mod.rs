@@ -19,7 +19,7 @@ use gpufleet_protocol::{
     nvml::Snapshot,
 };
 
-pub use self::system::read as system;
+pub use self::{gpus::lacks, system::read as system};
 use crate::{deadline::Deadline, os::roots::Roots, signals::kernel_log::Resets};
 
 /// What the checks read of GPUs and NVSwitches.

@@ -130,6 +130,9 @@ fn a_gpu_that_is_missing_fails_and_a_node_without_any_has_nothing_to_check() {
                 .to_owned()
         )
     );
+    // A driver that was just installed, or mended, has found what is on the bus.
+    let two = seen(Sim::new(vec![good(), SimGpu { index: 1, ..good() }]));
+    assert_eq!(gpu_count::check(&two, Some(0)), gpu_count::check(&two, None));
     let no_driver = |on_bus| Seen {
         snapshot: Err(Unread { why: "no NVIDIA driver".to_owned(), no_driver: true }),
         on_bus,
@@ -146,6 +149,18 @@ fn a_gpu_that_is_missing_fails_and_a_node_without_any_has_nothing_to_check() {
     let hung =
         Sim { broken: Some(NvmlError::Hung { detail: "NVML hangs".into() }), ..Sim::new(vec![good()]) };
     assert_eq!(mig_layout::check(&seen(hung)), (Verdict::Unknown, "NVML hangs".to_owned()));
+}
+
+#[test]
+fn a_drained_gpu_is_not_missing() {
+    let one = || Sim::new(vec![SimGpu { drained: true, ..good() }, SimGpu { index: 1, ..good() }]);
+    for expected in [None, Some(2)] {
+        let found = gpu_count::check(&seen(one()), expected);
+        assert_eq!(found, (Verdict::Ok, "1 GPUs, and drained: 0000:1b:00.0".to_owned()));
+    }
+    assert_eq!(gpu_count::check(&seen(one()), Some(3)).0, Verdict::Fail);
+    let none = seen(Sim::new(vec![SimGpu { drained: true, ..good() }]));
+    assert_eq!(ecc::check(&none), (Verdict::NotApplicable, "every GPU of the node is drained".to_owned()));
 }
 
 #[test]

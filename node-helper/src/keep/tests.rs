@@ -253,9 +253,15 @@ fn the_unit_comes_before_whatever_takes_notice_of_gpus() {
     let text = units::unit(&kept);
     let line = |key: &str| text.lines().find_map(|line| line.strip_prefix(key)).unwrap();
     let before: Vec<&str> = line("Before=").split(' ').collect();
-    for unit in
-        ["slurmd.service", "kubelet.service", "containerd.service", "nvidia-dcgm.service", "my.service"]
-    {
+    for unit in [
+        "slurmd.service",
+        "kubelet.service",
+        "containerd.service",
+        "nvidia-dcgm.service",
+        "dcgm.service",
+        "nvidia-dcgm-exporter.service",
+        "my.service",
+    ] {
         assert_eq!(before.iter().filter(|name| **name == unit).count(), 1, "{unit} in {before:?}");
     }
     assert!(line("After=").contains("nvidia-persistenced.service"));

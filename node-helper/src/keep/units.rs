@@ -21,10 +21,10 @@ const DROP_IN: &str = "50-gpufleet-keep.conf";
 const AFTER: &str = "nvidia-persistenced.service nvidia-fabricmanager.service nvidia-imex.service \
                      nvidia-mig-manager.service systemd-modules-load.service local-fs.target";
 /// Without `nvidia-cdi-refresh.path`, because paths come before basic.target, and that before this unit.
-const BEFORE: &str = "nvidia-gpu-reset.target nvidia-dcgm.service dcgm-exporter.service nvsm.service \
-                      nvidia-cdi-refresh.service nvidia-mps.service gpufleet-mps.service \
-                      containerd.service docker.service crio.service slurmd.service kubelet.service \
-                      k3s.service k3s-agent.service rke2-server.service rke2-agent.service";
+const BEFORE: &str = "nvidia-gpu-reset.target nvidia-dcgm.service dcgm.service dcgm-exporter.service \
+                      nvidia-dcgm-exporter.service nvsm.service nvidia-cdi-refresh.service nvidia-mps.service \
+                      gpufleet-mps.service containerd.service docker.service crio.service slurmd.service \
+                      kubelet.service k3s.service k3s-agent.service rke2-server.service rke2-agent.service";
 
 /// Time that the unit gets beyond what the assertion may take, in seconds, so that it ends itself and tells why.
 const GRACE_S: u64 = 30;

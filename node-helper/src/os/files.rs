@@ -86,6 +86,18 @@ pub fn sha256_of(mut reader: impl Read) -> io::Result<(String, u64)> {
     }
 }
 
+/// Whether an extended attribute is the file's rather than its content's: capabilities and signatures belong to what was
+/// written, and overlays keep notes of their own.
+fn outlives_content(name: &[u8]) -> bool {
+    let ours = [&b"user."[..], b"trusted.", b"security.selinux", b"system.posix_acl_access"];
+    ours.iter().any(|prefix| name.starts_with(prefix)) && !name.starts_with(b"trusted.overlay.")
+}
+
+/// Whether a file is on a file system that nobody may write, such as `/sys` of a container.
+pub fn is_read_only(path: &Path) -> bool {
+    rustix::fs::access(path, rustix::fs::Access::WRITE_OK) == Err(rustix::io::Errno::ROFS)
+}
+
 /// Reads a whole file of at most `limit` bytes; `None` if there is no file.
 ///
 /// # Errors
@@ -190,8 +202,11 @@ impl Fresh {
             .set_permissions(fs::Permissions::from_mode(meta.mode() & 0o7777))
             .at("set the mode of", self.dest.path())?;
         let held = format!("/proc/self/fd/{}", held.as_raw_fd());
-        for name in ["security.selinux", "system.posix_acl_access"] {
-            let mut value = vec![0u8; 4096];
+        let mut names = vec![0u8; 64 * 1024];
+        let length = rustix::fs::listxattr(&held, names.as_mut_slice()).unwrap_or_default();
+        names.truncate(length);
+        for name in names.split(|byte| *byte == 0).filter(|name| outlives_content(name)) {
+            let mut value = vec![0u8; 64 * 1024];
             if let Ok(length) = rustix::fs::getxattr(&held, name, value.as_mut_slice()) {
                 value.truncate(length);
                 let _ = rustix::fs::fsetxattr(&self.file, name, &value, XattrFlags::empty());

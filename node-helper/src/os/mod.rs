@@ -10,6 +10,7 @@ pub mod files;
 pub mod glob;
 pub mod mode;
 pub mod paths;
+pub mod reload;
 pub mod roots;
 pub mod trail;
 pub mod tree;

@@ -9,6 +9,7 @@ mod declared;
 pub mod job;
 pub mod session;
 mod streams;
+mod turn;
 
 use std::{
     io::{self, Read},

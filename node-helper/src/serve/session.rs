@@ -27,12 +27,13 @@ use super::{
     declared::Declared,
     job,
     streams::{Asker, Streams},
+    turn::{Turn, turn},
 };
 use crate::{
     deadline::{Deadline, Stop},
     declare::{Node, Trouble},
     facts,
-    gpu::{self, Gpus, Settings},
+    gpu::{self, Gpus, Settings, Taker},
     health, keep,
     os::{
         paths::Owner,
@@ -47,8 +48,8 @@ use crate::{
         spool::{Durability, Spool, without_output},
     },
     tasks::{
-        cuda_compat, dispatch, download, driver::Driver, exec, geturl, puttree, reading, reboot, tempfile,
-        toolkit, unarchive::Unpacking, waiting,
+        cuda_compat, dispatch, download, drain_state::DrainState, driver::Driver, exec, geturl, puttree,
+        reading, reboot, slurm, tempfile, toolkit, unarchive::Unpacking, waiting,
     },
     world::{Overlay, World},
 };
@@ -99,25 +100,6 @@ pub struct Session {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Waits for a mutex until the deadline.
-fn turn<'a, T>(mutex: &'a Mutex<T>, deadline: &Deadline) -> Result<MutexGuard<'a, T>, Trouble> {
-    loop {
-        match mutex.try_lock() {
-            Ok(guard) => return Ok(guard),
-            Err(TryLockError::Poisoned(poisoned)) => return Ok(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => {}
-        }
-        match deadline.stop() {
-            Some(Stop::TimedOut) => {
-                let message = "another operation that uses the GPUs did not end in time";
-                return Err(Trouble::failed(FailureKind::TimedOut, message));
-            }
-            Some(stop) => return Err(Trouble::stopped(stop)),
-            None => std::thread::sleep(Duration::from_millis(5)),
-        }
-    }
 }
 
 impl Session {
@@ -548,8 +530,7 @@ impl Session {
                 if request.mode == Mode::Apply {
                     gate(allowed)?;
                 }
-                let mut gpus = turn(&self.gpus, deadline)?;
-                let gpus = gpus.get_or_insert_with(|| Gpus::new(settings(opening)));
+                let mut gpus = self.gpus(opening, deadline)?;
                 Ok(match request.mode {
                     Mode::Predict => gpus.predict(group, &self.overlay, deadline, &progress),
                     Mode::Apply => {
@@ -568,21 +549,28 @@ impl Session {
                 })
             }
             NodeOp::GpuDriver(task) => {
+                let mut gpus = self.gpus(opening, deadline)?;
+                let fence = || {
+                    fence(opening)?;
+                    keep::note(&self.roots, &opening.open.holder.run).map_err(|error| error.to_string())
+                };
+                let driver = Driver::new(task, &mut gpus, &opening.record, &opening.state_dir, &fence);
+                let outcome = declared.run(&driver)?;
+                Ok(driver.settled(outcome, request.mode, &node))
+            }
+            NodeOp::GpuDrainState(task) => {
                 let mut gpus = turn(&self.gpus, deadline)?;
                 let gpus = gpus.get_or_insert_with(|| Gpus::new(settings(opening)));
                 let fence = || {
                     fence(opening)?;
                     keep::note(&self.roots, &opening.open.holder.run).map_err(|error| error.to_string())
                 };
-                let driver = Driver::new(task, gpus, &opening.record, &opening.state_dir, &fence);
-                let outcome = declared.run(&driver)?;
-                Ok(driver.settled(outcome, request.mode, &node))
+                declared.run(&DrainState::new(task, gpus, &fence))
             }
             NodeOp::Facts(wanted) => {
                 let mut facts = facts::read(&self.roots);
                 if wanted.gpus {
-                    let mut gpus = turn(&self.gpus, deadline)?;
-                    facts.gpu = gpus.get_or_insert_with(|| Gpus::new(settings(opening))).facts(deadline);
+                    facts.gpu = self.gpus(opening, deadline)?.facts(deadline);
                 }
                 let mut outcome = OpOutcome::new(OpStatus::Ok);
                 outcome.facts = Some(Box::new(facts));
@@ -592,10 +580,9 @@ impl Session {
                 Ok(outcome)
             }
             NodeOp::Idle(staying) => {
-                let mut gpus = turn(&self.gpus, deadline)?;
+                let mut gpus = self.gpus(opening, deadline)?;
                 let mut outcome = OpOutcome::new(OpStatus::Ok);
                 staying.clone_into(&mut lock(&self.staying));
-                let gpus = gpus.get_or_insert_with(|| Gpus::new(settings(opening)));
                 outcome.idle = Some(gpus.idle(staying, deadline));
                 Ok(outcome)
             }
@@ -605,9 +592,8 @@ impl Session {
                 Ok(outcome)
             }
             NodeOp::GpuStatus(asked) => {
-                let mut gpus = turn(&self.gpus, deadline)?;
-                let gpus = gpus.get_or_insert_with(|| Gpus::new(settings(opening)));
-                let status = signals::usage::read(gpus, &self.roots, *asked, deadline);
+                let mut gpus = self.gpus(opening, deadline)?;
+                let status = signals::usage::read(&mut gpus, &self.roots, *asked, deadline);
                 Ok(signals::usage::outcome(&status))
             }
             NodeOp::System(_) => {
@@ -626,8 +612,7 @@ impl Session {
             NodeOp::KeptStatus(asked) => {
                 let mut outcome = OpOutcome::new(OpStatus::Ok);
                 if let (true, Some(members)) = (asked.compare, keep::members(&self.roots)) {
-                    let mut gpus = turn(&self.gpus, deadline)?;
-                    let gpus = gpus.get_or_insert_with(|| Gpus::new(settings(opening)));
+                    let mut gpus = self.gpus(opening, deadline)?;
                     outcome.changes = gpus.differences(&GpuGroup { members, defer_to_reboot: false }, deadline);
                 }
                 let document = keep::document(&self.roots).map_err(Trouble::invalid)?;
@@ -638,18 +623,22 @@ impl Session {
             }
             NodeOp::ContainerToolkit(task) => {
                 let gpus = |deadline: &Deadline| {
-                    let mut gpus = turn(&self.gpus, deadline)?;
-                    let read = gpus.get_or_insert_with(|| Gpus::new(settings(opening))).exposed(deadline);
+                    let read = self.gpus(opening, deadline)?.exposed(deadline);
                     read.map_err(|why| Trouble::io(format!("the GPUs cannot be read: {why}")))
                 };
                 declared.run(&toolkit::Toolkit { task, gpus: &gpus })
             }
             NodeOp::CudaCompat(task) => {
-                let read = |deadline: &Deadline| {
-                    let mut gpus = turn(&self.gpus, deadline)?;
-                    Ok(gpus.get_or_insert_with(|| Gpus::new(settings(opening))).facts(deadline))
-                };
+                let read = |deadline: &Deadline| Ok(self.gpus(opening, deadline)?.facts(deadline));
                 declared.run(&cuda_compat::Judged { task, read: &read })
+            }
+            NodeOp::SlurmNode(task) => {
+                let read = |deadline: &Deadline| Ok(self.gpus(opening, deadline)?.facts(deadline));
+                let changes = |deadline: &Deadline| {
+                    let Ok(mut gpus) = self.gpus(opening, deadline) else { return true };
+                    gpus.exposed(deadline).map_or(true, |seen| seen.changes)
+                };
+                declared.run(&slurm::Offering { task, read: &read, changes: &changes })
             }
             NodeOp::GetUrl(task) => Ok(geturl::settle(task, request.mode, declared.run(task)?)),
             NodeOp::Unarchive(task) => declared.run(&Unpacking::new(task)),
@@ -664,27 +653,41 @@ impl Session {
                 let boot_id = reboot::boot_id(&self.roots).unwrap_or_default();
                 let resets = gpu::resets(&opening.record, &boot_id);
                 let reader = signals::Reader { roots: &self.roots, deadline };
-                let mut gpus = turn(&self.gpus, deadline)?;
-                let gpus = gpus.get_or_insert_with(|| Gpus::new(settings(opening)));
-                let gpus = || signals::gpu::read(gpus, &self.roots, task.deep, deadline);
+                let mut gpus = self.gpus(opening, deadline)?;
+                let gpus = || signals::gpu::read(&mut gpus, &self.roots, task.deep, deadline);
                 let own = signals::own::Own { asked: &task.reads, user: node.user.as_ref() };
                 Ok(signals::outcome(&signals::read(&reader, &resets, &own, gpus)))
+            }
+            NodeOp::TopologyInfo(_) => {
+                let mut gpus = self.gpus(opening, deadline)?;
+                let reader = signals::Reader { roots: &self.roots, deadline };
+                Ok(signals::topology::outcome(&signals::topology::read(&reader, || gpus.facts(deadline))))
             }
             NodeOp::Reboot(how) => {
                 if request.mode == Mode::Apply && *how == Reboot::Orderly && allowed == Disruption::Reboot {
                     gate(Disruption::Reboot)?;
                     self.refuse_busy(opening, deadline)?;
                 }
-                reboot::run(*how, &node, request.mode, allowed, &gate)
+                let mut outcome = reboot::run(*how, &node, request.mode, allowed, &gate)?;
+                if request.mode == Mode::Predict {
+                    let mut gpus = turn(&self.gpus, deadline)?;
+                    let gpus = gpus.get_or_insert_with(|| Gpus::new(settings(opening)));
+                    outcome.warnings.extend(gpus.lost_by(Taker::Reboot, deadline));
+                }
+                Ok(outcome)
             }
         })
     }
 
+    fn gpus(&self, opening: &Opening, deadline: &Deadline) -> Result<Turn<'_>, Trouble> {
+        Turn::take(&self.gpus, || settings(opening), deadline)
+    }
+
     /// Checks once more, right before a reboot, that nothing works on the node. An unknown state counts as busy.
     fn refuse_busy(&self, opening: &Opening, deadline: &Deadline) -> Result<(), Trouble> {
-        let mut gpus = turn(&self.gpus, deadline)?;
+        let mut gpus = self.gpus(opening, deadline)?;
         let staying = lock(&self.staying).clone();
-        let report = gpus.get_or_insert_with(|| Gpus::new(settings(opening))).idle(&staying, deadline);
+        let report = gpus.idle(&staying, deadline);
         match report.verdict {
             IdleVerdict::Idle => Ok(()),
             IdleVerdict::Busy | IdleVerdict::Unknown => {
@@ -702,10 +705,7 @@ impl Session {
         deadline: &Deadline,
     ) -> Result<HealthReport, Trouble> {
         let seen = match health::reads_gpus(wanted) {
-            true => {
-                let mut gpus = turn(&self.gpus, deadline)?;
-                Some(gpus.get_or_insert_with(|| Gpus::new(settings(opening))).health(deadline))
-            }
+            true => Some(self.gpus(opening, deadline)?.health(deadline)),
             false => None,
         };
         Ok(health::report(wanted, seen.as_ref(), &self.roots, deadline))

@@ -4,7 +4,8 @@
 //! gives that back.
 
 use std::{
-    fs,
+    fs, io,
+    io::{BufRead as _, BufReader, Read as _},
     os::unix::fs::{FileTypeExt as _, MetadataExt as _},
     time::Duration,
 };
@@ -31,9 +32,12 @@ pub const DCGM_UNITS: [&str; 2] = ["nvidia-dcgm.service", "dcgm.service"];
 const ANSWER: Duration = Duration::from_secs(5);
 /// Names in `/proc/devices` whose number the files of GPUs have. Source: NVIDIA's open kernel modules, `nv.c`.
 const FRONTENDS: [&str; 3] = ["nvidia", "nvidia-frontend", "nvidiactl"];
-/// Kernels since this one share memory of GPUs with network cards without `nvidia_peermem` (dma-buf). Source: NVIDIA,
-/// GPUDirect RDMA documentation.
-const DMABUF: (u32, u32) = (5, 12);
+/// Functions of the RDMA core that take memory of GPUs. Source: kernel, drivers/infiniband/core/umem_dmabuf.c (Linux 5.12);
+/// NVIDIA, DOCA.
+pub const TAKES_DMA_BUF: &str = "ib_umem_dmabuf_get";
+pub const TAKES_PEERS: &str = "ib_register_peer_memory_client";
+/// Largest list of symbols that is read, in bytes; that of a big kernel has about 15 MiB.
+const MOST_SYMBOLS: u64 = 128 * 1024 * 1024;
 
 /// Counts the GPUs on the PCI bus, whatever the driver says.
 pub fn gpus_on_bus(roots: &Roots) -> Signal {
@@ -96,8 +100,11 @@ fn module_version(reader: &Reader<'_>) -> Found<String> {
     }
 }
 
-/// Returns `open` or `proprietary`.
-fn module_kind(reader: &Reader<'_>) -> Found<&'static str> {
+/// Returns `open` or `proprietary`; `None` if the driver is not loaded.
+///
+/// # Errors
+/// If it cannot be read.
+pub fn module_kind(reader: &Reader<'_>) -> Found<&'static str> {
     reader.parsed("/proc/driver/nvidia/version", |text| {
         let line = text.lines().find(|line| line.starts_with("NVRM version:"))?;
         Some(if line.contains("Open Kernel Module") { "open" } else { "proprietary" })
@@ -138,11 +145,69 @@ fn drm_modeset(reader: &Reader<'_>) -> Found<bool> {
 
 fn dmabuf_capable(reader: &Reader<'_>, kind: &Found<&'static str>) -> Found<bool> {
     let Some(kind) = kind.clone()? else { return Ok(None) };
-    let release = super::system::kernel(reader)?.unwrap_or_default();
-    let mut numbers = release.split(['.', '-']).map(str::parse::<u32>);
-    match (numbers.next(), numbers.next()) {
-        (Some(Ok(major)), Some(Ok(minor))) => Ok(Some(kind == "open" && (major, minor) >= DMABUF)),
-        _ => Err(format!("the kernel's release is `{release}`")),
+    let ib_core = module(reader, "ib_core")? == Some(true);
+    let takes = || Ok(rdma_core(reader)?.map(|core| core.dma_buf));
+    Ok(Some(without_dma_buf(kind, ib_core, takes)?.is_none()))
+}
+
+/// What the RDMA core of the running kernel takes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RdmaCore {
+    pub dma_buf: bool,
+    pub peers: bool,
+}
+
+/// Asks the kernel's symbols and not its version: distributions and NVIDIA's own packages bring newer cores to older
+/// kernels. `None` if it does not tell its symbols.
+///
+/// # Errors
+/// If they cannot be read.
+pub fn rdma_core(reader: &Reader<'_>) -> Found<RdmaCore> {
+    const PATH: &str = "/proc/kallsyms";
+    let told = |error: io::Error| format!("{PATH}: {error}");
+    let file = match fs::File::open(reader.roots.path(PATH)) {
+        Ok(file) => file,
+        Err(error) if is_missing(&error) => return Ok(None),
+        Err(error) => return Err(told(error)),
+    };
+    let mut lines = BufReader::new(file.take(MOST_SYMBOLS));
+    let (mut core, mut any, mut line) = (RdmaCore::default(), false, Vec::new());
+    while lines.by_ref().take(4096).read_until(b'\n', &mut line).map_err(told)? > 0 {
+        any = true;
+        // `ffffffffc0a01230 T ib_umem_dmabuf_get\t[ib_uverbs]`
+        let text = String::from_utf8_lossy(&line);
+        let name = text.split_whitespace().nth(2).unwrap_or_default();
+        core.dma_buf |= name == TAKES_DMA_BUF;
+        core.peers |= name == TAKES_PEERS;
+        line.clear();
+    }
+    Ok(any.then_some(core))
+}
+
+/// Returns why network cards do not reach the memory of GPUs by dma-buf; `None` if they do. `takes` tells whether the RDMA core
+/// takes it, and is asked only where that decides.
+///
+/// # Errors
+/// If it is not known.
+pub fn without_dma_buf(
+    kind: &str,
+    ib_core: bool,
+    takes: impl FnOnce() -> Found<bool>,
+) -> Result<Option<String>, String> {
+    if kind != "open" {
+        let why = "dma-buf needs the open kernel modules of the driver, and the proprietary ones are loaded";
+        return Ok(Some(why.to_owned()));
+    }
+    if !ib_core {
+        return Ok(Some("the module ib_core is not loaded".to_owned()));
+    }
+    match takes()? {
+        Some(true) => Ok(None),
+        Some(false) => Ok(Some(format!(
+            "the RDMA core of this kernel takes no dma-buf ({TAKES_DMA_BUF}), as Linux from 5.12 and NVIDIA's DOCA do"
+        ))),
+        None => Err("the kernel does not tell its symbols (/proc/kallsyms), and so not whether its RDMA core takes dma-buf"
+            .to_owned()),
     }
 }
 

@@ -11,8 +11,8 @@ use std::{
 
 use gpufleet_protocol::{
     nvml::{
-        Board, Code, Deep, Fabric, GpuReading, Health, HealthReading, MemoryHealth, Modes, NvLinks, Reading,
-        Work,
+        Board, Code, Deep, DrainedGpu, Fabric, GpuReading, Health, HealthReading, MemoryHealth, Modes,
+        NvLinks, Reading, Work,
     },
     signal::{Readings, SIGNALS, Scope, Signal, SubjectReadings},
 };
@@ -202,6 +202,7 @@ pub(super) fn signals(
     // Without a count there is one entry that stands for no GPU.
     let lost = health.snapshot.unreadable.iter().filter(|_| health.count.is_ok());
     gpus.extend(lost.map(|(index, code)| (*index, lost_gpu(*index, *code))));
+    gpus.extend(health.snapshot.drained.iter().map(|gpu| (gpu.index, drained_gpu(gpu))));
     gpus.sort_by_key(|(index, _)| *index);
     GpuSignals { gpus: gpus.into_iter().map(|(_, subject)| subject).collect(), node: of_node(health) }
 }
@@ -222,11 +223,24 @@ fn lost_gpu(index: u32, code: Code) -> SubjectReadings {
     subject(format!("index {index}"), index, readings)
 }
 
+/// A drained GPU: nothing but its address answers, which is no defect.
+fn drained_gpu(gpu: &DrainedGpu) -> SubjectReadings {
+    let names = SIGNALS.iter().copied().flatten().filter(|info| info.scope == Scope::Gpu);
+    let mut readings: Readings = names.map(|info| (info.name.to_owned(), Signal::Absent)).collect();
+    readings.insert("drain_state".to_owned(), 1.into());
+    readings.insert("lost_code".to_owned(), 0.into());
+    readings.insert("pci".to_owned(), gpu.pci.clone().into());
+    readings.insert("name".to_owned(), gpu.name.clone().into());
+    let id = if gpu.uuid.is_empty() { format!("address {}", gpu.pci) } else { gpu.uuid.clone() };
+    subject(id, gpu.index, readings)
+}
+
 fn of_node(health: &Health) -> Readings {
     let mut into = Taken::default();
     into.put("nvml_init_code", Ok(Code::SUCCESS.0));
     into.put("worker_state", Ok("done"));
-    into.put("nvml_count", health.count);
+    let drained = u32::try_from(health.snapshot.drained.len()).unwrap_or(0);
+    into.put("nvml_count", health.count.map(|listed| listed + drained));
     into.put("driver_version", health.snapshot.driver_version.clone());
     into.put("cuda_version", health.snapshot.cuda_version);
     into.put("excluded_count", health.excluded);

@@ -279,6 +279,31 @@ fn a_lost_gpu_is_a_subject() {
 }
 
 #[test]
+fn a_drained_gpu_is_a_subject_and_counts() {
+    let mut two = health("h200");
+    two.snapshot.gpus[0].index = 1;
+    two.snapshot.drained = vec![DrainedGpu {
+        index: 0,
+        pci: "0000:1b:00.0".to_owned(),
+        uuid: "GPU-7".to_owned(),
+        name: "NVIDIA H200".to_owned(),
+        minor: Some(0),
+    }];
+    let found = of(&audited(two));
+    assert_eq!(found.node["nvml_count"], 2.into());
+    let drained = &found.gpus[0];
+    assert_eq!((drained.id.as_str(), drained.label.as_str()), ("GPU-7", "GPU 0"));
+    let known: Vec<&str> = drained
+        .readings
+        .iter()
+        .filter(|(_, signal)| **signal != Signal::Absent)
+        .map(|(name, _)| name.as_str())
+        .collect();
+    assert_eq!(known, ["drain_state", "lost_code", "name", "pci"]);
+    assert_eq!((&drained.readings["drain_state"], &drained.readings["lost_code"]), (&1.into(), &0.into()));
+}
+
+#[test]
 fn processes_that_do_not_exist_count_only_where_their_numbers_mean_something() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::create_dir_all(folder.path().join("proc/7")).unwrap();

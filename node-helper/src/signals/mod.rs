@@ -9,14 +9,17 @@ mod disk;
 mod driver;
 pub mod gpu;
 pub mod kernel_log;
-mod network;
+pub mod network;
 mod nvme;
 pub mod own;
-mod pci;
+pub mod pci;
 mod process;
 mod system;
 #[cfg(test)]
 mod tests;
+pub mod topology;
+#[cfg(test)]
+mod topology_tests;
 mod tuning;
 pub mod usage;
 
@@ -35,7 +38,9 @@ use gpufleet_protocol::{
 };
 use serde_json::{Value, json};
 
-pub use self::driver::{DCGM_UNITS, switches, version_in};
+pub use self::driver::{
+    DCGM_UNITS, TAKES_PEERS, module_kind, rdma_core, switches, version_in, without_dma_buf,
+};
 use self::{gpu::GpuSignals, kernel_log::Resets, own::Own};
 use crate::{deadline::Deadline, os::roots::Roots, tasks::reboot};
 

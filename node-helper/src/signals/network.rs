@@ -4,7 +4,10 @@
 //! count nothing of their own; devices made of software have no port. Nothing here says which ports should be up: many
 //! are unplugged on purpose. Invariant: where one card cannot be listed, none counts as missing.
 
-use gpufleet_protocol::signal::{Readings, Signal, SubjectReadings};
+use gpufleet_protocol::{
+    signal::{Readings, Signal, SubjectReadings},
+    topology::RdmaPort,
+};
 
 use super::{Found, Named, Reader, pci, signal};
 
@@ -43,7 +46,7 @@ pub fn read(reader: &Reader<'_>) -> (Vec<SubjectReadings>, Vec<Named>) {
     (ports, named)
 }
 
-fn is_name(name: &str) -> bool {
+pub fn is_name(name: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.' | b'@');
     !name.is_empty() && name.len() <= 63 && !name.starts_with('.') && name.bytes().all(plain)
 }
@@ -119,6 +122,81 @@ fn ports(reader: &Reader<'_>, card: &Card) -> Vec<SubjectReadings> {
         SubjectReadings { label: id.clone(), id, readings }
     };
     card.ports.iter().map(port).collect()
+}
+
+/// How a port is, as far as the kernel tells.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PortState {
+    pub port: u32,
+    /// Such as `ACTIVE`.
+    pub state: Option<String>,
+    /// Such as `LinkUp`.
+    pub phys_state: Option<String>,
+    /// In Gbit/s.
+    pub rate_gbps: Option<f64>,
+    /// `InfiniBand` or `Ethernet`.
+    pub layer: Option<String>,
+    /// The interface of the port, where the device has a single one or names it.
+    pub interface: Option<String>,
+}
+
+/// Returns the RDMA devices of cards, without virtual functions and those made of software.
+///
+/// # Errors
+/// If they cannot be listed.
+pub fn devices(reader: &Reader<'_>) -> Result<Vec<String>, String> {
+    Ok(cards(reader)?.into_iter().map(|card| card.name).collect())
+}
+
+/// Returns the ports of an RDMA device; `None` if there is no such device.
+///
+/// # Errors
+/// If they cannot be read.
+pub fn states_of(reader: &Reader<'_>, device: &str) -> Found<Vec<PortState>> {
+    let Some(names) = reader.names(&format!("{RDMA}/{device}/ports"))? else { return Ok(None) };
+    let mut numbers: Vec<u32> = names.iter().filter_map(|port| port.parse().ok()).collect();
+    numbers.sort_unstable();
+    numbers.truncate(MOST_PORTS);
+    let read = |port: u32| {
+        let file = |name: &str| format!("{RDMA}/{device}/ports/{port}/{name}");
+        Ok(PortState {
+            port,
+            state: reader.parsed(&file("state"), |text| numbered(text).map(str::to_owned))?,
+            phys_state: reader.parsed(&file("phys_state"), |text| numbered(text).map(str::to_owned))?,
+            rate_gbps: reader.parsed(&file("rate"), |text| measure(text, "Gb/sec"))?,
+            layer: reader.parsed(&file("link_layer"), |text| phrase(text).map(str::to_owned))?,
+            interface: interface_of(reader, device, port)?,
+        })
+    };
+    numbers.into_iter().map(read).collect::<Result<_, String>>().map(Some)
+}
+
+fn interface_of(reader: &Reader<'_>, device: &str, port: u32) -> Found<String> {
+    // A port without any interface refuses the question.
+    let named = reader.line(&format!("{RDMA}/{device}/ports/{port}/gid_attrs/ndevs/0")).unwrap_or_default();
+    if let Some(name) = named.filter(|name| is_name(name)) {
+        return Ok(Some(name));
+    }
+    let names = reader.names(&format!("{RDMA}/{device}/device/net"))?.unwrap_or_default();
+    Ok(match names.as_slice() {
+        [only] if is_name(only) => Some(only.clone()),
+        _ => None,
+    })
+}
+
+/// Returns the ports of an RDMA device with what a person asks of them first.
+///
+/// # Errors
+/// If they cannot be read.
+pub fn ports_of(reader: &Reader<'_>, device: &str) -> Result<Vec<RdmaPort>, String> {
+    let port = |port: PortState| RdmaPort {
+        device: device.to_owned(),
+        port: port.port,
+        state: port.state,
+        rate_gbps: port.rate_gbps,
+        layer: port.layer,
+    };
+    Ok(states_of(reader, device)?.unwrap_or_default().into_iter().map(port).collect())
 }
 
 /// Reads what all ports of a card have in common.

@@ -38,19 +38,38 @@ pub fn file(address: &str, name: &str) -> String {
 /// # Errors
 /// If the link of the device cannot be read.
 pub fn above(reader: &Reader<'_>, address: &str) -> Result<Vec<String>, String> {
+    let (_, mut ports) = place(reader, address)?;
+    ports.reverse();
+    Ok(ports)
+}
+
+/// Returns the host bridge of a device, such as `pci0000:16`, and the ports between the two, that of the host bridge
+/// first; nothing where the kernel shows the device alone.
+///
+/// # Errors
+/// If the link of the device cannot be read.
+pub fn place(reader: &Reader<'_>, address: &str) -> Result<(Option<String>, Vec<String>), String> {
     let path = format!("{DEVICES}/{address}");
     // For example `../../../devices/pci0000:16/0000:16:01.0/0000:17:00.0/0000:18:00.0`.
     let target = match fs::read_link(reader.roots.path(&path)) {
         Ok(target) => target,
         // It is no link.
         Err(error) if error.kind() == io::ErrorKind::InvalidInput || is_missing(&error) => {
-            return Ok(Vec::new());
+            return Ok((None, Vec::new()));
         }
         Err(error) => return Err(format!("{path}: {error}")),
     };
     let text = target.to_str().ok_or_else(|| format!("{path}: its link is not what the kernel writes"))?;
-    let all = text.rsplit('/').skip(1).filter(|part| is_address(part));
-    Ok(all.take(MOST_ABOVE).map(str::to_owned).collect())
+    let above = text.rsplit_once('/').map_or("", |(above, _)| above);
+    let root = above.split('/').find(|part| is_host_bridge(part));
+    let nearest_first = above.rsplit('/').filter(|part| is_address(part)).take(MOST_ABOVE);
+    let mut ports: Vec<String> = nearest_first.map(str::to_owned).collect();
+    ports.reverse();
+    Ok((root.map(str::to_owned), ports))
+}
+
+fn is_host_bridge(name: &str) -> bool {
+    name.strip_prefix("pci").is_some_and(|place| is_address(&format!("{place}:00.0")))
 }
 
 /// Returns the address of the PCI device that a link such as `/sys/class/infiniband/mlx5_0/device` leads to; `None` where

@@ -57,10 +57,10 @@ pub fn service(
     };
     let runs =
         program.is_some_and(|program| processes.as_ref().is_ok_and(|processes| processes.runs(program)));
-    if runs || is(|unit| unit.active) {
+    if runs || is(|unit| unit.active && !unit.restarting) {
         return Ok(Some("running"));
     }
-    if is(|unit| unit.failed) {
+    if is(|unit| unit.failed || unit.restarting) {
         return Ok(Some("failed"));
     }
     match (units, processes) {

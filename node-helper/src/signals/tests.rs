@@ -23,6 +23,7 @@ const HEALTHY: &[(&str, &str)] = &[
         "proc/driver/nvidia/version",
         "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build\nGCC version: 13\n",
     ),
+    ("proc/kallsyms", "ffffffff81000000 T _stext\nffffffffc0a01230 T ib_umem_dmabuf_get\t[ib_uverbs]\n"),
     ("proc/loadavg", "0.20 0.18 0.12 1/320 11206\n"),
     ("proc/meminfo", "MemTotal:       2113929216 kB\nMemFree: 1 kB\n"),
     (
@@ -79,6 +80,7 @@ const HEALTHY: &[(&str, &str)] = &[
     ("sys/kernel/mm/hugepages/hugepages-1048576kB/nr_hugepages", "4\n"),
     ("sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", "0\n"),
     ("sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n"),
+    ("sys/module/ib_core/refcnt", "1\n"),
     ("sys/module/nvidia/version", "580.159.04\n"),
     ("sys/module/nvidia_drm/parameters/modeset", "Y\n"),
     ("var/lib/dpkg/status", ""),
@@ -231,7 +233,8 @@ fn what_cannot_be_read_is_unknown() {
     // A folder in the place of a file cannot be read as one, by root either.
     for (path, names) in [
         ("proc/sys/kernel/tainted", &["taint"][..]),
-        ("proc/sys/kernel/osrelease", &["kernel", "dmabuf_capable"]),
+        ("proc/sys/kernel/osrelease", &["kernel"]),
+        ("proc/kallsyms", &["dmabuf_capable"]),
         ("proc/cmdline", &["cmdline"]),
         ("proc/meminfo", &["memory_gib"]),
         ("proc/swaps", &["swap_kib"]),
@@ -351,6 +354,19 @@ fn the_modules_sort_is_in_its_version_line_only() {
 }
 
 #[test]
+fn whether_dma_buf_is_taken_is_asked_of_the_kernels_symbols() {
+    let bench = node();
+    bench.write("proc/sys/kernel/osrelease", "4.18.0-553.el8.x86_64\n");
+    assert_eq!(get(&bench, "dmabuf_capable"), true.into(), "by a newer RDMA core");
+    bench.write("proc/kallsyms", "ffffffff81000000 T _stext\n");
+    assert_eq!(get(&bench, "dmabuf_capable"), false.into());
+    fs::remove_file(bench.path("proc/kallsyms")).unwrap();
+    assert_unknown(&bench, "dmabuf_capable");
+    fs::remove_dir_all(bench.path("sys/module/ib_core")).unwrap();
+    assert_eq!(get(&bench, "dmabuf_capable"), false.into());
+}
+
+#[test]
 fn services_are_known_by_unit_or_process() {
     let bench = node();
     bench.write("dev/nvidia-nvswitch0", "");
@@ -361,6 +377,9 @@ fn services_are_known_by_unit_or_process() {
     assert_eq!(read["switches_present"], true.into());
     assert_eq!((&read["fm_state"], &read["fm_version"]), (&"running".into(), &"580.159.04".into()));
     assert_eq!(read["mps_state"], "running".into());
+    let looping = SYSTEMCTL.replace("ActiveState=active", "ActiveState=activating\\nSubState=auto-restart");
+    bench.script("usr/bin/systemctl", &looping);
+    assert_eq!(get(&bench, "containerd_state"), "failed".into(), "it fails again and again");
     bench.script("usr/bin/systemctl", "#!/bin/sh\nexit 1\n");
     let read = signals(&bench).node;
     assert_eq!(read["fm_state"], "running".into(), "by its process");

@@ -200,6 +200,8 @@ impl Step {
     /// As [`Step::apply`].
     pub fn undo(&self) -> Result<(), Trouble> {
         match self {
+            // It may never have been made.
+            Self::Write { place, old: None, .. } if !place.exists() => {}
             Self::Write { place, old: None, .. } => unlink(place)?,
             Self::Write { place, old: Some(old), owned, .. }
             | Self::Remove { place, old: Some(old), owned } => {

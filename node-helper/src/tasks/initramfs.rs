@@ -4,14 +4,17 @@
 //! module in it, new options count only after a rebuild.
 
 use std::{
+    collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
     time::{Duration, SystemTime},
 };
 
+use gpufleet_protocol::{Change, Disruption, Layer, Property, Subject};
+
 use super::tool;
 use crate::{
-    declare::{Node, Trouble},
+    declare::{Node, Plan, Trouble},
     process::Run,
     world::{Content, Effect, Entry, Owned},
 };
@@ -37,6 +40,8 @@ pub struct Initramfs {
     images: Vec<PathBuf>,
     builder: Option<(PathBuf, &'static [&'static str])>,
     pub holds: Holds,
+    /// The image of kernel-install that may hold the module with what is older, and the command that builds it.
+    apart: Option<(PathBuf, String)>,
 }
 
 /// Programs that rebuild all images, by distribution: Debian and Ubuntu, Red Hat and SUSE, Arch.
@@ -48,9 +53,11 @@ const BUILDERS: [(&str, &[&str]); 3] = [
 /// Programs that list an image's content.
 const LISTERS: [&str; 3] = ["lsinitramfs", "lsinitrd", "lsinitcpio"];
 
+/// Beginnings of the names of images; the release follows.
+const PREFIXES: [&str; 3] = ["initrd.img-", "initramfs-", "initrd-"];
+
 fn is_image(name: &str) -> bool {
-    let of_kernel =
-        name.starts_with("initrd.img-") || name.starts_with("initramfs-") || name.starts_with("initrd-");
+    let of_kernel = PREFIXES.iter().any(|prefix| name.starts_with(prefix));
     // Images for crashes or rescue do not boot the node.
     of_kernel
         && !["kdump", "rescue", "fallback", ".old", ".bak", ".dpkg"].iter().any(|other| name.contains(other))
@@ -58,14 +65,50 @@ fn is_image(name: &str) -> bool {
 
 /// Whether an image belongs to an installed kernel. An orphaned image is never rebuilt, and boots nothing.
 fn is_installed(node: &Node<'_>, name: &str) -> bool {
-    let release =
-        ["initrd.img-", "initramfs-", "initrd-"].iter().find_map(|prefix| name.strip_prefix(prefix));
+    let release = PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix));
     let release = release.map_or(name, |release| release.strip_suffix(".img").unwrap_or(release));
     // Only for names with a number: Arch names images after packages, such as `initramfs-linux.img`.
     !release.starts_with(|c: char| c.is_ascii_digit())
         || ["/lib/modules", "/usr/lib/modules"]
             .iter()
             .any(|folder| node.roots.path(folder).join(release).is_dir())
+}
+
+/// Where kernel-install puts kernels, as `BOOT/TOKEN/RELEASE` (kernel-install(8)).
+const BOOTS: [&str; 3] = ["/efi", "/boot/efi", "/boot"];
+
+/// Returns the images in the layout of kernel-install, of kernels that have none in /boot itself, by release. They are not
+/// built here: `dracut --regenerate-all` finds them by the machine's id only, and `kernel-install` writes the boot
+/// entry's command line anew.
+fn apart(node: &Node<'_>, in_boot: &[PathBuf]) -> BTreeMap<String, PathBuf> {
+    let names = |folder: &Path| node.world.names(folder).unwrap_or_default();
+    let mut found = BTreeMap::new();
+    for boot in BOOTS.map(|boot| node.roots.path(boot)) {
+        for token in names(&boot) {
+            let folder = boot.join(token);
+            for release in
+                names(&folder).into_iter().filter(|name| name.starts_with(|c: char| c.is_ascii_digit()))
+            {
+                let has_one = in_boot.iter().any(|image| image.to_string_lossy().contains(&release));
+                if has_one || !is_installed(node, &release) {
+                    continue;
+                }
+                let inside = folder.join(&release);
+                let image = names(&inside).into_iter().find(|name| name.starts_with("initr"));
+                if let Some(image) = image {
+                    found.entry(release).or_insert(inside.join(image));
+                }
+            }
+        }
+    }
+    found
+}
+
+/// Returns the command that builds an image of kernel-install.
+fn kernel_install(node: &Node<'_>, release: &str) -> String {
+    let kernels = [format!("/usr/lib/modules/{release}/vmlinuz"), format!("/boot/vmlinuz-{release}")];
+    let there = kernels.iter().find(|path| node.roots.path(path).exists());
+    format!("kernel-install add {release} {}", there.map_or("KERNEL", String::as_str))
 }
 
 fn canonical(name: &str) -> String {
@@ -75,7 +118,7 @@ fn canonical(name: &str) -> String {
 impl Initramfs {
     /// The value if no image was searched.
     pub fn unasked() -> Self {
-        Self { images: Vec::new(), builder: None, holds: Holds::No }
+        Self { images: Vec::new(), builder: None, holds: Holds::No, apart: None }
     }
 
     /// Checks whether a module is in the images. `options` are the files with its options, `will_change` is whether
@@ -87,6 +130,25 @@ impl Initramfs {
         node: &Node<'_>,
         module: &str,
         options: &[&Path],
+        will_change: bool,
+    ) -> Result<Self, Trouble> {
+        Self::of(node, module, options, options, will_change)
+    }
+
+    /// As [`Initramfs::read`], for a file that modules share: its time says nothing of this one, so that the caller notes
+    /// which images are to be built. Only of images that are not built here, the file may be newer than all they have.
+    ///
+    /// # Errors
+    /// If a folder cannot be read.
+    pub fn noted(node: &Node<'_>, module: &str, file: &[&Path], will_change: bool) -> Result<Self, Trouble> {
+        Self::of(node, module, &[], file, will_change)
+    }
+
+    fn of(
+        node: &Node<'_>,
+        module: &str,
+        options: &[&Path],
+        of_apart: &[&Path],
         will_change: bool,
     ) -> Result<Self, Trouble> {
         let boot = node.roots.path("/boot");
@@ -117,7 +179,55 @@ impl Initramfs {
                 }
             }
         };
-        Ok(Self { images, builder, holds })
+        let mut older = None;
+        for (release, image) in apart(node, &images) {
+            let mut stale = will_change;
+            if let Some(built) = changed(node, &image)? {
+                for path in of_apart {
+                    stale |= changed(node, path)?.is_none_or(|changed| changed > built);
+                }
+            }
+            if older.is_none() && stale && listed(node, &image, module) != Ok(false) {
+                older = Some((image, release));
+            }
+        }
+        Ok(Self {
+            images,
+            builder,
+            holds,
+            apart: older.map(|(image, release)| (image, kernel_install(node, &release))),
+        })
+    }
+
+    /// Plans a build for a module. `older` is what the images may have of it, such as `older options`; `written` is whether
+    /// that changes in this plan.
+    pub fn plan<S>(&self, module: &str, older: &str, written: bool, step: S, plan: &mut Plan<S>) {
+        if let Some((image, command)) = &self.apart {
+            plan.warnings.push(format!(
+                "{} may hold {module} with {older}, and gpufleet does not build it: `{command}` does",
+                image.display()
+            ));
+        }
+        let because = match &self.holds {
+            Holds::Yes { stale } if written || *stale => format!("with {older}"),
+            Holds::Unknown(_) if written => format!("perhaps with {older}"),
+            _ => return,
+        };
+        let Some(program) = self.program() else {
+            let why = match &self.holds {
+                Holds::Unknown(why) => format!("may hold {module} with {older} ({why})"),
+                _ => format!("holds {module} with {older}"),
+            };
+            plan.warnings.push(format!(
+                "the initramfs {why}, and neither update-initramfs nor dracut nor mkinitcpio is there to build it again"
+            ));
+            return;
+        };
+        let module = Subject::module(module);
+        let change = Change::new(module, Property::STATE, because, "as in modprobe.d", Disruption::Live)
+            .at(Layer::Initramfs)
+            .with_note(format!("{program} builds it again, which takes a while"));
+        plan.push(step, change);
     }
 
     /// Returns the image to list, the running kernel's if possible, and the build time of the oldest; without a time if
@@ -134,7 +244,7 @@ impl Initramfs {
     }
 
     /// Returns the name of the program that builds the images, if any.
-    pub fn program(&self) -> Option<String> {
+    fn program(&self) -> Option<String> {
         let (path, _) = self.builder.as_ref()?;
         Some(path.file_name()?.to_string_lossy().into_owned())
     }
@@ -156,6 +266,85 @@ impl Initramfs {
         };
         self.images.iter().map(|path| Effect::Path { path: path.clone(), entry: entry.clone() }).collect()
     }
+}
+
+/// The images of all installed kernels.
+#[derive(Clone, Debug, Default)]
+pub struct Images {
+    /// Each image, and its build time; without a time if it is only assumed.
+    pub present: Vec<(PathBuf, Option<SystemTime>)>,
+    /// Releases of kernels in /boot that have no image.
+    pub lacking: Vec<String>,
+    /// Images of kernel-install, each with the command that builds it.
+    pub apart: Vec<(PathBuf, String)>,
+}
+
+impl Images {
+    /// # Errors
+    /// If /boot cannot be read.
+    pub fn read(node: &Node<'_>) -> Result<Self, Trouble> {
+        let boot = node.roots.path("/boot");
+        let names = node.world.names(&boot)?;
+        let mut found = Self::default();
+        for name in names.iter().filter(|name| is_image(name) && is_installed(node, name)) {
+            let path = boot.join(name);
+            let time = changed(node, &path)?;
+            found.present.push((path, time));
+        }
+        for release in names.iter().filter_map(|name| name.strip_prefix("vmlinuz-")) {
+            let installed = !release.contains("rescue") && is_installed(node, &format!("initrd-{release}"));
+            let of_kernel = |name: &String| {
+                is_image(name)
+                    && PREFIXES.iter().any(|prefix| {
+                        let rest = name.strip_prefix(prefix);
+                        rest.is_some_and(|rest| rest.strip_suffix(".img").unwrap_or(rest) == release)
+                    })
+            };
+            if installed && !names.iter().any(of_kernel) {
+                found.lacking.push(release.to_owned());
+            }
+        }
+        let in_boot: Vec<PathBuf> = found.present.iter().map(|(path, _)| path.clone()).collect();
+        let apart = apart(node, &in_boot);
+        // Their kernels may lie in /boot too.
+        found.lacking.retain(|release| !apart.contains_key(release));
+        found.apart =
+            apart.into_iter().map(|(release, image)| (image, kernel_install(node, &release))).collect();
+        Ok(found)
+    }
+
+    /// Returns the path that the image of a kernel gets.
+    pub fn place(&self, node: &Node<'_>, release: &str) -> PathBuf {
+        let name = match builder(node).as_deref().and_then(Path::file_name).and_then(|name| name.to_str()) {
+            Some("update-initramfs") => format!("initrd.img-{release}"),
+            _ if node.roots.path("/etc/SUSE-brand").exists() => format!("initrd-{release}"),
+            _ => format!("initramfs-{release}.img"),
+        };
+        node.roots.path("/boot").join(name)
+    }
+}
+
+/// Returns the program that builds images here.
+pub fn builder(node: &Node<'_>) -> Option<PathBuf> {
+    BUILDERS.iter().find_map(|(name, _)| node.roots.tool(name))
+}
+
+/// Builds the missing image of a kernel, or all images.
+///
+/// # Errors
+/// If the program is missing or fails.
+pub fn build(node: &Node<'_>, release: Option<&str>) -> Result<(), Trouble> {
+    let found = BUILDERS.iter().find_map(|(name, all)| Some((*name, node.roots.tool(name)?, *all)));
+    let Some((name, path, all)) = found else {
+        return Err(Trouble::missing("neither update-initramfs nor dracut nor mkinitcpio is on this node"));
+    };
+    let run = tool::run(node, path);
+    let run = match (name, release) {
+        ("update-initramfs", Some(release)) => run.args(["-c", "-k", release]),
+        ("dracut", Some(release)) => run.args(["--force", "--kver", release]),
+        _ => run.args(all.iter().copied()),
+    };
+    tool::act(node, &run, name).map(drop)
 }
 
 /// Returns the modification time of a file; `None` if it is only assumed.

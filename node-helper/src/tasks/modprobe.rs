@@ -9,7 +9,7 @@ use std::{
 };
 
 use gpufleet_protocol::{
-    Change, Disruption, Layer, Property, Subject,
+    Awaiting, Change, Disruption, Layer, Property, Subject,
     change::Value as Typed,
     tasks::{Modprobe, ModulePersistence, ModuleState},
 };
@@ -23,14 +23,16 @@ use crate::{
     },
     tasks::{
         initramfs::{Holds, Initramfs},
-        tool,
+        modprobe_d::{self, Foreign, OPTIONS, canonical},
+        module_values::{self, Differing},
+        started, tool,
     },
     world::{Content, Effect, Entry, Owned, World},
 };
 
 const LOAD: &str = "/etc/modules-load.d";
-const OPTIONS: &str = "/etc/modprobe.d";
-/// The assumed value of a module that a prediction loads.
+/// Under which a prediction assumes modules, and the value of one that it loads.
+const ASSUMED: &str = "modules/";
 const LOADED: &str = "loaded";
 
 #[derive(Debug)]
@@ -48,6 +50,14 @@ pub struct State {
     load_folder: PathBuf,
     options_folder: PathBuf,
     initramfs: Initramfs,
+    /// The options that the loaded module has other values of.
+    differing: Vec<Differing>,
+    /// Whether the options at boot are older than this boot, so that another one changes nothing.
+    since_boot: bool,
+    /// Where files outside of /etc set a declared option otherwise.
+    foreign: Vec<Foreign>,
+    /// The file outside of /etc that a new one of ours would hide.
+    hides: Option<PathBuf>,
 }
 
 #[derive(Debug)]
@@ -59,14 +69,9 @@ pub enum Step {
     Initramfs,
 }
 
-/// Returns a module's name for comparisons, in which `-` and `_` are equal.
-fn canonical(name: &str) -> String {
-    name.replace('-', "_")
-}
-
 /// Returns the name of a prediction's assumption whether a module is loaded.
 fn assumption(name: &str) -> String {
-    format!("modules/{name}")
+    format!("{ASSUMED}{name}")
 }
 
 /// Whether an earlier task of a prediction unloads a module.
@@ -74,21 +79,38 @@ pub fn is_unloaded(world: &World, name: &str) -> bool {
     world.parameter(&assumption(&canonical(name))).is_some_and(|assumed| assumed != LOADED)
 }
 
+/// Whether an earlier task of a prediction loads a module.
+pub fn is_loaded_by_plan(world: &World, name: &str) -> bool {
+    world.parameter(&assumption(&canonical(name))).is_some_and(|assumed| assumed == LOADED)
+}
+
+/// Whether an earlier task of a prediction installs a package, or loads a module other than `name`: either may bring devices,
+/// and symbols of the kernel.
+pub fn brings_more_than(world: &World, name: &str) -> bool {
+    let name = canonical(name);
+    world.brings_packages() || world.has_parameter(ASSUMED, LOADED, |module| module != name)
+}
+
+/// Whether a module is part of the kernel or in a file that loads it at boot (modules-load.d(5)).
+///
+/// # Errors
+/// If such a file cannot be read.
+pub fn comes_at_boot(node: &Node<'_>, name: &str) -> Result<bool, Trouble> {
+    let name = canonical(name);
+    let mut found = built_in(node, &name);
+    for folder in [LOAD, "/run/modules-load.d", "/usr/lib/modules-load.d"] {
+        found = found || !files_with(node, folder, |text| has_load(text, &name))?.is_empty();
+    }
+    Ok(found)
+}
+
 /// Whether a line of modules-load.d names the module.
 fn loads(line: &str, name: &str) -> bool {
     canonical(line.trim()) == name
 }
 
-/// Returns the options for the module in a line of modprobe.d.
-fn options_of(line: &str, name: &str) -> Option<String> {
-    let mut words = line.split_whitespace();
-    let ours = words.next() == Some("options") && words.next().map(canonical).as_deref() == Some(name);
-    ours.then(|| words.collect::<Vec<_>>().join(" "))
-}
-
-/// Whether a line of modprobe.d is a commented-out line of options for the module.
-fn was_options(line: &str, name: &str) -> bool {
-    line.strip_prefix('#').is_some_and(|line| options_of(line, name).is_some())
+fn has_load(text: &str, name: &str) -> bool {
+    text.lines().any(|line| loads(line, name))
 }
 
 fn commented(text: &str, ours: impl Fn(&str) -> bool) -> String {
@@ -110,7 +132,7 @@ fn files_with(
         let path = folder.join(name);
         let Some(bytes) = node.world.read(&path)? else { continue };
         let text = String::from_utf8_lossy(&bytes).into_owned();
-        if text.lines().any(&ours) {
+        if ours(&text) {
             found.push((path, text));
         }
     }
@@ -142,7 +164,7 @@ impl NodeKind for Modprobe {
             }
         };
         let now = text.lines().any(|line| line.split(' ').next().map(canonical).as_deref() == Some(&name));
-        let load = files_with(node, LOAD, |line| loads(line, &name))?;
+        let load = files_with(node, LOAD, |text| has_load(text, &name))?;
         let (loaded, open) = match node.world.parameter(&assumption(&name)) {
             Some(assumed) => (assumed == LOADED, false),
             // Unknown even if it is not loaded now: an administrator may have unloaded a module that the hardware
@@ -156,17 +178,39 @@ impl NodeKind for Modprobe {
             open: open && !built_in,
             built_in,
             load,
-            options: files_with(node, OPTIONS, |line| options_of(line, &name).is_some())?,
-            former: files_with(node, OPTIONS, |line| was_options(line, &name))?
+            options: files_with(node, OPTIONS, |text| !modprobe_d::options(text, &name).is_empty())?,
+            former: files_with(node, OPTIONS, |text| modprobe_d::had_options(text, &name))?
                 .into_iter()
                 .map(|(path, _)| path)
                 .collect(),
             load_folder: node.roots.path(LOAD),
             options_folder: node.roots.path(OPTIONS),
             initramfs: Initramfs::unasked(),
+            differing: match now && loaded && node.world.parameter(&assumption(&name)).is_none() {
+                true if !node.world.rebooted() => module_values::differing(node, &name, &self.params)?,
+                _ => Vec::new(),
+            },
+            since_boot: false,
+            foreign: Vec::new(),
+            hides: None,
         };
+        if self.persistent == ModulePersistence::Present && !words(&self.params).is_empty() {
+            let changes = self.changes_options(&state);
+            let holder = state.options.first().map(|(path, _)| path.clone()).filter(|_| !changes);
+            let own = self.own_file(&state);
+            let files = modprobe_d::files(node)?;
+            let holder = holder.as_deref().unwrap_or(&own);
+            state.foreign = modprobe_d::foreign(node, &files, &name, holder, &self.params);
+            if node.world.read(&own)?.is_none() {
+                state.hides = modprobe_d::hidden_by(&files, &own);
+            }
+        }
+        if !state.differing.is_empty() && !state.options.is_empty() && !self.changes_options(&state) {
+            let files: Vec<PathBuf> = state.options.iter().map(|(path, _)| path.clone()).collect();
+            state.since_boot = started::precede_boot(node, &files)?;
+        }
         if self.declares_options(&state) {
-            let own = state.options_folder.join(format!("{}.conf", self.name));
+            let own = self.own_file(&state);
             let mut files: Vec<&Path> = state.options.iter().map(|(path, _)| path.as_path()).collect();
             // Former files too: a run that commented the options out may have died before it rebuilt the images.
             files.extend(state.former.iter().map(PathBuf::as_path));
@@ -223,8 +267,8 @@ impl NodeKind for Modprobe {
                     plan.push(Step::File(path.clone(), text), change);
                 }
                 for (path, text) in &state.options {
-                    let from = text.lines().find_map(|line| options_of(line, &name)).unwrap_or_default();
-                    let text = commented(text, |line| options_of(line, &name).is_some());
+                    let from = modprobe_d::options(text, &name).into_iter().next().unwrap_or_default();
+                    let text = modprobe_d::without_options(text, &name);
                     plan.push(Step::File(path.clone(), text), self.options_change(from, Typed::Absent));
                 }
             }
@@ -232,7 +276,8 @@ impl NodeKind for Modprobe {
         let writes =
             |step: &Step| matches!(step, Step::File(path, _) if path.starts_with(&state.options_folder));
         let written = plan.steps.iter().any(writes);
-        self.plan_initramfs(state, written, &mut plan);
+        state.initramfs.plan(&self.name, "older options", written, Step::Initramfs, &mut plan);
+        self.judge_values(state, &mut plan);
         Ok(plan)
     }
 
@@ -306,17 +351,58 @@ impl NodeKind for Modprobe {
 
 /// The options of a module at boot.
 trait BootOptions {
+    /// The file that gets the options.
+    fn own_file(&self, state: &State) -> PathBuf;
     /// Whether the task declares options at boot.
     fn declares_options(&self, state: &State) -> bool;
     /// Whether the options at boot differ from the declared ones.
     fn changes_options(&self, state: &State) -> bool;
-    /// `written` is whether files of modprobe.d change.
-    fn plan_initramfs(&self, state: &State, written: bool, plan: &mut Plan<Step>);
     fn plan_options(&self, state: &State, name: &str, plan: &mut Plan<Step>);
     fn options_change(&self, from: impl Into<Typed>, to: impl Into<Typed>) -> Change;
+    /// What the loaded module makes of the declared options.
+    fn judge_values(&self, state: &State, plan: &mut Plan<Step>);
 }
 
 impl BootOptions for Modprobe {
+    fn own_file(&self, state: &State) -> PathBuf {
+        state.options_folder.join(format!("{}.conf", self.name))
+    }
+
+    fn judge_values(&self, state: &State, plan: &mut Plan<Step>) {
+        if self.state == ModuleState::Absent {
+            return;
+        }
+        let name = canonical(&self.name);
+        let lasts = self.persistent == ModulePersistence::Present;
+        if state.built_in && lasts && !self.params.trim().is_empty() {
+            let first = self.params.split_whitespace().next().unwrap_or_default();
+            plan.warnings.push(format!(
+                "{} is part of the kernel itself, which reads no options of it from modprobe.d: `kernel_cmdline: {{add: \
+                 [{name}.{first}]}}` sets them",
+                self.name
+            ));
+        }
+        for Differing { name: option, now, wanted } in &state.differing {
+            let told = format!("the module {} runs with {option}={now}, not {wanted}", self.name);
+            let stale = matches!(state.initramfs.holds, Holds::Yes { stale: true });
+            if lasts && state.since_boot && !stale {
+                // A reboot for it would find the same again.
+                plan.warnings.push(format!(
+                    "{told}, though its options were there when the node booted: the module writes the value in another way, \
+                     does not take it, or was loaded by hand"
+                ));
+            } else if lasts {
+                let reason =
+                    format!("{told}; it takes its options when it is loaded, after an unload or a reboot");
+                plan.awaiting.push(Awaiting { activation: Disruption::Reboot, reason });
+            } else {
+                plan.warnings.push(format!(
+                    "{told}: it keeps what it was loaded with, and `persistent: present` would give it `params` at the next boot"
+                ));
+            }
+        }
+    }
+
     fn declares_options(&self, state: &State) -> bool {
         match self.persistent {
             ModulePersistence::Disabled => false,
@@ -327,35 +413,12 @@ impl BootOptions for Modprobe {
 
     fn changes_options(&self, state: &State) -> bool {
         let name = canonical(&self.name);
-        let lines = state.options.iter().flat_map(|(_, text)| text.lines());
-        let now: Vec<String> = lines.filter_map(|line| options_of(line, &name)).collect();
+        let now: Vec<String> =
+            state.options.iter().flat_map(|(_, text)| modprobe_d::options(text, &name)).collect();
         match self.persistent {
             ModulePersistence::Absent => !state.options.is_empty(),
             _ => now != [words(&self.params)],
         }
-    }
-
-    fn plan_initramfs(&self, state: &State, written: bool, plan: &mut Plan<Step>) {
-        let because = match &state.initramfs.holds {
-            Holds::Yes { stale } if written || *stale => "with older options",
-            Holds::Unknown(_) if written => "perhaps with older options",
-            _ => return,
-        };
-        let Some(program) = state.initramfs.program() else {
-            let why = match &state.initramfs.holds {
-                Holds::Unknown(why) => format!("may hold {} with its older options ({why})", self.name),
-                _ => format!("holds {} with its older options", self.name),
-            };
-            plan.warnings.push(format!(
-                "the initramfs {why}, and neither update-initramfs nor dracut nor mkinitcpio is there to build it again"
-            ));
-            return;
-        };
-        let (module, to) = (Subject::module(&self.name), "as in modprobe.d");
-        let change = Change::new(module, Property::STATE, because, to, Disruption::Live)
-            .at(Layer::Initramfs)
-            .with_note(format!("{program} builds it again, which takes a while"));
-        plan.push(Step::Initramfs, change);
     }
 
     fn options_change(&self, from: impl Into<Typed>, to: impl Into<Typed>) -> Change {
@@ -365,21 +428,33 @@ impl BootOptions for Modprobe {
 
     fn plan_options(&self, state: &State, name: &str, plan: &mut Plan<Step>) {
         let wanted = words(&self.params);
-        let own = state.options_folder.join(format!("{}.conf", self.name));
-        let now: Vec<String> = state
-            .options
-            .iter()
-            .flat_map(|(_, text)| text.lines().filter_map(|line| options_of(line, name)))
-            .collect();
+        let own = self.own_file(state);
+        for Foreign { path, option, .. } in state.foreign.iter().filter(|foreign| foreign.wins) {
+            let file = path.file_name().unwrap_or_default().to_string_lossy();
+            plan.warnings.push(format!(
+                "{} sets {option} for {} too, and counts, because its name is the later one: an empty {OPTIONS}/{file} would \
+                 hide it",
+                path.display(),
+                self.name
+            ));
+        }
+        let now: Vec<String> =
+            state.options.iter().flat_map(|(_, text)| modprobe_d::options(text, name)).collect();
         // Without `params`, options from other sources stay.
         if wanted.is_empty() || now == [wanted.clone()] {
             return;
         }
         let mut written = false;
         let from = (!now.is_empty()).then(|| now.join(" "));
-        let mut change = Some(self.options_change(from, &wanted));
+        let overruled = state.foreign.iter().filter(|foreign| !foreign.wins);
+        let overruled: Vec<String> = overruled
+            .map(|Foreign { path, option, .. }| format!("over {option} of {}", path.display()))
+            .collect();
+        let change = self.options_change(from, &wanted);
+        let note = (!overruled.is_empty()).then(|| format!("counts {}", overruled.join(" and ")));
+        let mut change = Some(Change { note, ..change });
         for (path, text) in &state.options {
-            let mut text = commented(text, |line| options_of(line, name).is_some());
+            let mut text = modprobe_d::without_options(text, name);
             if *path == own {
                 text.push_str(&format!("options {} {wanted}\n", self.name));
                 written = true;
@@ -388,6 +463,13 @@ impl BootOptions for Modprobe {
             plan.changes.extend(change.take());
         }
         if !written {
+            if let Some(hidden) = &state.hides {
+                plan.warnings.push(format!(
+                    "{} takes the place of {}, which has the same name: its other lines do not count any more",
+                    own.display(),
+                    hidden.display()
+                ));
+            }
             plan.steps.push(Step::File(own, format!("options {} {wanted}\n", self.name)));
             plan.changes.extend(change.take());
         }
@@ -480,6 +562,35 @@ echo "$2 16384 0 - Live 0x0" | tr - _ >> $d/proc/modules
         assert_eq!(bench.read("etc/modprobe.d/other.conf"), "#options nvidia NVreg_A=1\n");
         assert_eq!(bench.read("etc/modprobe.d/nvidia.conf"), "options nvidia NVreg_A=2\n");
         assert_eq!(bench.run(&task, Mode::Apply).status, OpStatus::Ok);
+    }
+
+    #[test]
+    fn files_of_other_folders_that_set_the_same_option_are_named() {
+        let bench = bench();
+        bench.write("usr/lib/modprobe.d/nvidia-dist.conf", "options nvidia \\\n NVreg_A=0\n");
+        bench.write("usr/lib/modprobe.d/zz-dist.conf", "options nvidia NVreg_A=3\n");
+        bench.write("usr/lib/modprobe.d/nvidia.conf", "softdep nvidia post: nvidia-uvm\n");
+        bench.write("etc/modprobe.d/site.conf", "options nvidia NVreg_B=1 \\\n NVreg_C=1\n");
+        let task = module(json!({"name": "nvidia", "params": "NVreg_A=1", "persistent": "present"}));
+        let done = bench.run(&task, Mode::Apply);
+        assert_eq!(bench.read("etc/modprobe.d/site.conf"), "#options nvidia NVreg_B=1 \\\n# NVreg_C=1\n");
+        let options = done.changes.last().unwrap();
+        assert_eq!(options.from_text().as_deref(), Some("NVreg_B=1 NVreg_C=1"));
+        let lower = bench.path("usr/lib/modprobe.d/nvidia-dist.conf");
+        let counts = format!("counts over NVreg_A=0 of {}", lower.display());
+        assert_eq!(options.note.as_deref(), Some(counts.as_str()));
+        let wins = format!(
+            "{} sets NVreg_A=3 for nvidia too, and counts, because its name is the later one: an empty \
+             /etc/modprobe.d/zz-dist.conf would hide it",
+            bench.path("usr/lib/modprobe.d/zz-dist.conf").display()
+        );
+        assert_eq!(done.warnings.len(), 2);
+        assert_eq!(done.warnings[0], wins);
+        assert!(done.warnings[1].contains("takes the place of "), "{done:?}");
+        let again = bench.run(&task, Mode::Apply);
+        assert_eq!((again.status, again.warnings), (OpStatus::Ok, vec![wins]));
+        bench.write("etc/modprobe.d/zz-dist.conf", "");
+        assert_eq!(bench.run(&task, Mode::Apply).warnings, Vec::<String>::new());
     }
 
     /// Returns a node with an initramfs, listed like lsinitramfs of initramfs-tools.
@@ -588,9 +699,54 @@ echo "$2 16384 0 - Live 0x0" | tr - _ >> $d/proc/modules
         assert_eq!(
             warned.warnings,
             [
-                "the initramfs may hold nvidia-peermem with its older options (lsinitramfs: exit status 1: broken), and neither \
+                "the initramfs may hold nvidia-peermem with older options (lsinitramfs: exit status 1: broken), and neither \
               update-initramfs nor dracut nor mkinitcpio is there to build it again"
             ]
+        );
+    }
+
+    #[test]
+    fn a_loaded_module_with_other_options_awaits_a_reload_or_a_reboot() {
+        let bench = bench();
+        bench.write("proc/driver/nvidia/params", "EnableGpuFirmware: 18\nModifyDeviceFiles: 1\n");
+        let task = |persistent: &str| {
+            module(json!({"name": "nvidia", "params": "NVreg_EnableGpuFirmware=0", "persistent": persistent}))
+        };
+        let now_only = bench.run(&task("disabled"), Mode::Apply);
+        assert_eq!((&now_only.status, now_only.awaiting.len()), (&OpStatus::Ok, 0));
+        assert!(
+            now_only.warnings[0].starts_with("the module nvidia runs with NVreg_EnableGpuFirmware=18, not 0")
+        );
+        let predicted = bench.run(&task("present"), Mode::Predict);
+        bench.activate(Disruption::Reboot);
+        assert_eq!(bench.run(&task("present"), Mode::Predict).awaiting, []);
+        let done = bench.run(&task("present"), Mode::Apply);
+        assert_eq!((&done.changes, &done.awaiting), (&predicted.changes, &predicted.awaiting));
+        assert_eq!(
+            done.awaiting[0].reason,
+            "the module nvidia runs with NVreg_EnableGpuFirmware=18, not 0; it takes its options when it is loaded, after an \
+             unload or a reboot"
+        );
+        let again = bench.run(&task("present"), Mode::Apply);
+        assert_eq!((again.status, again.awaiting.len()), (OpStatus::Ok, 1));
+        // Booted with them, and still other: another boot would find the same.
+        bench.write("proc/stat", "btime 4000000000\n");
+        bench.write("proc/1/stat", "1 (systemd) S 0 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 10\n");
+        let still = bench.run(&task("present"), Mode::Apply);
+        assert_eq!((still.status, still.awaiting.len()), (OpStatus::Ok, 0));
+        assert!(still.warnings[0].contains("were there when the node booted"), "{:?}", still.warnings);
+        bench.write("proc/driver/nvidia/params", "EnableGpuFirmware: 0\n");
+        assert_eq!(bench.run(&task("present"), Mode::Apply).awaiting, []);
+    }
+
+    #[test]
+    fn options_of_a_built_in_module_are_words_of_the_kernel_command_line() {
+        let bench = bench();
+        let task = module(json!({"name": "tun_tap", "params": "debug=1", "persistent": "present"}));
+        let done = bench.run(&task, Mode::Apply);
+        assert!(
+            done.warnings[0].ends_with("`kernel_cmdline: {add: [tun_tap.debug=1]}` sets them"),
+            "{done:?}"
         );
     }
 

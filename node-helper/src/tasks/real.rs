@@ -9,7 +9,7 @@ use gpufleet_protocol::{
     message::Mode,
     tasks::{
         Apt, AptKey, AptRepository, Cron, Deb822Repository, Dnf, DpkgSelections, Group, Hostname,
-        KernelCmdline, Mount, PackageFacts, RpmKey, User, YumRepository,
+        KernelCmdline, Mount, PackageFacts, PackageHold, RpmKey, User, YumRepository,
     },
 };
 use serde_json::json;
@@ -202,6 +202,35 @@ fn command_lines_of_the_kernel() {
     assert!(matches!(predicted.status, OpStatus::Unknown { .. }), "{predicted:?}");
 }
 
+/// systemd's own kernel-install, with the layout of systemd-boot.
+#[test]
+fn command_lines_of_boot_entries() {
+    let Some(bench) = machine() else { return };
+    sh("mkdir -p /boot/loader/entries /usr/lib/modules/6.1.0-gf && mv /etc/default/grub /etc/default/grub.gf || true
+        rm -rf /etc/default/grub.d.gf; mv /etc/default/grub.d /etc/default/grub.d.gf || true
+        head -c 1000 /dev/zero >/usr/lib/modules/6.1.0-gf/vmlinuz
+        echo 0123456789abcdef0123456789abcdef >/etc/machine-id; mkdir -p /boot/0123456789abcdef0123456789abcdef
+        printf 'layout=bls\nBOOT_ROOT=/boot\n' >/etc/kernel/install.conf
+        echo 'root=/dev/vda1 ro quiet' >/etc/kernel/cmdline
+        kernel-install add 6.1.0-gf /usr/lib/modules/6.1.0-gf/vmlinuz");
+    let entry = || sh_told("cat /boot/loader/entries/*6.1.0-gf.conf");
+    assert!(entry().contains("root=/dev/vda1 ro quiet"), "{}", entry());
+    converge(&bench, &task!(KernelCmdline, {"add": ["iommu=pt"], "remove": ["quiet"]}));
+    assert!(entry().contains("root=/dev/vda1 ro iommu=pt"), "{}", entry());
+    // What a kernel that is installed later gets.
+    sh(
+        "rm /boot/loader/entries/*6.1.0-gf.conf; kernel-install add 6.1.0-gf /usr/lib/modules/6.1.0-gf/vmlinuz",
+    );
+    assert!(entry().contains("root=/dev/vda1 ro iommu=pt"), "{}", entry());
+    sh("rm -rf /boot/loader /etc/kernel/cmdline /etc/kernel/install.conf /boot/0123456789abcdef0123456789abcdef
+        mv /etc/default/grub.gf /etc/default/grub || true; mv /etc/default/grub.d.gf /etc/default/grub.d || true");
+}
+
+/// Returns what a script prints.
+fn sh_told(script: &str) -> String {
+    told("sh", &["-euc", script])
+}
+
 /// Runs a script that must succeed.
 fn sh(script: &str) {
     let done = Command::new("sh").args(["-euc", script]).output().unwrap();
@@ -222,6 +251,10 @@ fn repositories_of_apt() {
     converge(&bench, &task!(AptRepository, {"repo": line, "filename": "gftests"}));
     converge(&bench, &task!(Apt, {"name": "gftests"}));
     converge(&bench, &task!(DpkgSelections, {"name": "gftests", "selection": "hold"}));
+    assert_eq!(told("apt-mark", &["showhold"]), "gftests\n");
+    converge(&bench, &task!(PackageHold, {"name": "gftest*", "state": "absent"}));
+    assert_eq!(told("apt-mark", &["showhold"]), "");
+    converge(&bench, &task!(PackageHold, {"name": ["gftest*", "no-such-*"]}));
     assert_eq!(told("apt-mark", &["showhold"]), "gftests\n");
     let facts = bench.run(&task!(PackageFacts, {"manager": "apt"}), Mode::Apply);
     let packages = &facts.data["ansible_facts"]["packages"];

@@ -16,7 +16,7 @@ const BRINGS: &str = "is it a node of Debian or Ubuntu?";
 /// Ansible's word for a package that dpkg has noted nothing about.
 const NOTHING: &str = "not present";
 /// Where a prediction keeps its assumptions.
-const NOTED: &str = "selection of ";
+pub const NOTED: &str = "selection of ";
 
 #[derive(Debug)]
 pub struct State {

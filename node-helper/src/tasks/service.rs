@@ -2,7 +2,7 @@
 //!
 //! One `systemctl show` reads everything that is compared; every call of `systemctl` ends at the operation's deadline.
 
-use std::{collections::HashMap, path::PathBuf, time::Duration};
+use std::{collections::HashMap, path::PathBuf};
 
 use gpufleet_protocol::{
     Certainty, Change, Disruption, FailureKind, Layer, Property, Subject,
@@ -13,16 +13,15 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     declare::{Node, NodeKind, Plan, Trouble},
-    process::{Finished, Run},
+    os::reload,
+    process::Run,
     tasks::{
-        nearest::nearest,
+        systemd::{ask, foreseen, not_found, parse, systemctl, unit},
         unit_files::{self, DropIns},
     },
-    world::{BootView, Effect, Entry, UnitView},
+    world::{BootView, Effect, UnitView},
 };
 
-/// Time limit of a query to systemd.
-const ANSWER: Duration = Duration::from_secs(25);
 const PROPERTIES: &str = "Id,Names,LoadState,ActiveState,SubState,UnitFileState,Type,RemainAfterExit,Result,CanReload,\
                           NeedDaemonReload,FragmentPath,DropInPaths,MainPID,LoadError,TriggeredBy,WantedBy,RequiredBy,BoundBy,\
                           UpheldBy,ConditionResult,ConditionTimestampMonotonic";
@@ -70,58 +69,6 @@ fn boot_view(get: impl Fn(&str) -> String) -> BootView {
     }
 }
 
-/// Returns the name with its suffix, as systemd completes it.
-fn unit(name: &str) -> String {
-    let suffixes = [
-        ".service",
-        ".socket",
-        ".timer",
-        ".target",
-        ".path",
-        ".mount",
-        ".automount",
-        ".swap",
-        ".slice",
-        ".scope",
-        ".device",
-    ];
-    if suffixes.iter().any(|suffix| name.ends_with(suffix)) {
-        name.to_owned()
-    } else {
-        format!("{name}.service")
-    }
-}
-
-fn parse(text: &str) -> HashMap<String, String> {
-    text.lines()
-        .filter_map(|line| line.split_once('='))
-        .map(|(name, value)| (name.to_owned(), value.to_owned()))
-        .collect()
-}
-
-fn systemctl(node: &Node<'_>) -> Result<PathBuf, Trouble> {
-    let found = node.roots.tool("systemctl");
-    // The folder is checked too, because systemctl is also installed where systemd does not run, such as in containers.
-    let runs = !node.roots.is_real() || node.roots.path("/run/systemd/system").is_dir();
-    found
-        .filter(|_| runs)
-        .ok_or_else(|| Trouble::invalid("this node does not run systemd, so it has no units"))
-}
-
-fn ask(node: &Node<'_>, systemctl: &PathBuf, arguments: &[&str]) -> Result<Finished, Trouble> {
-    let run =
-        Run::new(systemctl).args(["--no-ask-password", "--no-pager"]).args(arguments).user(node.user.clone());
-    Ok(run.finish(&node.deadline.within(ANSWER))?)
-}
-
-fn not_found(node: &Node<'_>, systemctl: &PathBuf, unit: &str) -> Trouble {
-    let listed = ask(node, systemctl, &["list-unit-files", "--no-legend", "--full"]);
-    let text = listed.map(|done| done.stdout()).unwrap_or_default();
-    let names = text.lines().filter_map(|line| line.split_whitespace().next());
-    let hint = nearest(unit, names).map_or(String::new(), |near| format!("; did you mean `{near}`?"));
-    Trouble::missing(format!("there is no unit `{unit}` on this node{hint}"))
-}
-
 /// Whether systemd has loaded older files than those on disk, for any loaded unit or any unit with drop-ins.
 fn any_stale(node: &Node<'_>, systemctl: &PathBuf) -> Result<bool, Trouble> {
     let drop_ins = DropIns::read(node, None);
@@ -135,16 +82,6 @@ fn any_stale(node: &Node<'_>, systemctl: &PathBuf) -> Result<bool, Trouble> {
     let text = done.stdout();
     let mut units = text.split("\n\n").map(parse);
     Ok(units.any(|unit| drop_ins.are_newer(node, &unit_files::names_of(&unit), &unit)))
-}
-
-/// Whether an earlier task of a prediction creates the unit's file.
-fn foreseen(node: &Node<'_>, unit: &str) -> bool {
-    ["/etc/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system", "/run/systemd/system"]
-        .iter()
-        .any(|folder| {
-            let path = node.roots.path(folder).join(unit);
-            matches!(node.world.follow_anywhere(&path), Ok((_, Entry::File { .. })))
-        })
 }
 
 impl NodeKind for Service {
@@ -273,6 +210,12 @@ impl NodeKind for Service {
                     (base.args([verb, "--", unit.as_str()]), format!("systemctl {verb} {unit}"))
                 }
             };
+            let verb = match step {
+                Step::DaemonReexec => "daemon-reexec",
+                Step::DaemonReload => "daemon-reload",
+                Step::Do(verb) => verb,
+            };
+            reload::before(verb, node.roots)?;
             (node.progress)(what.clone());
             let done = run.finish(node.deadline)?;
             if !done.exit.success() {
@@ -443,7 +386,10 @@ mod tests {
     use gpufleet_protocol::{OpOutcome, OpStatus, message::Mode};
 
     use super::*;
-    use crate::tasks::testing::{Bench, told};
+    use crate::{
+        tasks::testing::{Bench, told},
+        world::Entry,
+    };
 
     /// A fake systemctl that keeps the state of one unit in files and logs its arguments.
     const FAKE: &str = r#"#!/bin/sh
@@ -554,6 +500,36 @@ esac
         bench.write("stale", "yes");
         assert_eq!(bench.run(&task, Mode::Apply).status, OpStatus::Changed);
         assert_eq!(bench.run(&task, Mode::Apply).status, OpStatus::Ok);
+    }
+
+    #[test]
+    fn a_reload_that_takes_gpus_from_a_container_is_not_run() {
+        let bench = bench();
+        std::fs::create_dir_all(bench.path("dev/char")).unwrap();
+        let mode = rustix::fs::Mode::from_raw_mode(0o666);
+        let number = rustix::fs::makedev(195, 0);
+        let char = rustix::fs::FileType::CharacterDevice;
+        // Only root can make a device file.
+        if rustix::fs::mknodat(rustix::fs::CWD, bench.path("dev/nvidia0"), char, mode, number).is_err() {
+            return;
+        }
+        let rules = "[Scope]\nDevicePolicy=strict\nDeviceAllow=/dev/char/1:3 rwm\n";
+        bench.write("run/systemd/transient/docker-ab.scope", rules);
+        bench.write("proc/77/cgroup", "0::/system.slice/docker-ab.scope\n");
+        let home =
+            std::os::unix::fs::MetadataExt::dev(&std::fs::metadata(bench.path("dev/nvidia0")).unwrap());
+        let home = format!("{}:{}", rustix::fs::major(home), rustix::fs::minor(home));
+        let mounts = format!("2 1 {home} /nvidia0 /dev/nvidia0 ro - devtmpfs udev rw\n");
+        bench.write("proc/77/mountinfo", &mounts);
+        bench.write("stale", "yes");
+        let task = service(json!({"daemon_reload": true}));
+        let refused = bench.run(&task, Mode::Apply);
+        assert!(message(&refused).starts_with("`systemctl daemon-reload` was not run"), "{refused:?}");
+        assert_eq!(bench.read("log"), "");
+        std::fs::remove_dir_all(bench.path("proc/77")).unwrap();
+        assert_eq!(bench.run(&task, Mode::Apply).status, OpStatus::Changed);
+        let link = std::fs::read_link(bench.path("dev/char/195:0")).unwrap();
+        assert_eq!(link, std::path::Path::new("../nvidia0"));
     }
 
     #[test]

@@ -120,7 +120,17 @@ impl Bench {
     }
 
     pub fn node<R>(&self, work: impl FnOnce(&Node<'_>) -> R) -> R {
-        let deadline = Deadline::after(Duration::from_secs(30));
+        self.node_with(Duration::from_secs(30), &|_| {}, work)
+    }
+
+    /// As [`Bench::node`], with so much time, and somebody who hears what is being done.
+    pub fn node_with<R>(
+        &self,
+        time: Duration,
+        progress: &(dyn Fn(String) + Sync),
+        work: impl FnOnce(&Node<'_>) -> R,
+    ) -> R {
+        let deadline = Deadline::after(time);
         work(&Node {
             roots: &self.roots,
             users: &self.users,
@@ -129,9 +139,20 @@ impl Bench {
             environment: &[],
             deadline: &deadline,
             fetch: &self.store,
-            progress: &|_| {},
+            progress,
             downloads: Downloads::default(),
         })
+    }
+
+    /// Applies a declaration with a helper that is killed right before what begins with `at`.
+    pub fn killed<D: NodeKind>(&self, declaration: &D, allowed: Disruption, at: &str) {
+        let progress = |what: String| assert!(!what.starts_with(at), "killed");
+        let killed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            self.node_with(Duration::from_secs(30), &progress, |node| {
+                drive(declaration, node, Mode::Apply, &self.overlay, allowed, &|_| Ok(()))
+            })
+        }));
+        assert!(killed.is_err(), "it came to its end: {:?}", killed.map(|outcome| outcome.status).ok());
     }
 
     pub fn run<D: NodeKind>(&self, declaration: &D, mode: Mode) -> OpOutcome {

@@ -12,45 +12,28 @@ use gpufleet_protocol::{
 };
 use serde_json::{Map, Value};
 
+use super::knobs;
 use crate::{
     declare::{Node, NodeKind, Plan, Trouble},
     os::{
         files::{self, FileError, Ownership},
         tree,
     },
+    tasks::{
+        sysctl,
+        tmpfiles::{self, BootFiles},
+    },
     world::{Content, Effect, Entry, Owned},
 };
-
-/// Folders with files of systemd-tmpfiles; of files with the same name, the first folder's wins (tmpfiles.d(5)).
-const FOLDERS: [&str; 4] =
-    ["/etc/tmpfiles.d", "/run/tmpfiles.d", "/usr/local/lib/tmpfiles.d", "/usr/lib/tmpfiles.d"];
 
 /// Returns the path of a setting, as in tmpfiles.d.
 fn full(name: &str) -> String {
     format!("{}/{name}", Thp::FOLDER)
 }
 
-/// Returns the setting and the value that a line of tmpfiles.d writes: `w PATH MODE USER GROUP AGE VALUE`.
-fn written(line: &str) -> Option<(&str, &str)> {
-    let mut words = line.split_whitespace();
-    let name = words
-        .next()
-        .filter(|kind| kind.starts_with('w'))
-        .and_then(|_| words.next()?.strip_prefix(Thp::FOLDER)?.strip_prefix('/'))?;
-    Some((name, words.nth(4)?))
-}
-
-/// Returns the value of a setting; the first line wins (tmpfiles.d(5)).
-fn value_in<'t>(text: &'t str, name: &str) -> Option<&'t str> {
-    text.lines().filter_map(written).find(|(found, _)| *found == name).map(|(_, value)| value)
-}
-
-/// Returns the file with each of the settings written once; other lines stay as they are.
-fn edited(text: &str, settings: &[(&str, String)]) -> String {
-    let ours =
-        |line: &&str| written(line).is_some_and(|(name, _)| settings.iter().any(|(own, _)| *own == name));
-    let kept = text.lines().filter(|line| !ours(line)).map(|line| format!("{line}\n"));
-    kept.chain(settings.iter().map(|(name, value)| format!("w {} - - - - {value}\n", full(name)))).collect()
+/// Returns the lines that set these at boot, as path and value.
+fn lines(settings: &[(&str, String)]) -> Vec<(String, String)> {
+    settings.iter().map(|(name, value)| (full(name), value.clone())).collect()
 }
 
 /// Returns the present value in the kernel's text: the bracketed one of several words, or the only word.
@@ -77,27 +60,13 @@ pub enum Step {
     File(String),
 }
 
-/// Returns all files of systemd-tmpfiles that write such settings, in reading order.
-fn boot_files(node: &Node<'_>) -> Result<Vec<(PathBuf, String)>, Trouble> {
-    let mut by_name: BTreeMap<String, PathBuf> = BTreeMap::new();
-    for folder in FOLDERS {
-        let folder = node.roots.path(folder);
-        for name in node.world.names(&folder)?.into_iter().filter(|name| name.ends_with(".conf")) {
-            by_name.entry(name.clone()).or_insert_with(|| folder.join(name));
-        }
-    }
-    let mut files = Vec::new();
-    for path in by_name.into_values() {
-        // A link to /dev/null masks a file of the distribution.
-        if matches!(node.world.follow(&path)?.1, Entry::File { .. }) {
-            let bytes = node.world.read(&path)?.unwrap_or_default();
-            let text = String::from_utf8_lossy(&bytes).into_owned();
-            if text.contains(Thp::FOLDER) {
-                files.push((path, text));
-            }
-        }
-    }
-    Ok(files)
+/// Returns the file of systemd-tmpfiles that turns transparent huge pages on or off at boot.
+///
+/// # Errors
+/// If one cannot be read.
+pub fn set_at_boot_by(node: &Node<'_>) -> Result<Option<PathBuf>, Trouble> {
+    let files = BootFiles::read(node, Thp::FOLDER)?;
+    Ok(files.first(&full("enabled")).map(|(path, _)| path.to_owned()))
 }
 
 fn read_live(node: &Node<'_>, name: &str) -> Result<String, Trouble> {
@@ -123,10 +92,11 @@ impl NodeKind for Thp {
         let owned = node.world.follow(&file)?.1.owned();
         let text = String::from_utf8(node.world.read(&file)?.unwrap_or_default())
             .map_err(|_| Trouble::invalid(format!("{} is not UTF-8 text", file.display())))?;
-        let files = boot_files(node)?;
+        let files = BootFiles::read(node, Self::FOLDER)?;
         let (mut live, mut earlier) = (BTreeMap::new(), BTreeMap::new());
         for (name, _) in self.settings() {
-            let first = files.iter().find_map(|(path, text)| Some((path, value_in(text, name)?)));
+            knobs::changeable(node, &full(name))?;
+            let first = files.first(&full(name));
             let read = read_live(node, name)?;
             let value = match node.world.parameter(&full(name)) {
                 Some(assumed) => Some(assumed),
@@ -135,7 +105,7 @@ impl NodeKind for Thp {
             };
             live.insert(name, value);
             if let Some((path, value)) = first.filter(|(path, _)| path.file_name() < file.file_name()) {
-                earlier.insert(name, (path.clone(), value.to_owned()));
+                earlier.insert(name, (path.to_owned(), value.to_owned()));
             }
         }
         Ok(State { live, file, text, owned, earlier })
@@ -161,7 +131,7 @@ impl NodeKind for Thp {
                     plan.changes.push(open.possible());
                 }
             }
-            let there = value_in(&state.text, name);
+            let there = tmpfiles::value_in(&state.text, &full(name));
             if there != Some(wanted) {
                 at_boot.push(change(there.map(Typed::parsed).into()).at(Layer::Boot));
             }
@@ -174,7 +144,7 @@ impl NodeKind for Thp {
             }
         }
         if !at_boot.is_empty() {
-            plan.steps.push(Step::File(edited(&state.text, &settings)));
+            plan.steps.push(Step::File(tmpfiles::edited(&state.text, &lines(&settings))));
             plan.changes.append(&mut at_boot);
         }
         Ok(plan)
@@ -200,6 +170,7 @@ impl NodeKind for Thp {
         state: &State,
         plan: &Plan<Step>,
     ) -> Result<Map<String, Value>, Trouble> {
+        let kept = sysctl::kept_free_memory(node)?;
         for step in &plan.steps {
             match step {
                 Step::Live { name, value } => {
@@ -227,6 +198,10 @@ impl NodeKind for Thp {
                     files::replace(&state.file, text.as_bytes(), Ownership::default())?;
                 }
             }
+        }
+        // The kernel has raised it for huge pages, over the value that somebody declared.
+        if let Some(value) = kept {
+            sysctl::keep_free_memory(node, &value)?;
         }
         Ok(Map::new())
     }
@@ -343,6 +318,22 @@ mod tests {
             bench.run(&thp(json!({"enabled": "madvise"})), Mode::Apply).warnings,
             Vec::<String>::new()
         );
+    }
+
+    #[test]
+    fn free_memory_that_is_declared_is_put_back() {
+        let bench = bench();
+        bench.write("proc/sys/vm/min_free_kbytes", "20000\n");
+        bench.write("etc/sysctl.d/90-gpufleet.conf", "vm.min_free_kbytes = 20000\n");
+        let path = bench.path("proc/sys/vm/min_free_kbytes");
+        let kept = bench.node(|node| sysctl::kept_free_memory(node).unwrap());
+        assert_eq!(kept.as_deref(), Some("20000"));
+        bench.write("proc/sys/vm/min_free_kbytes", "67584\n");
+        bench.node(|node| sysctl::keep_free_memory(node, "20000").unwrap());
+        assert_eq!(std::fs::read_to_string(&path).unwrap().lines().next(), Some("20000"));
+        assert_eq!(bench.node(|node| sysctl::kept_free_memory(node).unwrap()).as_deref(), Some("20000"));
+        bench.write("etc/sysctl.d/90-gpufleet.conf", "");
+        assert_eq!(bench.node(|node| sysctl::kept_free_memory(node).unwrap()), None, "nobody declares it");
     }
 
     #[test]

@@ -6,10 +6,13 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
-    path::Path,
+    path::{Path, PathBuf},
 };
 
-use crate::{declare::Node, world::Entry};
+use crate::{
+    declare::{Node, Trouble},
+    world::Entry,
+};
 
 /// The properties to read from systemd.
 pub const PROPERTIES: &str = "Id,Names,LoadState,NeedDaemonReload,DropInPaths,FragmentPath";
@@ -21,6 +24,23 @@ const FOLDERS: [&str; 5] = [
     "/usr/local/lib/systemd/system",
     "/usr/lib/systemd/system",
     "/lib/systemd/system",
+];
+
+/// Where systemd looks for drop-ins; of files with the same name, the first folder's wins. Source: systemd.unit(5), "Unit File
+/// Load Path".
+const LOAD_PATH: [&str; 12] = [
+    "/etc/systemd/system.control",
+    "/run/systemd/system.control",
+    "/run/systemd/transient",
+    "/run/systemd/generator.early",
+    "/etc/systemd/system",
+    "/run/systemd/system",
+    "/run/systemd/generator",
+    "/usr/local/lib/systemd/system",
+    "/usr/lib/systemd/system",
+    "/lib/systemd/system",
+    "/run/systemd/generator.late",
+    "/etc/systemd/system.attached",
 ];
 
 /// Types of units that are queried by name.
@@ -52,6 +72,39 @@ fn folders_of(unit: &str) -> Vec<String> {
 pub fn names_of(properties: &HashMap<String, String>) -> BTreeSet<String> {
     let of = |name: &str| properties.get(name).map_or("", String::as_str).split_whitespace();
     of("Id").chain(of("Names")).map(str::to_owned).collect()
+}
+
+/// Returns the drop-ins of a unit, given by all its names, in the order in which systemd reads them: later ones win.
+///
+/// # Errors
+/// If a folder cannot be read.
+pub fn in_order(node: &Node<'_>, names: &BTreeSet<String>) -> Result<Vec<PathBuf>, Trouble> {
+    let (mut own, mut of_type) = (Vec::new(), Vec::new());
+    for name in names {
+        let mut folders = folders_of(name);
+        of_type.extend(folders.pop());
+        // Longer prefixes are more special.
+        folders.sort_by_key(|folder| (!folder.ends_with(name.as_str()), std::cmp::Reverse(folder.len())));
+        own.extend(folders);
+    }
+    let mut found: BTreeMap<String, Option<PathBuf>> = BTreeMap::new();
+    for folders in [own, of_type] {
+        for (base, folder) in
+            LOAD_PATH.iter().flat_map(|base| folders.iter().map(move |folder| (base, folder)))
+        {
+            let below = node.roots.path(base).join(format!("{folder}.d"));
+            for file in node.world.names(&below)? {
+                if !file.ends_with(".conf") || file.starts_with('.') {
+                    continue;
+                }
+                let path = below.join(&file);
+                // A link to /dev/null masks files of that name in later folders.
+                let counts = matches!(node.world.follow_anywhere(&path)?.1, Entry::File { .. });
+                found.entry(file).or_insert(counts.then_some(path));
+            }
+        }
+    }
+    Ok(found.into_values().flatten().collect())
 }
 
 impl DropIns {

@@ -58,6 +58,24 @@ pub fn reap() -> Option<(i32, i32)> {
     (pid > 0).then_some((pid, status))
 }
 
+/// Makes a command start with these resource limits, soft and hard alike.
+pub fn limited(
+    command: &mut std::process::Command,
+    limits: Vec<(libc::__rlimit_resource_t, libc::rlim_t)>,
+) -> &mut std::process::Command {
+    use std::os::unix::process::CommandExt as _;
+    // SAFETY: between fork and exec only setrlimit is called, which is a system call and nothing more.
+    unsafe {
+        command.pre_exec(move || {
+            for (resource, limit) in &limits {
+                let both = libc::rlimit { rlim_cur: *limit, rlim_max: *limit };
+                libc::setrlimit(*resource, &raw const both);
+            }
+            Ok(())
+        })
+    }
+}
+
 /// Makes a command start with no signal blocked, whatever this thread blocks.
 pub fn unblocked(command: &mut std::process::Command) -> &mut std::process::Command {
     use std::os::unix::process::CommandExt as _;

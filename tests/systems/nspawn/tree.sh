@@ -1,11 +1,14 @@
 #!/bin/sh
 # Builds the file tree that the machines of the tests boot from: a Debian with systemd and sshd, as small as it can be.
-#   tree.sh FOLDER    does nothing where FOLDER holds the tree of this very script
+#   tree.sh FOLDER RELEASE PACKAGES    does nothing where FOLDER holds the tree of this very script and these words;
+#                                      PACKAGES, with commas, come on top and may be none
 # DEBIAN_MIRROR names another mirror.
 set -eu
 tree=$1
+release=$2
+packages=${3:+,$3}
 mirror=${DEBIAN_MIRROR:-http://deb.debian.org/debian}
-stamp="$tree.of-$(cksum <"$0" | tr ' ' '-')"
+stamp="$tree.of-$( (cat "$0"; echo "$release$packages") | cksum | tr ' ' '-')"
 [ -e "$stamp" ] && exit 0
 
 mkdir -p "$(dirname "$tree")"
@@ -18,10 +21,10 @@ rm -rf --one-file-system "$tree" "$tree".of-*
 
 # Why no documentation, and no fsync: nobody reads it, and half of the time goes there.
 mmdebstrap --quiet --mode=root --variant=essential \
-    --include=systemd-sysv,dbus,libpam-systemd,openssh-server,apt,kmod \
+    --include="systemd-sysv,dbus,libpam-systemd,openssh-server,apt,kmod$packages" \
     --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/man/*' \
     --dpkgopt='path-exclude=/usr/share/locale/*' --dpkgopt=force-unsafe-io \
-    bookworm "$tree" "deb $mirror bookworm main" >&2
+    "$release" "$tree" "deb $mirror $release main" >&2
 
 # Each machine gets an identity of its own.
 rm -f "$tree"/etc/ssh/ssh_host_* "$tree/var/lib/dbus/machine-id" "$tree/etc/hostname"

@@ -42,6 +42,57 @@ ExecStart=/usr/local/sbin/gpus-boot
 TimeoutStartSec=5min
 ";
 
+/// Where no kernel has a GPU: its part of /sys and /proc are the machine's own, and modules are loaded as udev does.
+/// `after-boot` is what a test wants of the boots to come.
+const DRIVER_BOOT: &str = "#!/bin/sh
+set -eu
+ln -sfn /var/lib/gpusim /run/gpusim
+for folder in /sys/module /sys/bus/pci /proc/driver; do
+    mount -t tmpfs tmpfs $folder
+done
+gpusimctl boot bus
+if [ -e /var/lib/gpusim/after-boot ]; then
+    sh /var/lib/gpusim/after-boot
+fi
+for module in nvidia nvidia_uvm nvidia_modeset nvidia_drm; do
+    modprobe $module || true
+done
+";
+
+/// Before logins, as a kernel lists its bus before anything runs.
+const DRIVER_UNIT: &str = "[Unit]
+Description=Simulated GPUs and their driver
+DefaultDependencies=no
+After=systemd-tmpfiles-setup-dev.service local-fs.target
+Before=ssh.service
+
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart=/usr/local/sbin/gpus-boot
+TimeoutStartSec=5min
+";
+
+/// Puts GPUs into a machine whose driver is what its packages bring, given the folder that is mounted over its file
+/// tree. Without such packages it is the one that the simulated library is of.
+///
+/// # Panics
+/// If the lab is not built.
+pub fn install_driver(disk: &Path, name: &str, models: &[ModelKey]) {
+    install_gpus(disk, name, models);
+    put(&disk.join("usr/local/sbin/gpus-boot"), DRIVER_BOOT.as_bytes(), 0o755);
+    put(&disk.join("etc/systemd/system/gpus-boot.service"), DRIVER_UNIT.as_bytes(), 0o644);
+    // What the links of the packages lead to.
+    let library = fs::read(binary("libnvml_sim.so")).expect("the simulated driver");
+    put(&disk.join("usr/lib/gpufleet-lab/libnvidia-ml.so.1"), &library, 0o644);
+    // Scripts of packages run without /usr/local, and kmod's own programs are there.
+    let links = ["bin/gpusimctl", "bin/nvidia-smi", "sbin/modprobe", "sbin/rmmod", "sbin/modinfo"];
+    for link in links.map(|link| disk.join("usr").join(link)) {
+        fs::create_dir_all(link.parent().expect("a folder")).expect("a folder");
+        symlink("../local/bin/gpusimctl", link).expect("a link");
+    }
+}
+
 /// Puts GPUs into a machine, given the folder that is mounted over its file tree.
 ///
 /// # Panics

@@ -15,9 +15,9 @@ mod slurm_fleet;
 
 pub use browser::{Browser, sheets};
 pub use cluster::{Cluster, ClusterOptions, Drains};
-pub use gpus::{install_gpus, unit};
+pub use gpus::{install_driver, install_gpus, unit};
 pub use login::LoginNode;
-pub use machines::Machines;
+pub use machines::{Machines, Release};
 pub use mirror::Mirror;
 pub use postgres::{PASSWORD, Postgres};
 pub use service::Boot;

@@ -50,14 +50,22 @@ impl Machines {
     /// # Panics
     /// If one does not come up.
     pub fn start_with(count: usize, prepare: impl Fn(&Path)) -> Self {
-        let tree = tree();
+        Self::start_of(&vec![Release::Bookworm; count], prepare)
+    }
+
+    /// As [`Self::start_with`], a machine of each release.
+    ///
+    /// # Panics
+    /// If one does not come up.
+    pub fn start_of(releases: &[Release], prepare: impl Fn(&Path)) -> Self {
+        let count = releases.len();
         let folder = folder();
         let network = Network::new(count);
         keygen(&folder.path().join("id"));
         let key = fs::read_to_string(folder.path().join("id.pub")).expect("the controller's key");
         let mut known = String::new();
         let mut machines = Vec::new();
-        for number in 1..=count {
+        for (number, release) in (1..).zip(releases) {
             let name = format!("node{number}");
             let own = folder.path().join(&name);
             let uuid = fs::read_to_string("/proc/sys/kernel/random/uuid").expect("a machine's id");
@@ -67,7 +75,7 @@ impl Machines {
             let host_key = fs::read_to_string(own.join("disk/etc/ssh/ssh_host_ed25519_key.pub"));
             let _ = write!(known, "{} {}", address(number), host_key.expect("the machine's key"));
             let parts = Parts {
-                tree: tree.clone(),
+                tree: tree(*release),
                 folder: own.clone(),
                 name: network.machine(number),
                 uuid,
@@ -195,7 +203,7 @@ fleet:
     }
 
     /// Returns the folder that is mounted over the machine's file tree.
-    pub(crate) fn disk(&self, name: &str) -> PathBuf {
+    pub fn disk(&self, name: &str) -> PathBuf {
         self.machine(name).folder.join("disk")
     }
 
@@ -244,12 +252,24 @@ fleet:
     }
 }
 
-/// Returns the path of the machines' file tree.
-fn tree() -> PathBuf {
-    let tree = std::env::var_os("GPUFLEET_MACHINE_TREE").map_or_else(
-        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/systems/tree"),
-        PathBuf::from,
-    );
+/// A Debian that machines run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Release {
+    /// Debian 12, as small as it can be.
+    Bookworm,
+    /// Debian 13, with tuned and irqbalance.
+    Trixie,
+}
+
+/// Returns the path of a release's file tree.
+fn tree(release: Release) -> PathBuf {
+    let mut tree = std::env::var_os("GPUFLEET_MACHINE_TREE").unwrap_or_else(|| {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/systems/tree").into_os_string()
+    });
+    if release == Release::Trixie {
+        tree.push("-trixie");
+    }
+    let tree = PathBuf::from(tree);
     tree.canonicalize().unwrap_or_else(|error| {
         panic!("the machines' file tree {} ({error}): type `make test-systems`", tree.display())
     })

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use super::{Connection, Escalation, InventorySource};
+use super::NodeAccess;
 
 #[derive(Clone, Debug, Subcommand)]
 pub enum BaselineCommand {
@@ -39,13 +39,6 @@ pub struct BaselineFromArgs {
     /// Writes to this file, which must not exist; to standard output without it.
     #[arg(short, long, value_name = "FILE", help_heading = "Output")]
     pub output: Option<PathBuf>,
-    /// Variables that win over all others: `name=value`, JSON, or `@FILE` (YAML or JSON).
-    #[arg(short, long = "extra-vars", value_name = "VARS")]
-    pub extra_vars: Vec<String>,
     #[command(flatten)]
-    pub inventory: InventorySource,
-    #[command(flatten)]
-    pub escalation: Escalation,
-    #[command(flatten)]
-    pub connection: Connection,
+    pub access: NodeAccess,
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 
-use super::duration;
+use super::{InventorySource, duration};
 
 /// Nodes worked on at the same time unless somebody says otherwise.
 const FORKS: usize = 256;
@@ -135,4 +135,18 @@ fn become_method(text: &str) -> Result<String, String> {
         "sudo" | "ansible.builtin.sudo" => Ok("sudo".to_owned()),
         other => Err(format!("`{other}` is not supported: sudo is the only way to become another user")),
     }
+}
+
+/// Which inventory, and how its nodes are reached, for commands that only read them.
+#[derive(Clone, Debug, Args)]
+pub struct NodeAccess {
+    #[command(flatten)]
+    pub inventory: InventorySource,
+    #[command(flatten)]
+    pub escalation: Escalation,
+    /// Variables that win over all others: `name=value`, JSON, or `@FILE` (YAML or JSON).
+    #[arg(short, long = "extra-vars", value_name = "VARS")]
+    pub extra_vars: Vec<String>,
+    #[command(flatten)]
+    pub connection: Connection,
 }

@@ -2,7 +2,7 @@
 
 use clap::{Args, Subcommand};
 
-use super::{Connection, Escalation, Format, InventorySource};
+use super::{Connection, Escalation, Format, InventorySource, NodeAccess};
 
 #[derive(Clone, Debug, Subcommand)]
 pub enum KeepCommand {
@@ -20,18 +20,11 @@ pub struct KeepStatusArgs {
     /// Hosts, as in the `hosts` of a play.
     #[arg(default_value = "all")]
     pub pattern: String,
-    #[command(flatten)]
-    pub inventory: InventorySource,
-    #[command(flatten)]
-    pub escalation: Escalation,
-    /// Variables that win over all others: `name=value`, JSON, or `@FILE` (YAML or JSON).
-    #[arg(short, long = "extra-vars", value_name = "VARS")]
-    pub extra_vars: Vec<String>,
     /// What goes to standard output; `human` unless given.
     #[arg(long, value_name = "FORMAT", help_heading = "Output")]
     pub format: Option<Format>,
     #[command(flatten)]
-    pub connection: Connection,
+    pub access: NodeAccess,
 }
 
 #[derive(Clone, Debug, Args)]

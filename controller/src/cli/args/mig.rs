@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 
-use super::{Connection, Escalation, Format, InventorySource};
+use super::{Format, NodeAccess};
 
 #[derive(Clone, Debug, Subcommand)]
 pub enum MigCommand {
@@ -70,13 +70,6 @@ pub struct MigFitArgs {
     /// Takes the fleet from a document of `status gpu -o json` and contacts no node; `-` reads it from standard input.
     #[arg(long, value_name = "FILE")]
     pub fleet: Option<PathBuf>,
-    #[command(flatten)]
-    pub inventory: InventorySource,
-    #[command(flatten)]
-    pub escalation: Escalation,
-    /// Variables that win over all others: `name=value`, JSON, or `@FILE` (YAML or JSON).
-    #[arg(short, long = "extra-vars", value_name = "VARS")]
-    pub extra_vars: Vec<String>,
     /// Writes the playbook to this file.
     #[arg(short, long, value_name = "FILE", help_heading = "The playbook")]
     pub output: Option<PathBuf>,
@@ -93,7 +86,7 @@ pub struct MigFitArgs {
     #[arg(long, value_name = "FORMAT", default_value = "human")]
     pub format: Format,
     #[command(flatten)]
-    pub connection: Connection,
+    pub access: NodeAccess,
 }
 
 /// A number of nodes above 0, or a share of them in percent.

@@ -11,6 +11,7 @@ mod run;
 mod serve;
 mod sources;
 mod status;
+mod topology;
 mod vault;
 mod watch;
 
@@ -24,7 +25,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::{
     baseline::{BaselineCommand, BaselineFromArgs},
-    connection::{Connection, ConnectionKind, Escalation, TransportChoice},
+    connection::{Connection, ConnectionKind, Escalation, NodeAccess, TransportChoice},
     inventory::{HostsArgs, InventoryArgs},
     keep::{KeepCommand, KeepStatusArgs},
     mig::{FitDrain, MigCheckArgs, MigCommand, MigFitArgs, MigPlanArgs},
@@ -39,6 +40,7 @@ pub use self::{
     serve::ServeArgs,
     sources::{AskedPlaybooks, InventorySource, Keeping, PlaybookSource, TaskChoice, VaultSource},
     status::{StatusArgs, StatusCommand},
+    topology::{TopologyArgs, TopologyShape},
     vault::{
         AgeRecipients, EncryptWith, VaultCommand, VaultDecryptArgs, VaultEncryptArgs, VaultEncryptStringArgs,
         VaultKeygenArgs, VaultViewArgs,
@@ -132,6 +134,12 @@ pub enum Command {
     /// Shows what GPUs do at this moment, who holds them, and which are free; changes nothing.
     #[command(subcommand)]
     Status(StatusCommand),
+    /// Draws where GPUs, network cards, drives, CPUs and memory are, which belong together, and what is wrong.
+    #[command(after_help = "Examples:\n  \
+        gpufleet topology -i inventory/\n  \
+        gpufleet topology gpu017 -i inventory/ -o svg > gpu017.svg\n\n\
+        Exit codes: 0 all were read, 2 something of a node could not be read, 4 only unreachable nodes.")]
+    Topology(TopologyArgs),
     /// Runs one program, or one task of any kind, on nodes.
     Exec(Box<ExecArgs>),
     /// Shows the inventory as it was understood.

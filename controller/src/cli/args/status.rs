@@ -2,7 +2,7 @@
 
 use clap::{Args, Subcommand};
 
-use super::{Connection, Escalation, InventorySource};
+use super::NodeAccess;
 
 /// Time over which use is averaged unless somebody says otherwise, in seconds.
 const WINDOW_S: u32 = 10;
@@ -23,13 +23,6 @@ pub struct StatusArgs {
     /// Hosts, as in the `hosts` of a play.
     #[arg(default_value = "all")]
     pub pattern: String,
-    #[command(flatten)]
-    pub inventory: InventorySource,
-    #[command(flatten)]
-    pub escalation: Escalation,
-    /// Variables that win over all others: `name=value`, JSON, or `@FILE` (YAML or JSON).
-    #[arg(short, long = "extra-vars", value_name = "VARS")]
-    pub extra_vars: Vec<String>,
     /// Columns such as `node,gpu,use`, or `wide`, `json` or `csv`.
     #[arg(short = 'o', long = "output", value_name = "COLUMNS", help_heading = "Output")]
     pub shape: Option<String>,
@@ -46,7 +39,7 @@ pub struct StatusArgs {
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "5", value_parser = clap::value_parser!(u32).range(1..=3600), help_heading = "Output")]
     pub watch: Option<u32>,
     #[command(flatten)]
-    pub connection: Connection,
+    pub access: NodeAccess,
 }
 
 impl StatusCommand {

@@ -104,7 +104,7 @@ pub fn fit(args: &MigFitArgs, environment: &Environment, output: &Output) -> Res
 
 /// The words of the command line that name the inventory.
 fn inventory_words(args: &MigFitArgs) -> String {
-    let words = args.inventory.inventory.iter().flat_map(|source| ["-i", source.as_str()]);
+    let words = args.access.inventory.inventory.iter().flat_map(|source| ["-i", source.as_str()]);
     let text = command_line(words);
     if text.is_empty() { "-i INVENTORY".to_owned() } else { text }
 }
@@ -135,8 +135,7 @@ fn asked(
     environment: &Environment,
     output: &Output,
 ) -> Result<Seen, CommandError> {
-    let target =
-        Target::read_only(&args.hosts, &args.inventory, &args.extra_vars, &args.connection, &args.escalation);
+    let target = Target::read_only(&args.hosts, &args.access);
     let found = reach(&target, environment, output)?;
     let groups: Vec<Vec<String>> =
         found.hosts.iter().map(|host| groups_of(&found.inventory, host).to_vec()).collect();
@@ -188,8 +187,8 @@ fn inventory_of(
     environment: &Environment,
     output: &Output,
 ) -> Result<Option<Beside>, CommandError> {
-    if args.inventory.inventory.is_empty() {
-        let selects = args.inventory.limit.is_some() || args.hosts != "all";
+    if args.access.inventory.inventory.is_empty() {
+        let selects = args.access.inventory.limit.is_some() || args.hosts != "all";
         return match selects {
             true => Err(CommandError::user("hosts are selected from an inventory, and none was given")
                 .hint("name it with -i; no node is contacted")),
@@ -197,14 +196,14 @@ fn inventory_of(
         };
     }
     let (inventory, _) = sources::inventory(
-        &args.inventory,
+        &args.access.inventory,
         &args.hosts,
         Some(".".into()),
-        &args.extra_vars,
+        &args.access.extra_vars,
         environment,
         output,
     )?;
-    let limit = sources::limit(&args.inventory, environment)?;
+    let limit = sources::limit(&args.access.inventory, environment)?;
     let hosts = inventory.select(&args.hosts, limit.as_deref())?;
     Ok(Some((inventory, hosts)))
 }

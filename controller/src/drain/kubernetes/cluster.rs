@@ -57,13 +57,14 @@ impl Cluster {
 
     pub(super) async fn ask<T: DeserializeOwned>(&self, request: Request) -> Result<Got<T>, DrainError> {
         let shown = format!("{} {}", request.method, bare(&request.path));
+        let right = right(&request);
         let reply = self.send(request).await?;
-        let wrong = |why: String, next: Option<&str>| DrainError::Request {
+        let wrong = |why: String, next: Option<String>| DrainError::Request {
             request: shown,
             place: self.place(),
             why,
             effect: Effect::None,
-            next: next.map(str::to_owned),
+            next,
         };
         match reply.status {
             200..=299 => serde_json::from_slice(&reply.body)
@@ -75,8 +76,10 @@ impl Cluster {
             status => {
                 let told: Status = serde_json::from_slice(&reply.body).unwrap_or_default();
                 let next = match status {
-                    401 => Some("check the credentials of the kubeconfig"),
-                    403 => Some("docs/guide/kubernetes.md lists the rights that draining needs"),
+                    401 => Some("check the credentials of the kubeconfig".to_owned()),
+                    403 => Some(format!(
+                        "it needs the right to {right}; docs/guide/kubernetes.md lists the rights that gpufleet needs"
+                    )),
                     _ => None,
                 };
                 Err(wrong(said(status, &told, &reply.body), next))
@@ -216,6 +219,29 @@ fn node_path(name: &str) -> String {
 
 fn leases(lock: &super::Lock) -> String {
     format!("/apis/coordination.k8s.io/v1/namespaces/{}/leases", escaped(&lock.namespace))
+}
+
+/// The verb and the resource that RBAC has to allow for a request: `patch nodes`.
+fn right(request: &Request) -> String {
+    let path = bare(&request.path).trim_matches('/');
+    // Why from the version on: the core group has no name in a path.
+    let words: Vec<&str> = path.split('/').skip_while(|word| *word != "v1").skip(1).collect();
+    let words = match words.as_slice() {
+        ["namespaces", _, rest @ ..] if !rest.is_empty() => rest,
+        all => all,
+    };
+    let verb = match (request.method, words.len()) {
+        (Method::Get, 1) => "list",
+        (Method::Get, _) => "get",
+        (Method::Post, _) => "create",
+        (Method::Put, _) => "update",
+        (Method::Patch, _) => "patch",
+    };
+    match words {
+        [resource, _, part] => format!("{verb} {resource}/{part}"),
+        [resource, ..] => format!("{verb} {resource}"),
+        [] => format!("{verb} {path}"),
+    }
 }
 
 /// A path without its query.

@@ -3,9 +3,12 @@
 use std::{collections::HashMap, time::Duration};
 
 use futures::future::{BoxFuture, FutureExt as _};
+use gpufleet_protocol::OpOutcome;
 use jiff::Timestamp;
 
-use super::super::{Activity, Cordon, DrainError, Drainer, GpuOffer, Marker, Outage, Ownership, Target};
+use super::super::{
+    Activity, Cordon, DrainError, Drainer, GpuOffer, Marker, Outage, Ownership, Target, WantedObject,
+};
 use super::objects::Node;
 use super::operands::{self, Order};
 use super::pods::named;
@@ -150,6 +153,14 @@ impl Drainer for KubernetesDrainer {
             Ok(self.cluster.nodes().await?.into_iter().filter_map(of).collect())
         }
         .boxed()
+    }
+
+    fn declare<'a>(
+        &'a self,
+        target: &'a Target,
+        wanted: &'a WantedObject,
+    ) -> BoxFuture<'a, Result<OpOutcome, DrainError>> {
+        self.declare_object(target, wanted).boxed()
     }
 
     fn lock<'a>(&'a self, run: &'a str) -> BoxFuture<'a, Result<Option<String>, DrainError>> {

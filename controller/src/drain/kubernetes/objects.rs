@@ -56,11 +56,22 @@ pub(super) struct Node {
 #[serde(default)]
 pub(super) struct NodeSpec {
     pub(super) unschedulable: bool,
+    pub(super) taints: Vec<Taint>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub(super) struct Taint {
+    pub(super) key: String,
+    pub(super) value: String,
+    pub(super) effect: String,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct NodeStatus {
+    /// What is there, and what of it pods may have.
+    pub(super) capacity: BTreeMap<String, String>,
     pub(super) allocatable: BTreeMap<String, String>,
     pub(super) conditions: Vec<Condition>,
     pub(super) node_info: NodeInfo,

@@ -16,7 +16,7 @@ use super::objects::Node;
 use super::standing::{PAUSED, annotate, pointer};
 
 /// Offers GPUs to pods.
-const PLUGIN: &str = "nvidia.com/gpu.deploy.device-plugin";
+pub(super) const PLUGIN: &str = "nvidia.com/gpu.deploy.device-plugin";
 /// Those that hold GPUs open or count them; each is a DaemonSet with this label in its node selector.
 const LABELS: [&str; 5] = [
     PLUGIN,
@@ -29,10 +29,10 @@ const LABELS: [&str; 5] = [
 pub(super) const STOPPED: &str = "paused-for-mig-change";
 const RUNS: &str = "true";
 const MIG_MANAGER: &str = "nvidia.com/gpu.deploy.mig-manager";
-const MIG_CONFIG: &str = "nvidia.com/mig.config";
+pub(super) const MIG_CONFIG: &str = "nvidia.com/mig.config";
 const MIG_STATE: &str = "nvidia.com/mig.config.state";
 /// How the device plugin names what is under MIG: `none`, `single` or `mixed`.
-const STRATEGY: &str = "nvidia.com/mig.strategy";
+pub(super) const STRATEGY: &str = "nvidia.com/mig.strategy";
 const GPU: &str = "nvidia.com/gpu";
 
 /// What is stopped on a node, and by whom; kept in the node's annotation.
@@ -158,6 +158,11 @@ pub(super) fn mig_manager(node: &Node) -> MigManager {
         (Some(RUNS | STOPPED), Some(config)) => MigManager::Owns(config.to_owned()),
         _ => MigManager::Absent,
     }
+}
+
+/// Whether mig-manager runs there, so that it lays out MIG as soon as its label changes.
+pub(super) fn follows_mig_config(node: &Node) -> bool {
+    matches!(node.label(MIG_MANAGER), Some(RUNS | STOPPED))
 }
 
 /// How far mig-manager is with a configuration that it is to lay out.

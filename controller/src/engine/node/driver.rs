@@ -5,6 +5,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use gpufleet_protocol::{
     Change, Disruption, FailureKind, NodeOp, OpOutcome, OpStatus, Request,
     message::Mode,
+    op::Reboot,
     tasks::{self, Class, GpuMig, Kind as _, RebootWhen},
 };
 
@@ -27,6 +28,9 @@ use crate::{
     interpreter::{Action, BlobNeed, Cursor, End, EndState, Fed, Step, Work},
     journal::Replayed,
 };
+
+/// Time for a node to tell what a reboot takes from its GPUs, in seconds.
+const FORESEEING_S: u64 = 60;
 
 /// Drives one node's cursor through one play.
 pub(crate) struct NodeDriver {
@@ -403,11 +407,18 @@ impl NodeDriver {
                 seen.prediction.class = Disruption::Reboot;
                 seen.prediction.reset_and_reboot |= seen.reset && *when == RebootWhen::Required;
                 if action.mode == Mode::Predict {
+                    let mut predicted = Fed::Rebooted;
+                    // For what it takes from the GPUs.
+                    let op = NodeOp::Reboot(Reboot::Orderly);
+                    let answer = self.operate_now(action, &op, &[], FORESEEING_S).await?;
+                    if matches!(&answer, Fed::Outcome(outcome) if outcome.status == OpStatus::Changed) {
+                        predicted = answer;
+                    }
                     self.custody
                         .node
                         .request(Request::AssumeActivation { class: Disruption::Reboot })
                         .await?;
-                    return Ok(Fed::Rebooted);
+                    return Ok(predicted);
                 }
                 if self.custody.node.reboot.is_some() {
                     return self.custody.see_reboot_through(Duration::from_secs(*timeout_s)).await;
@@ -439,6 +450,7 @@ impl NodeDriver {
             }
             Work::Fetch(fetch) => self.custody.node.fetch(action, fetch).await,
             Work::Pause(pause) => self.pause_play(pause).await,
+            Work::NodeObject(declared) => self.declare_object(action, declared).await,
             Work::ResetConnection => {
                 if action.mode == Mode::Apply {
                     self.custody.node.hang_up().await;

@@ -8,6 +8,7 @@ pub(super) mod driver;
 pub(super) mod early_end;
 pub(super) mod hooks;
 pub(super) mod message;
+mod node_object;
 mod pause;
 pub(super) mod results_budget;
 mod resume;

@@ -8,6 +8,7 @@ mod interrupts;
 mod jobs;
 mod late;
 mod learned;
+mod node_objects;
 mod older;
 mod pauses;
 mod places;

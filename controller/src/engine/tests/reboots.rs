@@ -263,12 +263,19 @@ fn a_gpu_that_a_reset_lost_is_missed_whoever_reads_the_facts_behind_it() {
 
 #[test]
 fn a_node_that_lost_a_gpu_in_its_reboot_stays_out_wherever_the_journal_ends() {
-    for (play, fault) in [(rebooting(""), Fault::LosesGpu), (rebooting(POWER), Fault::LosesGpuWithPower)] {
+    let ways = [
+        (rebooting(""), Fault::LosesGpu, false),
+        (rebooting(POWER), Fault::LosesGpuWithPower, false),
+        // A driver that was replaced on disk listed none of them before.
+        (rebooting(""), Fault::LosesGpu, true),
+    ];
+    for (play, fault, mute) in ways {
         virtual_time(async {
             let (hosts, state) = (hosts(1), tempfile::tempdir().unwrap());
             let world = World::new(&hosts, false);
             world.with(&hosts[0], |machine| {
                 machine.gpus = Some(2);
+                machine.mute = mute;
                 machine.fault = fault;
             });
             let dir = RunDir::new(state.path(), &RunId::generate());

@@ -84,6 +84,8 @@ pub(super) struct Machine {
     pub(super) refuses: bool,
     /// GPUs that its facts have; none where it tells none.
     pub(super) gpus: Option<u32>,
+    /// Whether its driver lists none of them, so that only its bus tells how many there are.
+    pub(super) mute: bool,
     shutting_down: bool,
     /// Looks until it begins to go down.
     hesitates: Option<u32>,
@@ -160,6 +162,7 @@ impl World {
             hung: false,
             refuses: true,
             gpus: None,
+            mute: false,
             shutting_down: false,
             hesitates: None,
             up_at: None,
@@ -264,7 +267,8 @@ impl Machine {
         let mut facts = Facts::default();
         facts.gpu.state = GpuSystemState::Ok;
         let gpu = |number| GpuFacts { index: number, uuid: format!("GPU-{number}"), ..GpuFacts::default() };
-        facts.gpu.gpus = (0..self.gpus?).map(gpu).collect();
+        facts.gpu.pci_count = self.gpus?;
+        facts.gpu.gpus = (0..if self.mute { 0 } else { self.gpus? }).map(gpu).collect();
         Some(Box::new(facts))
     }
 
@@ -647,6 +651,7 @@ impl Link for Wire {
                     sleep(Duration::from_secs(ask.wait_s)).await;
                     self.look_at_job(&ask.jid)?
                 }
+                NodeOp::Reboot(_) if request.mode == Mode::Predict => OpOutcome::new(OpStatus::Changed),
                 NodeOp::Reboot(how) => {
                     assert!(request.permit.is_some(), "a reboot without a permit");
                     if self.world.drains {

@@ -131,6 +131,9 @@ impl Cursor {
         if self.setup.mode == Mode::Apply && status == Status::Changed {
             self.passes.touch();
         }
+        if outcome.changes.iter().any(|change| change.disruption > Disruption::Live) {
+            self.gaps.foresee_disturbance();
+        }
         Raw {
             status: Some(status),
             message,
@@ -152,6 +155,7 @@ impl Cursor {
         }
         let lasting = matches!(outcome.status, OpStatus::Ok | OpStatus::Changed);
         let mut outcome = outcome;
+        self.leave_offer_open(&action, &mut outcome);
         // Why: a GPU task in a handler is a group of one.
         if let Some(member) = outcome.members.pop() {
             let activated = outcome.activated.max(member.activated);
@@ -216,6 +220,25 @@ impl Cursor {
         self.item_done(raw);
         if let Some(class) = activated {
             self.activate(class, place);
+        }
+    }
+
+    /// What a node offers to pods before a foreseen disturbance does not tell what it offers after it.
+    fn leave_offer_open(&self, action: &Action, outcome: &mut OpOutcome) {
+        if !matches!(action.work, Work::NodeObject(_))
+            || self.setup.mode == Mode::Apply
+            || !self.gaps.has_disturbance()
+        {
+            return;
+        }
+        if let OpStatus::Failed { kind: FailureKind::Unconverged, message } = &outcome.status {
+            let reason = format!("only the run can tell what it offers then; as it is now, {message}");
+            // Why not unknown: the node is not as declared anyway, because of what is foreseen for it.
+            outcome.status = match outcome.changes.is_empty() {
+                true => OpStatus::Skipped { reason: reason.clone() },
+                false => OpStatus::Changed,
+            };
+            outcome.warnings.push(reason);
         }
     }
 
@@ -290,7 +313,9 @@ impl Cursor {
             change = change.with_note(reasons.join("; "));
         }
         let data: Map<String, Json> = [("rebooted".to_owned(), json!(true))].into_iter().collect();
-        self.item_done(Raw { changes: vec![change], data, ..Raw::of(Status::Changed) });
+        let warnings = outcome.warnings;
+        self.gaps.foresee_disturbance();
+        self.item_done(Raw { changes: vec![change], warnings, data, ..Raw::of(Status::Changed) });
         self.activate(Disruption::Reboot, None);
     }
 

@@ -222,6 +222,8 @@ impl Cursor {
         if let Some(failed) = self.ending.failed_state() {
             return failed;
         }
+        let mut reasons = self.passes.awaited();
+        reasons.extend(self.passes.unverified().map(str::to_owned));
         match self.passes.ledger().awaiting().map(|awaiting| awaiting.activation).max() {
             None => EndState::Done,
             Some(class) => EndState::PendingActivation {
@@ -230,7 +232,7 @@ impl Cursor {
                     "pending {class}: add `reboot: {{when: required}}` behind the tasks of the play \"{}\"",
                     self.setup.play.name
                 ),
-                reasons: self.passes.awaited(),
+                reasons,
             },
         }
     }

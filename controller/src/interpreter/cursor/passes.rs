@@ -89,7 +89,9 @@ impl LedgerPasses {
     pub(super) fn begin_verification(&mut self) {
         if std::mem::take(&mut self.touched) {
             self.verifications += 1;
-            self.verify = self.ledger.standing().map(|(index, _)| index).collect();
+            let mute = self.ledger.driver_is_awaited();
+            let all = self.ledger.standing().filter(|(_, entry)| !(mute && is_of_gpus(&entry.op)));
+            self.verify = all.map(|(index, _)| index).collect();
         }
     }
 
@@ -107,7 +109,9 @@ impl LedgerPasses {
     /// Whether something of these kinds has to be looked at before the node reboots or its GPUs are reset: afterwards what a
     /// command changed could not be told from what the reboot lost. The task on top begins anew afterwards.
     pub(super) fn settle_before(&mut self, kinds: impl Fn(&NodeOp) -> bool) -> bool {
-        let touched = self.ledger.touched().filter(|(_, entry)| kinds(&entry.op));
+        let mute = self.ledger.driver_is_awaited();
+        let seen = |op: &NodeOp| kinds(op) && !(mute && is_of_gpus(op));
+        let touched = self.ledger.touched().filter(|(_, entry)| seen(&entry.op));
         self.unsettled = touched.map(|(index, _)| index).collect();
         self.verifications += u32::from(!self.unsettled.is_empty());
         !self.unsettled.is_empty()
@@ -129,14 +133,16 @@ impl LedgerPasses {
         }
         let mut lost_again = Vec::new();
         for (index, entry) in self.ledger.standing() {
-            let lost = class == Disruption::Reboot || matches!(entry.op, NodeOp::GpuGroup(_));
+            let lost = class == Disruption::Reboot || is_of_gpus(&entry.op);
             if lost && Some(index) != except && !self.reassert.contains(&index) {
-                lost_again.push((!keeps_awake(&entry.op), index));
+                let is_driver = matches!(entry.op, NodeOp::GpuDriver(_));
+                lost_again.push((!is_driver, !keeps_awake(&entry.op), index));
             }
         }
-        // Why persistence first: without it the driver forgets what is set.
-        lost_again.sort_by_key(|(late, _)| *late);
-        self.reassert.extend(lost_again.into_iter().map(|(_, index)| index));
+        // Why the driver first: nothing of the GPUs can be asserted where it did not come up. Why persistence next: without it
+        // the driver forgets what is set.
+        lost_again.sort_by_key(|(other, late, _)| (*other, *late));
+        self.reassert.extend(lost_again.into_iter().map(|(.., index)| index));
         Ok(())
     }
 
@@ -161,6 +167,14 @@ impl LedgerPasses {
             }
         }
         reasons
+    }
+
+    /// What cannot be verified before an activation, in words.
+    pub(super) fn unverified(&self) -> Option<&'static str> {
+        let declared = self.ledger.standing().any(|(_, entry)| is_of_gpus(&entry.op));
+        (declared && self.ledger.driver_is_awaited()).then_some(
+            "what is declared of the GPUs was not verified: the driver answers for it after the reboot only",
+        )
     }
 
     /// The operation that sends an entry once more.
@@ -194,6 +208,12 @@ impl LedgerPasses {
         };
         Some(Pending { action, purpose })
     }
+}
+
+/// Whether an operation asks the driver of GPUs, and lasts no longer than that is loaded. One that waits for a reboot
+/// answers nobody.
+const fn is_of_gpus(op: &NodeOp) -> bool {
+    matches!(op, NodeOp::GpuGroup(_) | NodeOp::GpuDrainState(_))
 }
 
 /// Whether an operation keeps the driver of GPUs in memory.

@@ -11,6 +11,8 @@ pub(super) struct PredictionGaps {
     skipped_commands: bool,
     /// Registered results of tasks that would change something: only the run will tell all of them.
     results: HashSet<Arc<str>>,
+    /// Something was foreseen after which the node offers other GPUs to pods.
+    disturbance: bool,
 }
 
 impl PredictionGaps {
@@ -20,6 +22,15 @@ impl PredictionGaps {
 
     pub(super) const fn has_skipped_commands(&self) -> bool {
         self.skipped_commands
+    }
+
+    pub(super) const fn foresee_disturbance(&mut self) {
+        self.disturbance = true;
+    }
+
+    /// Whether what the node offers to pods may be another thing by then.
+    pub(super) const fn has_disturbance(&self) -> bool {
+        self.disturbance
     }
 
     pub(super) fn leave_open(&mut self, result: &Arc<str>) {

@@ -262,6 +262,7 @@ impl Cursor {
                 });
             }
             Deed::Pause(pause) => Work::Pause(pause),
+            Deed::NodeObject(declared) => Work::NodeObject(declared),
             // Why: as in Ansible; a prediction writes nothing on this machine either.
             Deed::Fetch(_) if self.setup.mode == Mode::Predict => {
                 return Some(Raw::because(Status::Possible, "brings files only in a run"));

@@ -1,6 +1,8 @@
 //! What the play itself does later to what it declared: named, neither failed nor passed over.
 
-use gpufleet_protocol::{Awaiting, Change, Disruption, OpOutcome, OpStatus, Property, Subject};
+use gpufleet_protocol::{
+    Awaiting, Change, Disruption, FailureKind, OpOutcome, OpStatus, Property, Subject, tasks::GpuDriver,
+};
 
 use super::*;
 
@@ -132,6 +134,58 @@ fn what_waits_for_a_reboot_is_no_doing_of_a_command_before_it() {
     assert_eq!(story.end.state, EndState::Done, "{}", story.lines());
     assert!(story.asked.iter().any(|id| id.contains("tasks.0+reassert")), "{:?}", story.asked);
     assert_eq!(warnings(&story), Vec::<&str>::new(), "{}", story.lines());
+}
+
+#[test]
+fn a_driver_that_waits_for_a_reboot_is_not_asked_before_it() {
+    let reboot = "    - reboot: {when: required}\n";
+    let tasks = "- hosts: all\n  gather_facts: false\n  tasks:\n    - {name: power, gpu_power: {limit_watts: 500}}\n    - {name: \
+                 driver, gpu_driver: {branch: 580}}\n    - {name: drained, gpu_drain_state: {gpus: [1], state: drained}}\n";
+    for (text, asked) in [
+        (
+            format!("{tasks}{reboot}"),
+            &["0/tasks.0+reassert@n1", "0/tasks.2+reassert@n1", "0/tasks.0+verify@n1", "0/tasks.2+verify@n1"]
+                [..],
+        ),
+        // Of a play without the reboot nothing can be said of the GPUs at its end.
+        (tasks.to_owned(), &[]),
+    ] {
+        let mut rebooted = false;
+        let story = run(&mut cursor(&text, json!({}), Mode::Apply), |action| match &action.work {
+            Work::Node { op, .. } if matches!(**op, gpufleet_protocol::NodeOp::GpuGroup(_)) => {
+                let mut member = OpOutcome::new(OpStatus::Ok);
+                if !rebooted && action.phase() != Phase::Declared {
+                    let message = "the driver was upgraded under a running kernel module".to_owned();
+                    member = OpOutcome::failed(FailureKind::Unconverged, message);
+                }
+                Fed::Outcome(Box::new(OpOutcome { members: vec![member.clone()], ..member }))
+            }
+            Work::Reboot { .. } => {
+                rebooted = true;
+                OpOutcomeSketch::Ok.fed(action)
+            }
+            Work::Node { op, .. } if matches!(**op, gpufleet_protocol::NodeOp::GpuDrainState(_)) => {
+                OpOutcomeSketch::Ok.fed(action)
+            }
+            _ if action.phase() == Phase::Declared => {
+                let mut outcome = OpOutcome::new(OpStatus::Changed);
+                let reason = GpuDriver::reason("580.1", Some("575.1"), "a console");
+                outcome.awaiting.push(Awaiting { activation: Disruption::Reboot, reason });
+                Fed::Outcome(Box::new(outcome))
+            }
+            _ => Fed::Outcome(Box::new(OpOutcome::new(OpStatus::Ok))),
+        });
+        match (&story.end.state, rebooted) {
+            (EndState::Done, true) => {}
+            (EndState::PendingActivation { reasons, .. }, false) => {
+                assert!(reasons.iter().any(|reason| reason.contains("was not verified")), "{reasons:?}");
+            }
+            (end, _) => panic!("{end:?}\n{}", story.lines()),
+        }
+        let of_gpus = |id: &&str| id.contains("tasks.0+") || id.contains("tasks.2+");
+        let seen: Vec<&str> = story.asked.iter().map(String::as_str).filter(of_gpus).collect();
+        assert_eq!(seen, asked, "{:?}", story.asked);
+    }
 }
 
 #[test]

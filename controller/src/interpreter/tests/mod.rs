@@ -10,6 +10,7 @@ mod jobs;
 mod late_keys;
 mod ledger;
 mod looping;
+mod node_objects;
 mod order;
 mod others;
 mod parameters;

@@ -14,6 +14,7 @@ use super::{
         grouping::culprit,
         mig::{Block, blocks_of, layout_of},
         reasons,
+        topology::Places,
     },
     seconds_text, time,
 };
@@ -55,6 +56,7 @@ pub(super) struct Node {
     out_of_service: bool,
     system: Vec<(&'static str, String)>,
     gpus: Vec<GpuGroup>,
+    topology: Option<Places>,
     errors: Vec<String>,
 }
 
@@ -337,6 +339,7 @@ impl Node {
             out_of_service: node.outcome.as_ref().is_some_and(|outcome| outcome.out_of_service),
             system,
             gpus: facts.map(|facts| gpu_groups(&facts.gpu)).unwrap_or_default(),
+            topology: node.topology.as_deref().map(Places::of),
             errors,
             brief: short(&brief, &mut digests),
             digests,

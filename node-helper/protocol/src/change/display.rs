@@ -32,6 +32,8 @@ impl fmt::Display for Subject {
             Self::SigningKey { id } => write!(f, "signing key {id}"),
             Self::User { name } => write!(f, "user {name}"),
             Self::Group { name } => write!(f, "group {name}"),
+            Self::KubernetesLabel { key } => write!(f, "label {key}"),
+            Self::KubernetesTaint { key, effect } => write!(f, "taint {key}:{effect}"),
             Self::Omitted { count } => write!(f, "and {count} more changes"),
             Self::Described { text } => f.write_str(text),
         }
@@ -183,6 +185,7 @@ impl Change {
             Subject::Gpu { .. } if self.property.is_clock() => "not locked",
             Subject::KernelCommandLine { .. } => return Some(format!("without {other}")),
             Subject::KeptState => "none",
+            Subject::KubernetesLabel { .. } | Subject::KubernetesTaint { .. } => "absent",
             Subject::Module { .. } if self.property == Property::OPTIONS => "none",
             Subject::Mount { .. } if self.property == Property::SOURCE => "not mounted",
             Subject::Unit { .. } if self.layer == Layer::Boot => "without a unit file",

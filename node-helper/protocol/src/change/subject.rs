@@ -103,6 +103,16 @@ pub enum Subject {
     Group {
         name: String,
     },
+    /// A label of the node's object at Kubernetes.
+    KubernetesLabel {
+        key: String,
+    },
+    /// A taint of the node's object at Kubernetes.
+    KubernetesTaint {
+        key: String,
+        /// `NoSchedule` and the like.
+        effect: String,
+    },
     /// Changes that a list has no room for.
     Omitted {
         count: usize,
@@ -188,6 +198,7 @@ impl Property {
     pub const ECC: Self = Self::new("ECC");
     pub const GRAPHICS_CLOCK: Self = Self::new("graphics clock");
     pub const MEMORY_CLOCK: Self = Self::new("memory clock");
+    pub const MODULE_POWER_LIMIT: Self = Self::new("module power limit");
     pub const MIG_LAYOUT: Self = Self::new("MIG layout");
     pub const MIG_MODE: Self = Self::new("MIG mode");
     pub const PERSISTENCE: Self = Self::new("persistence");

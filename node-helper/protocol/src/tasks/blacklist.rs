@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Alone, Class, Given, Kind, KindInfo, ParamError, Reading, files::absolute, repositories::RepositoryState,
+    Alone, Class, Given, Ground, GroundKind, Kind, KindInfo, ParamError, Reading, files::absolute,
+    repositories::RepositoryState,
 };
 use crate::{
     Disruption, NodeOp,
@@ -60,6 +61,28 @@ impl Kind for KernelBlacklist {
         }
         absolute("blacklist_file", &self.blacklist_file)
     }
+}
+
+impl GroundKind for KernelBlacklist {
+    const GROUND: Ground = Ground {
+        reads: &["blacklist_file", "the images of the initramfs, by lsinitramfs, lsinitrd or lsinitcpio"],
+        writes: &[
+            "one line of blacklist_file, /etc/modprobe.d/blacklist-ansible.conf by default",
+            "update-initramfs, dracut or mkinitcpio, where the images hold the module",
+            "a note in /var/lib/gpufleet until the images are built",
+        ],
+        takes_effect: "at the next boot; a module that is loaded stays loaded",
+        survives: "reboots and updates of the kernel; an image in the layout of kernel-install only after its own build, and a \
+                   warning says so",
+        owners: &[
+            "modprobe by name, modules-load.d and modules that depend on it load it all the same: only aliases of hardware are \
+             ignored",
+            "other files of modprobe.d may list it too, and count as well: `state: absent` takes it out of this file only",
+            "modprobe.blacklist=, module_blacklist= and rd.driver.blacklist= on the kernel command line count beside it",
+            "packages of NVIDIA's driver list nouveau themselves, in /usr/lib/modprobe.d or /etc/modprobe.d",
+        ],
+        source: "modprobe.d(5); kmod, libkmod-config.c; dracut.cmdline(7)",
+    };
 }
 
 impl Operation for KernelBlacklist {

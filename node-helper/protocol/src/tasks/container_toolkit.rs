@@ -3,7 +3,9 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::{Alone, Class, Given, Kind, KindInfo, ParamError, Reading, dotted, words::words};
+use super::{
+    Alone, Class, Given, Ground, GroundKind, Kind, KindInfo, ParamError, Reading, dotted, words::words,
+};
 use crate::{
     Disruption, NodeOp, lenient,
     operation::{Effect, Needs, Newer, Operation, Reach, paths},
@@ -140,6 +142,32 @@ impl Kind for ContainerToolkit {
         }
         Ok(())
     }
+}
+
+impl GroundKind for ContainerToolkit {
+    const GROUND: Ground = Ground {
+        reads: &[
+            "`nvidia-ctk --version`",
+            "/etc/nvidia-container-runtime/config.toml",
+            "daemon.json, `containerd config dump`, files of CRI-O, `podman --version`",
+            "/etc/cdi/nvidia.yaml, /var/run/cdi/nvidia.yaml, NVML",
+        ],
+        writes: &[
+            "config.toml of the toolkit",
+            "`runtimes.nvidia` of daemon.json",
+            "files of containerd and CRI-O, by `nvidia-ctk runtime configure`",
+            "the CDI specification",
+        ],
+        takes_effect: "config.toml and a CDI specification with the next container; Docker at a reload; containerd and CRI-O with a restart",
+        survives: "reboots; /var/run/cdi does not, and the toolkit's own unit makes it anew (1.18 on)",
+        owners: &[
+            "the toolkit of NVIDIA's GPU operator, which writes files of the runtimes and a CDI specification when its pod starts: use one of both",
+            "`nvidia-cdi-refresh.service`, which writes /var/run/cdi/nvidia.yaml; what it names wins over /etc/cdi",
+            "`docker_daemon`, in the same daemon.json: other keys stay",
+            "k3s and RKE2, which generate containerd's file at each start from a template of their own",
+        ],
+        source: "NVIDIA, container toolkit 1.17 to 1.20; containerd, cri/config.md; CDI specification",
+    };
 }
 
 impl Operation for ContainerToolkit {

@@ -3,16 +3,14 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::{Alone, Class, Given, Kind, KindInfo, ParamError, Reading, dotted, words::words};
+use super::{
+    Alone, Class, Given, Ground, GroundKind, Kind, KindInfo, ParamError, Reading, dotted,
+    restart::DaemonRestart,
+};
 use crate::{
     Disruption, NodeOp, lenient,
     operation::{Effect, Needs, Newer, Operation, Reach, paths},
 };
-
-words! { #[derive(Default)] DockerRestart {
-    #[default] IfNeeded: "if_needed",
-    Never: "never",
-} }
 
 /// Declares settings of Docker's daemon, in its file and in force.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -32,7 +30,7 @@ pub struct DockerDaemon {
     /// `if_needed` (default) restarts the daemon if a difference asks for that. `never` changes the file and warns that
     /// the difference awaits a restart. What the daemon reloads is reloaded in both cases.
     #[serde(default)]
-    pub restart: DockerRestart,
+    pub restart: DaemonRestart,
 }
 
 fn path() -> String {
@@ -98,6 +96,25 @@ impl Kind for DockerDaemon {
         }
         Ok(())
     }
+}
+
+impl GroundKind for DockerDaemon {
+    const GROUND: Ground = Ground {
+        reads: &[
+            "daemon.json (`path`)",
+            "flags of the running dockerd",
+            "`docker info`, `dockerd --validate`",
+        ],
+        writes: &["daemon.json, the declared keys alone"],
+        takes_effect: "at a reload (SIGHUP) where dockerd takes it so, else with its restart",
+        survives: "reboots and updates of Docker",
+        owners: &[
+            "`container_toolkit` and `nvidia-ctk runtime configure`, which write `runtimes.nvidia` and `default-runtime` into the same file",
+            "flags in drop-ins of docker.service: dockerd does not start with a key in both; such a key is refused",
+            "the toolkit of NVIDIA's GPU operator, which writes its runtimes again when its pod starts",
+        ],
+        source: "Docker, dockerd reference; moby, daemon/reload.go; measured against 20.10",
+    };
 }
 
 impl Operation for DockerDaemon {

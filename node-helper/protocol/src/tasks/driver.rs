@@ -36,7 +36,7 @@ words! { DriverSource {
     Ubuntu: "ubuntu",
     /// Debian's packages.
     Debian: "debian",
-    /// NVIDIA's repository.
+    /// NVIDIA's repository; with dnf the only source.
     Nvidia: "nvidia",
 } }
 
@@ -211,10 +211,16 @@ impl GpuKind for GpuDriver {
             "/proc/driver/nvidia/version",
             "modinfo nvidia",
             "libnvidia-ml.so.1",
-            "dpkg, apt-cache, apt-mark",
+            "dpkg, apt-cache, apt-mark; rpm, dnf repoquery, dnf versionlock, /etc/dnf/modules.d",
+            "the driver's answer through NVML",
+            "the kernel of the next boot: grubby, or GRUB's settings and /boot",
             "the firmware's Secure Boot",
         ],
-        writes: &["apt-get install", "apt-mark hold", "rmmod and modprobe of the driver's modules"],
+        writes: &[
+            "apt-get install, apt-mark hold",
+            "dnf install, dnf module enable, dnf versionlock",
+            "rmmod and modprobe of the driver's modules",
+        ],
         takes_effect: "at once, with the modules unloaded and loaded; at a reboot where they cannot be unloaded",
         survives_reset: Lasts::Yes,
         survives_last_client: Lasts::Yes,
@@ -236,8 +242,8 @@ impl GpuKind for GpuDriver {
                 fact: "Ubuntu's packages of an ended branch become those of the next one with a plain upgrade, and from branch 590 on NVIDIA's have no branch in their names",
             },
             Belief {
-                believed: "apt succeeded, so there is a module",
-                fact: "the build by DKMS can fail and apt succeed, and a built module without an enrolled key is refused under Secure Boot",
+                believed: "the package manager succeeded, so there is a module",
+                fact: "the build by DKMS can fail and apt or dnf succeed, and a built module without an enrolled key is refused under Secure Boot",
             },
         ],
     };

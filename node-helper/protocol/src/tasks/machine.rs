@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Alone, Class, Given, Kind, KindInfo, ParamError, Reading, words::words};
+use super::{Alone, Class, Given, Ground, GroundKind, Kind, KindInfo, ParamError, Reading, words::words};
 use crate::{
     Disruption, NodeOp, lenient,
     operation::{Effect, Needs, Newer, Operation, Reach, paths},
@@ -141,6 +141,35 @@ impl Kind for Modprobe {
         }
         Ok(())
     }
+}
+
+impl GroundKind for Modprobe {
+    const GROUND: Ground = Ground {
+        reads: &[
+            "/proc/modules",
+            "modules.builtin",
+            "modules-load.d of /etc, and modprobe.d of /etc, /run and /usr/lib",
+            "/proc/driver/nvidia/params (NVreg_*, which have mode 0 in /sys)",
+            "/sys/module/NAME/parameters",
+            "lsinitramfs, lsinitrd or lsinitcpio",
+        ],
+        writes: &[
+            "modprobe, modprobe -r",
+            "/etc/modules-load.d/NAME.conf",
+            "/etc/modprobe.d/NAME.conf, and lines of other files that it comments out",
+            "update-initramfs, dracut or mkinitcpio, where the images hold the module",
+        ],
+        takes_effect: "at once where it is loaded or unloaded; options when the module is loaded again, which may be a reboot, and \
+                       it says so",
+        survives: "reboots with `persistent: present`",
+        owners: &[
+            "hardware loads modules by their aliases, whatever modules-load.d says; `kernel_blacklist` stops that",
+            "packages of drivers bring options in /usr/lib/modprobe.d, which files of the same name in /etc replace; of two values \
+             of an option, that of the file with the later name counts, and the plan names the file",
+            "nvidia-persistenced and the toolkit load nvidia's modules themselves",
+        ],
+        source: "modprobe.d(5), modules-load.d(5); open-gpu-kernel-modules, nv-reg.h; /proc/driver/nvidia/params of driver 580",
+    };
 }
 
 impl Operation for Modprobe {
@@ -306,6 +335,31 @@ impl Kind for Mount {
         }
         Ok(())
     }
+}
+
+impl GroundKind for Mount {
+    const GROUND: Ground = Ground {
+        reads: &["fstab, /etc/fstab by default", "/proc/self/mountinfo: sources, types and options"],
+        writes: &[
+            "one line of fstab",
+            "mount, mount -o remount with what it can change, umount",
+            "the directory that it is mounted on",
+        ],
+        takes_effect: "at once; the type, and options that a remount does not change, with a new mount, and it says so",
+        survives: "reboots, but for `state: ephemeral`, `unmounted` and `remounted`",
+        owners: &[
+            "units of systemd (*.mount, *.automount) mount the same path without fstab; where both are, the line of fstab wins over \
+             units of packages, and a unit in /etc/systemd/system over the line",
+            "systemd mounts /dev/hugepages, /dev/shm and the like itself, with the options of a line of fstab only from the next \
+             boot on",
+            "autofs and x-systemd.automount mount at the first access; until then nothing is compared",
+            "of NFS, mounts of one server share their connections: the first one decides nconnect",
+            "cloud-init writes lines with comment=cloudconfig anew for its own disks",
+            "the kernel makes a file system read-only after an error; that is not taken for another option",
+            "options that all mounts of a file system share (compress, errors, sync) are not compared: the last remount decides them",
+        ],
+        source: "fstab(5), mount(8), nfs(5), systemd-fstab-generator(8); kernel, fs/proc_namespace.c and fs/nfs/super.c",
+    };
 }
 
 impl Operation for Mount {

@@ -9,7 +9,11 @@ mod checksum;
 mod container_toolkit;
 mod content;
 mod control;
+mod cpu_frequency;
+mod cpu_idle;
+mod cpu_isolation;
 mod cuda_compat;
+mod disk_queue;
 mod docker_daemon;
 pub mod dotted;
 mod driver;
@@ -17,23 +21,44 @@ mod facts;
 mod files;
 mod gpu;
 mod gpu_keep;
+mod gpudirect;
+mod ground;
 mod health_info;
+mod hugepages;
+mod initramfs;
+mod irq_affinity;
 mod job;
+mod kdump;
 mod keys;
 mod kind;
+mod kubelet;
+mod kubernetes_node;
+mod limits;
 mod machine;
+mod network_interface;
 mod number;
 mod nvidia_services;
+mod package_hold;
 mod packages;
+mod pci_settings;
 mod process;
+mod rdma_link;
 mod reading;
 mod repositories;
+mod restart;
 mod selections;
 mod session;
+mod slurm_node;
+mod smt;
+mod swap;
 mod system;
 mod text;
 mod thp;
+mod time_sync;
+mod topology_info;
 mod transfer;
+mod tuned;
+mod unit_settings;
 mod wait;
 mod words;
 
@@ -46,39 +71,65 @@ pub use control::{
     Assert, Debug, Fail, HashBehaviour, IncludeRole, IncludeTasks, IncludeVars, Meta, MetaAction, SetFact,
     ValidateArgumentSpec,
 };
+pub use cpu_frequency::{CpuDriverMode, CpuEnergyPreference, CpuFrequency, CpuGovernor};
+pub use cpu_idle::{CpuIdle, IdleBound};
+pub use cpu_isolation::{CpuIsolation, IsolationWord};
 pub use cuda_compat::CudaCompat;
-pub use docker_daemon::{DockerDaemon, DockerRestart};
+pub use disk_queue::{DiskQueue, DiskScheduler, DiskType};
+pub use docker_daemon::DockerDaemon;
 pub use driver::{DriverFlavour, DriverGoBack, DriverReboot, DriverSource, GpuDriver};
 pub use facts::{AGES, AgeStamp, Find, FindType, Ping, SIZES, Setup, bound};
 pub use files::{File, FileMode, FileState, Stat};
 pub use gpu::{
-    AccountingMode, Belief, ClockRange, ComputeModeName, ConfidentialMode, EccMode, GpuAccounting, GpuClocks,
-    GpuComputeMode, GpuConfidentialCompute, GpuEcc, GpuKind, GpuMig, GpuMps, GpuPersistence, GpuPower,
-    GpuReset, GpuSelector, GpuSelectorItem, Hardware, Lasts, MigConfigFile, MigFilter, MigLayout, MigMode,
-    MigPlacement, MigSpec, MigStrategy, MpsScope, MpsState, PciId, PersistenceMode, ResetWhen,
+    AccountingMode, Belief, ClockRange, ComputeModeName, ConfidentialMode, DrainStateName, EccMode,
+    GpuAccounting, GpuClocks, GpuComputeMode, GpuConfidentialCompute, GpuDrainState, GpuEcc, GpuKind, GpuMig,
+    GpuMps, GpuPersistence, GpuPower, GpuReset, GpuSelector, GpuSelectorItem, Hardware, Lasts, MigConfigFile,
+    MigFilter, MigLayout, MigMode, MigPlacement, MigSpec, MigStrategy, MpsScope, MpsState, PciId,
+    PersistenceMode, PowerScope, ResetWhen,
 };
 pub use gpu_keep::{GpuKeep, KeepPresence, OnKeepFailure};
+pub use gpudirect::{GpuDirect, GpuDirectWay, PeermemState};
+pub use ground::{Ground, GroundKind};
 pub use health_info::{Form, HealthInfo, OwnReading};
+pub use hugepages::{HugePageSize, HugePages, HugePagesWhen};
+pub use initramfs::Initramfs;
+pub use irq_affinity::{IrqAffinity, IrqBalance};
 pub use job::{AsyncStatus, JobMode};
+pub use kdump::Kdump;
 pub use keys::{AptKey, KeyPlace, RpmKey};
 pub use kind::{Accepted, Alone, Class, Given, Kind, KindInfo, Mistake, ParamError, Reading};
+pub use kubelet::Kubelet;
+pub use kubernetes_node::{KubernetesNode, NodeTaint, TaintEffect};
+pub use limits::{LimitLine, LimitType, Limits};
 pub use machine::{
     Cron, CronState, CronTime, Hostname, HostnameStrategy, Modprobe, ModulePersistence, ModuleState, Mount,
     MountState,
 };
+pub use network_interface::{NetworkInterface, PauseFrames};
 pub use number::Number;
 pub use nvidia_services::{Dcgm, FabricManager, NvidiaImex, RunState};
+pub use package_hold::{HoldState, PackageHold};
 pub use packages::{Apt, AptState, AptUpgrade, Dnf, ModuleStream, Package, PackageManager, PackageState};
+pub use pci_settings::{AcsState, PciSettings};
 pub use process::{Command, Raw, Script, Shell};
+pub use rdma_link::{RdmaLayer, RdmaLink, RdmaTrust};
 pub use repositories::{
     AptRepository, Deb822Repository, RepositoryState, SignedBy, SourceType, YumRepository,
 };
+pub use restart::DaemonRestart;
 pub use selections::{DpkgSelections, PackageFacts, PackageStrategy, Selection, ServiceFacts};
 pub use session::{Reboot, RebootWhen, WaitForConnection};
+pub use slurm_node::{SlurmDetect, SlurmMemory, SlurmNode};
+pub use smt::{Smt, SmtState};
+pub use swap::{Swap, SwapState};
 pub use system::{KernelCmdline, Service, ServiceScope, ServiceState, Sysctl, SysctlState};
 pub use text::{BlockInFile, LineInFile, LineState, Replace};
 pub use thp::{Khugepaged, Thp, ThpDefrag, ThpEnabled, ThpShmem};
+pub use time_sync::{TimeDaemon, TimeSync};
+pub use topology_info::TopologyInfo;
 pub use transfer::{Fetch, GetUrl, Slurp, TempFile, TempState, Unarchive, Wanted};
+pub use tuned::{Tuned, TunedState};
+pub use unit_settings::{Presence, UnitSetting, UnitSettings, systemd_list, unit_limit};
 pub use wait::{Pause, WaitFor, WaitState};
 
 use crate::{
@@ -104,6 +155,7 @@ registry! {
         gpu GpuConfidentialCompute;
         here GpuKeep;
         node GpuDriver(Box<GpuDriver>);
+        node GpuDrainState(GpuDrainState);
         node Sysctl(Sysctl);
         node KernelCmdline(KernelCmdline);
         node Service(Service);
@@ -116,20 +168,42 @@ registry! {
         node YumRepository(Box<YumRepository>);
         node RpmKey(RpmKey);
         node DpkgSelections(DpkgSelections);
+        node PackageHold(PackageHold);
         node User(Box<User>);
         node Group(Group);
         node Cron(Box<Cron>);
         node Hostname(Hostname);
         node Modprobe(Modprobe);
         node KernelBlacklist(KernelBlacklist);
+        node Initramfs(Initramfs);
         node Mount(Mount);
         node Thp(Thp);
+        node HugePages(HugePages);
+        node CpuFrequency(CpuFrequency);
+        node CpuIdle(CpuIdle);
+        node Smt(Smt);
+        node IrqAffinity(IrqAffinity);
+        node CpuIsolation(CpuIsolation);
+        node UnitSettings(UnitSettings);
+        node NetworkInterface(Box<NetworkInterface>);
+        node RdmaLink(RdmaLink);
+        node PciSettings(PciSettings);
+        node Limits(Limits);
+        node Swap(Swap);
+        node Tuned(Tuned);
+        node GpuDirect(GpuDirect);
+        node DiskQueue(DiskQueue);
+        node TimeSync(TimeSync);
+        node Kdump(Kdump);
         node DockerDaemon(DockerDaemon);
         node ContainerToolkit(ContainerToolkit);
         node FabricManager(FabricManager);
         node NvidiaImex(NvidiaImex);
         node Dcgm(Dcgm);
         node CudaCompat(CudaCompat);
+        node SlurmNode(Box<SlurmNode>);
+        node Kubelet(Kubelet);
+        here KubernetesNode;
         node File(File);
         here Copy;
         here Template;
@@ -149,6 +223,7 @@ registry! {
         node ServiceFacts(ServiceFacts);
         node Ping(Ping);
         node HealthInfo(HealthInfo);
+        node TopologyInfo(TopologyInfo);
         here Command;
         here Shell;
         here Script;
@@ -167,7 +242,8 @@ registry! {
         here IncludeVars;
         here ValidateArgumentSpec;
     }
-    hardware { GpuDriver }
+    hardware { GpuDriver, GpuDrainState }
+        ground { Sysctl, KernelCmdline, PackageHold, Modprobe, Initramfs, HugePages, CpuFrequency, CpuIdle, Smt, NetworkInterface, RdmaLink, PciSettings, GpuDirect, DiskQueue, TimeSync, Kdump, IrqAffinity, UnitSettings, CpuIsolation, Limits, Swap, Tuned, SlurmNode, Kubelet, Thp, Mount, KernelBlacklist, DockerDaemon, ContainerToolkit, FabricManager, NvidiaImex, Dcgm, KubernetesNode }
     operations {
         /// The GPU tasks of one group, with one desired state and one activation.
         GpuGroup(GpuGroup);

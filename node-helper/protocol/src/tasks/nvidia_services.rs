@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{
-    Alone, Class, Given, Kind, KindInfo, Number, ParamError, Reading, Service, ServiceState, words::words,
+    Alone, Class, Given, Ground, GroundKind, Kind, KindInfo, Number, ParamError, Reading, Service,
+    ServiceState, words::words,
 };
 use crate::{
     Disruption, NodeOp, lenient,
@@ -95,6 +96,28 @@ impl Kind for FabricManager {
     }
 }
 
+impl GroundKind for FabricManager {
+    const GROUND: Ground = Ground {
+        reads: &[
+            "the PCI bus, and vital product data of network cards (`SW_MNG`)",
+            "/sys/module/nvidia/version, `nv-fabricmanager --version`",
+            "/opt/nvidia/nvlsm, the processes nvlsm and nv-fabricmanager",
+            "systemd",
+        ],
+        writes: &[
+            "nothing but the state of the unit, whether it starts at boot, and with `install: true` its package",
+        ],
+        takes_effect: "at once",
+        survives: "reboots; not an update of the driver alone, after which the versions differ",
+        owners: &[
+            "`gpu_driver`, which takes the package along in the driver's version, and stops the unit for a reload",
+            "the driver of NVIDIA's GPU operator, whose container runs a fabric manager of its own",
+            "the host of a virtual machine, which may run it for its guests",
+        ],
+        source: "NVIDIA, Fabric Manager user guide; NVIDIA gpu-driver-container",
+    };
+}
+
 impl Operation for FabricManager {
     paths!();
 
@@ -179,6 +202,28 @@ impl Kind for NvidiaImex {
         }
         Ok(())
     }
+}
+
+impl GroundKind for NvidiaImex {
+    const GROUND: Ground = Ground {
+        reads: &[
+            "/etc/nvidia-imex/nodes_config.cfg",
+            "/sys/module/nvidia/version, `nvidia-imex --version`",
+            "systemd",
+        ],
+        writes: &[
+            "/etc/nvidia-imex/nodes_config.cfg",
+            "the state of the unit, and whether it starts at boot",
+        ],
+        takes_effect: "with a start of the daemon",
+        survives: "reboots; the channels below /dev do not unless the driver makes them (`NVreg_CreateImexChannel0=1`)",
+        owners: &[
+            "NVIDIA's driver for Kubernetes (ComputeDomains), which runs daemons of its own and wants the host's masked",
+            "`gpu_driver`, which takes the package along in the driver's version, and stops the unit for a reload",
+            "Slurm's switch/nvidia_imex, which gives jobs channels and leaves the members alone",
+        ],
+        source: "NVIDIA, IMEX service guide",
+    };
 }
 
 impl Operation for NvidiaImex {
@@ -268,6 +313,22 @@ impl Kind for Dcgm {
         }
         Ok(())
     }
+}
+
+impl GroundKind for Dcgm {
+    const GROUND: Ground = Ground {
+        reads: &["systemd", "`dcgmi diag -j` (with `diag`)"],
+        writes: &[
+            "nothing but the state of the unit, whether it starts at boot, and with `install: true` its package",
+        ],
+        takes_effect: "at once",
+        survives: "reboots and updates of DCGM",
+        owners: &[
+            "`gpu_*` kinds and `gpu_driver`, which stop the host engine for a reset or a reload and start it again",
+            "NVIDIA's GPU operator, whose pods bring a host engine or an exporter with one: two may compete for profiling metrics",
+        ],
+        source: "NVIDIA, DCGM user guide",
+    };
 }
 
 impl Operation for Dcgm {

@@ -2,7 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Alone, Class, Given, Kind, KindInfo, Number, ParamError, Reading, words::words};
+use super::{
+    Alone, Class, Given, Ground, GroundKind, Kind, KindInfo, Number, ParamError, Reading, words::words,
+};
 use crate::{
     Disruption, NodeOp, Unit, lenient,
     operation::{Effect, Needs, Newer, Operation, Reach, paths},
@@ -96,6 +98,37 @@ impl Kind for Sysctl {
     }
 }
 
+impl GroundKind for Sysctl {
+    const GROUND: Ground = Ground {
+        reads: &[
+            "/proc/sys",
+            "sysctl.d of /etc, /run, /usr/local/lib and /usr/lib",
+            "/etc/sysctl.conf where a link leads to it",
+            "modules-load.d",
+            "tuned's active_profile, its profiles and tuned-main.conf",
+            "links that start tuned and kubelet",
+            "/etc/ufw",
+        ],
+        writes: &["/proc/sys", "one line of sysctl_file, /etc/sysctl.d/90-gpufleet.conf by default"],
+        takes_effect: "at once, and at every boot",
+        survives: "reboots, unless a file with a later name or a program sets it too; a parameter of a module only if the module \
+                   is loaded before the files are read",
+        owners: &[
+            "files of sysctl.d with later names win: 99- beats 90-gpufleet.conf, and local.conf beats 99-",
+            "tuned's profile: /etc/sysctl.d wins with reapply_sysctl (the default), the profile without; a stop puts back what \
+             tuned found first",
+            "kubelet sets vm.overcommit_memory, vm.panic_on_oom, kernel.panic, kernel.panic_on_oops and kernel.keys.root_max*, \
+             or does not start (protectKernelDefaults)",
+            "ufw sets what /etc/ufw/sysctl.conf says at its start",
+            "a change of transparent huge pages raises vm.min_free_kbytes; `thp` puts back what sysctl.d declares",
+            "dockerd turns net.ipv4.ip_forward on at its start, unless daemon.json has ip-forward: false",
+            "not read: what NetworkManager, systemd-networkd and cloud-init set (forwarding, IPv6), and dockerd of IPv6",
+        ],
+        source: "sysctl.d(5); kernel, admin-guide/sysctl and fs/proc/proc_sysctl.c; tuned, plugin_sysctl; kubernetes, \
+                 container_manager_linux.go; measured with systemd 252 and Linux 6.18",
+    };
+}
+
 impl Operation for Sysctl {
     paths!();
 
@@ -175,6 +208,38 @@ impl Kind for KernelCmdline {
         }
         Ok(())
     }
+}
+
+impl GroundKind for KernelCmdline {
+    const GROUND: Ground = Ground {
+        reads: &[
+            "/proc/cmdline",
+            "/etc/default/grub and grub.d/*.cfg",
+            "grub.cfg",
+            "grubenv (kernelopts, tuned_params, saved_entry, next_entry)",
+            "loader/entries/*.conf",
+            "/etc/kernel/cmdline",
+            "/etc/tuned/bootcmdline",
+        ],
+        writes: &[
+            "/etc/default/grub.d/99-gpufleet.cfg, or /etc/default/grub where no drop-ins are read",
+            "the line of another file that has a word to remove or replace",
+            "loader/entries/*.conf, kernelopts in grubenv and /etc/kernel/cmdline, where they are used",
+            "grub.cfg, by update-grub or grub2-mkconfig",
+            "proxmox-boot-tool refresh, kernel-install add",
+        ],
+        takes_effect: "at the next boot; kexec keeps the old line",
+        survives: "reboots and new kernels; not `grub2-mkconfig` of RHEL 8 for words that only grubenv has, which gpufleet \
+                   therefore writes into /etc/default/grub too",
+        owners: &[
+            "tuned's section [bootloader] adds words by $tuned_params; they are tuned's, and removing one is refused",
+            "cloud images set GRUB_CMDLINE_LINUX_DEFAULT anew in grub.d/50-cloudimg-settings.cfg; a plan names the file",
+            "grubby edits the same entries; ostree, Bottlerocket, Flatcar, unified kernel images and extlinux are refused, with \
+             what changes the line there",
+        ],
+        source: "kernel, admin-guide/kernel-parameters; GRUB manual; Boot Loader Specification; kernel-install(8); dracut.cmdline(7); \
+                 tuned, plugin_bootloader; update-grub 2.06 and kernel-install 252 run on Debian 12",
+    };
 }
 
 impl Operation for KernelCmdline {

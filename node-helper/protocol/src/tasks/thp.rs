@@ -2,7 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Alone, Class, Given, Kind, KindInfo, Number, ParamError, Reading, words::words};
+use super::{
+    Alone, Class, Given, Ground, GroundKind, Kind, KindInfo, Number, ParamError, Reading, words::words,
+};
 use crate::{
     Disruption, NodeOp, Unit, lenient,
     operation::{Effect, Needs, Newer, Operation, Reach, paths},
@@ -144,6 +146,31 @@ impl Kind for Thp {
         }
         Ok(())
     }
+}
+
+impl GroundKind for Thp {
+    const GROUND: Ground = Ground {
+        reads: &[
+            "/sys/kernel/mm/transparent_hugepage",
+            "tmpfiles.d of /etc, /run and /usr/lib",
+            "the lines of sysctl.d for vm.min_free_kbytes",
+        ],
+        writes: &[
+            "/sys/kernel/mm/transparent_hugepage",
+            "/etc/tmpfiles.d/gpufleet-thp.conf",
+            "/proc/sys/vm/min_free_kbytes, back to what sysctl.d declares",
+        ],
+        takes_effect: "at once for memory that is mapped from then on; what a process has mapped before keeps what it has",
+        survives: "reboots, unless another owner sets it later",
+        owners: &[
+            "tuned's [vm] transparent_hugepages is set after the files of tmpfiles.d, and wins; with transparent_hugepage= on the \
+             kernel command line, tuned leaves it alone",
+            "transparent_hugepage= on the kernel command line sets `enabled` before any file, so that the file wins",
+            "files of tmpfiles.d with earlier names win: systemd-tmpfiles takes the first line for a path, and the plan says so",
+            "a program that asks for it by itself (prctl, madvise) is not bound by `madvise`",
+        ],
+        source: "kernel, admin-guide/mm/transhuge; tmpfiles.d(5); tuned, plugin_vm; measured with Linux 6.18",
+    };
 }
 
 impl Operation for Thp {

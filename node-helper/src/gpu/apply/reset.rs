@@ -128,15 +128,7 @@ impl Running<'_> {
                 .uuids
                 .iter()
                 .filter_map(|uuid| self.state.gpu(uuid))
-                .filter(|gpu| gpu.ecc_errors != (0, 0))
-                .map(|gpu| {
-                    let (uncorrected, corrected) = gpu.ecc_errors;
-                    format!(
-                        "{} counted {uncorrected} uncorrected and {corrected} corrected memory errors since the driver was \
-                         loaded, which the reset clears from its counters",
-                        gpu.label()
-                    )
-                })
+                .filter_map(|gpu| gpu.counted("reset"))
                 .collect();
             // Before the reset: what the kernel logs during the reset counts against the GPUs.
             let end = self.job.machine.log_end();

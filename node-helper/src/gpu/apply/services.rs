@@ -49,7 +49,14 @@ impl Running<'_> {
         }
     }
 
+    /// Asked before anything is stopped, which would otherwise stay stopped.
+    pub(super) fn may_reload(&mut self, member: usize) -> Done {
+        let refused = |message| Failure { member, kind: FailureKind::Io, message, idle: None };
+        self.job.machine.may_reload().map_err(refused)
+    }
+
     pub(super) fn start_mps(&mut self, seat: &Seat, text: &str, serving: &Serving, member: usize) -> Done {
+        self.may_reload(member)?;
         let real = self.real_seat(seat, member)?;
         let program = self.state.host.mps.program.clone();
         let text = match real == *seat {
@@ -75,20 +82,27 @@ impl Running<'_> {
 
     pub(super) fn limit_mps(&mut self, seat: &Seat, text: &str, serving: &Serving, member: usize) -> Done {
         let io = |message| Failure { member, kind: FailureKind::Io, message, idle: None };
-        self.job.machine.write_mps_unit(seat, Some(text), self.job.deadline).map_err(io)?;
+        self.may_reload(member)?;
         // A paused one reads them when it starts again.
+        if !self.paused_mps.contains_key(seat) {
+            self.job.machine.tell_mps(seat, &serving.limits(), self.job.deadline).map_err(io)?;
+        }
+        // Last, because a later run takes the limits in the file for those in force.
+        self.job.machine.write_mps_unit(seat, Some(text), self.job.deadline).map_err(io)?;
         if let Some(paused) = self.paused_mps.get_mut(seat) {
             paused.unit_text = Some(text.to_owned());
             paused.percentage = Some(mps::percentage_of(Some(text)));
-            return Ok(());
         }
-        self.job.machine.tell_mps(seat, &serving.limits(), self.job.deadline).map_err(io)
+        Ok(())
     }
 
     pub(super) fn stop_mps(&mut self, seat: &Seat, member: usize) -> Done {
+        let (daemon, unit) = (self.state.host.mps.daemon(seat), seat.unit());
+        if daemon.unit.enabled || *seat != Seat::Node {
+            self.may_reload(member)?;
+        }
         self.paused_mps.remove(seat);
         let io = |message| Failure { member, kind: FailureKind::Io, message, idle: None };
-        let (daemon, unit) = (self.state.host.mps.daemon(seat), seat.unit());
         if daemon.unit.active {
             self.unit(&unit, UnitAction::Stop, member)?;
         }

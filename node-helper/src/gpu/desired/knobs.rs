@@ -1,17 +1,28 @@
-//! Accounting, resets for their own sake, and confidential computing.
+//! Power limits, accounting, resets for their own sake, and confidential computing.
 
 use gpufleet_protocol::{
     Property,
     change::Value,
     nvml::{Code, recovery},
-    tasks::{ConfidentialMode, GpuConfidentialCompute, ResetWhen},
+    tasks::{ConfidentialMode, GpuConfidentialCompute, GpuPower, PowerScope, ResetWhen},
 };
 
-use super::{Merge, Want};
+use super::{GpuWants, Merge, Want};
 use crate::gpu::{
     plan::{DRAIN_AND_RESET, GPU_RESET, RESET, reset_group},
     state::Gpu,
+    values::power,
 };
+
+type Limit = Option<Want<u32>>;
+
+fn of_gpu(wants: &mut GpuWants) -> &mut Limit {
+    &mut wants.power_mw
+}
+
+fn of_module(wants: &mut GpuWants) -> &mut Limit {
+    &mut wants.module_mw
+}
 
 impl Merge<'_> {
     pub(super) fn accounting(&mut self, gpu: &Gpu, on: bool) {
@@ -19,6 +30,42 @@ impl Merge<'_> {
             let property = Property::new("accounting");
             self.put(gpu, &property, on, |wants| &mut wants.accounting, |on| Value::from(*on));
         }
+    }
+
+    pub(super) fn power(&mut self, gpu: &Gpu, task: &GpuPower) {
+        let module = task.scope == PowerScope::Module;
+        let (range, default, now) = match module {
+            false => (gpu.power_range_mw, gpu.power_default_mw, gpu.power_mw),
+            true => (
+                gpu.module_power.map(|module| (module.low_mw, module.high_mw)),
+                gpu.module_power.map(|module| module.default_mw),
+                gpu.module_power.map(|module| module.limit_mw),
+            ),
+        };
+        // Most boards are no module with a CPU, which a play for all of them need not know.
+        let what = if module { "power limit of a module" } else { "power limit" };
+        let Some((low, high)) = self.readable(gpu, what, range, !module) else { return };
+        let wanted = match (task.limit_watts, task.limit_percent) {
+            (Some(watts), _) => u64::from(watts) * 1000,
+            (None, Some(percent)) => {
+                let Some(default) = self.readable(gpu, "default power limit", default, true) else { return };
+                u64::from(default) * u64::from(percent) / 100
+            }
+            (None, None) => return self.fail("no power limit is given".to_owned()),
+        };
+        let Some(limit) = u32::try_from(wanted).ok().filter(|limit| (low..=high).contains(limit)) else {
+            let wanted = power(u32::try_from(wanted).unwrap_or(u32::MAX));
+            let (low, high) = (power(low), power(high));
+            let of = if module { "the module of " } else { "" };
+            let label = gpu.label();
+            return self.fail(format!("{of}{label} takes a power limit from {low} to {high}, not {wanted}"));
+        };
+        if self.readable(gpu, what, now, true).is_none() {
+            return;
+        }
+        let property = if module { Property::MODULE_POWER_LIMIT } else { Property::POWER_LIMIT };
+        let slot: fn(&mut GpuWants) -> &mut Limit = if module { of_module } else { of_gpu };
+        self.put(gpu, &property, limit, slot, |limit| power(*limit));
     }
 
     pub(super) fn reset(&mut self, gpu: &Gpu, when: ResetWhen) {

@@ -13,16 +13,19 @@ use crate::gpu::{
     wording::joined,
 };
 
-/// Returns a warning for each GPU that loses something, for the member that needs the activation.
+/// Returns warnings for what GPUs lose, counted memory errors included, for the member that needs the activation.
 pub(super) fn of(state: &State, desired: &Desired, activation: Option<&Activation>) -> Vec<(usize, String)> {
     let Some(activation) = activation else { return Vec::new() };
     let reboot = activation.class == Disruption::Reboot;
     let member = activation.reasons.first().map_or(0, |(member, _)| *member);
     let event = if reboot { "reboot" } else { "reset" };
     let none = GpuWants::default();
-    (state.gpus.iter())
-        .filter(|gpu| reboot || activation.uuids.contains(&gpu.uuid))
-        .filter_map(|gpu| {
+    let mut told = Vec::new();
+    if !reboot {
+        told.extend(unknown_peers(state, activation).map(|text| (member, text)));
+    }
+    let losses =
+        (state.gpus.iter()).filter(|gpu| reboot || activation.uuids.contains(&gpu.uuid)).filter_map(|gpu| {
             let wants = desired.gpus.get(&gpu.uuid).unwrap_or(&none);
             let lost = lost(state, gpu, wants, reboot);
             (!lost.is_empty()).then(|| {
@@ -33,8 +36,40 @@ pub(super) fn of(state: &State, desired: &Desired, activation: Option<&Activatio
                 );
                 (member, text)
             })
-        })
-        .collect()
+        });
+    told.extend(losses);
+    // In the plan already: whoever is killed during the act cannot tell it any more.
+    let cleared = state.gpus.iter().filter(|gpu| reboot || activation.uuids.contains(&gpu.uuid));
+    told.extend(cleared.filter_map(|gpu| Some((member, gpu.counted(event)?))));
+    told
+}
+
+/// Says of which GPUs it is unknown whether they have peers, so that they are reset with others.
+fn unknown_peers(state: &State, activation: &Activation) -> impl Iterator<Item = String> {
+    let many = activation.uuids.len() > 1;
+    let in_it = move |gpu: &&Gpu| many && activation.uuids.contains(&gpu.uuid) && gpu.has_peers();
+    state.gpus.iter().filter(in_it).filter_map(|gpu| {
+        let code = gpu.nvlinks.err()?;
+        Some(format!(
+            "the NVLinks of {} cannot be read ({code}), so that it is reset with those that may be its peers",
+            gpu.label()
+        ))
+    })
+}
+
+/// Returns a sentence for each GPU that loses something in what takes from all of them, such as a reboot that is asked for.
+pub fn at_once(state: &State, desired: &Desired, by: &str) -> Vec<String> {
+    let none = GpuWants::default();
+    let of_gpu = |gpu: &Gpu| {
+        let lost = lost(state, gpu, desired.gpus.get(&gpu.uuid).unwrap_or(&none), true);
+        let text = || {
+            let (label, lost) = (gpu.label(), joined(&lost));
+            format!("{label} loses by the {by} what no task up to here declares: {lost}")
+        };
+        (!lost.is_empty()).then(text)
+    };
+    let cleared = state.gpus.iter().filter_map(|gpu| gpu.counted(by));
+    state.gpus.iter().filter_map(of_gpu).chain(cleared).collect()
 }
 
 fn lost(state: &State, gpu: &Gpu, wants: &GpuWants, reboot: bool) -> Vec<String> {
@@ -43,6 +78,11 @@ fn lost(state: &State, gpu: &Gpu, wants: &GpuWants, reboot: bool) -> Vec<String>
         && limit != default
     {
         lost.push(format!("the power limit of {}", power(limit)));
+    }
+    if let (Ok(module), None) = (gpu.module_power, &wants.module_mw)
+        && module.limit_mw != module.default_mw
+    {
+        lost.push(format!("the power limit of its module of {}", power(module.limit_mw)));
     }
     for (what, lock, declared) in
         [("graphics", gpu.graphics, wants.graphics.is_some()), ("memory", gpu.memory, wants.memory.is_some())]
@@ -70,7 +110,7 @@ fn lost(state: &State, gpu: &Gpu, wants: &GpuWants, reboot: bool) -> Vec<String>
         lost.push("its accounting".to_owned());
     }
     // A reset switches persistence on again itself.
-    let by_daemon = state.host.persistenced.enabled
+    let by_daemon = state.host.starts_persistenced() && !state.host.persistenced_start.off
         || wants.persistence.as_ref().is_some_and(|want| want.value == PersistenceMode::Daemon);
     if reboot && gpu.persistence == Ok(true) && wants.persistence.is_none() && !by_daemon {
         lost.push("its persistence".to_owned());

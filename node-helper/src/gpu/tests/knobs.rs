@@ -3,6 +3,7 @@
 use gpufleet_protocol::nvml::{Code, RemappedRows};
 
 use super::*;
+use crate::gpu::{persistenced::Repair, reboot::Taker};
 
 fn accounting(mode: &str) -> serde_json::Value {
     json!({"gpu_accounting": {"mode": mode}})
@@ -69,6 +70,38 @@ fn a_daemon_that_cannot_start_is_named_before_anything_is_done() {
 }
 
 #[test]
+fn what_keeps_the_daemon_from_starting_is_repaired_as_planned() {
+    let sim = Sim {
+        persistenced_repairs: vec![
+            Repair::Folder { user: "nvidia-persistenced".to_owned() },
+            Repair::Leftover { path: "/run/nvidia-persistenced/socket".to_owned() },
+            Repair::Failures,
+        ],
+        ..Sim::new(vec![SimGpu::new(0, true)])
+    };
+    let mut node = Node::new(sim);
+    let wish = group(&[json!({"gpu_persistence": {"mode": "daemon"}})]);
+    let planned = node.predict(&wish);
+    assert_eq!(
+        lines(&planned),
+        [
+            "/etc/systemd/system/nvidia-persistenced.service.d/50-gpufleet.conf: ? -> \
+             RuntimeDirectory=nvidia-persistenced [live] (nvidia-persistenced cannot write /run/nvidia-persistenced)",
+            "/run/nvidia-persistenced/socket: file -> absent [live] (left by a daemon that does not run any more)",
+            "nvidia-persistenced: inactive, disabled -> active, enabled [live] (it failed before, which systemd is \
+             told to forget)",
+            "GPU 0 persistence: disabled -> enabled [live]",
+        ]
+    );
+    node.gpus.forget_predictions();
+    let done = node.apply(&wish);
+    assert_eq!((done.status.clone(), lines(&done)), (OpStatus::Changed, lines(&planned)));
+    assert_eq!(node.effects().len(), 5, "three repairs, enable, start");
+    assert_eq!((node.apply(&wish).status, node.effects()), (OpStatus::Ok, Vec::new()));
+    assert!(node.machine.get().gpus[0].persistence);
+}
+
+#[test]
 fn errors_that_a_reset_clears_from_the_counters_are_kept_in_its_result() {
     let gpu = SimGpu { uncorrected: 3, corrected: 17, recovery_action: Ok(1), ..SimGpu::new(0, true) };
     let mut node = Node::new(Sim::new(vec![gpu]));
@@ -81,6 +114,62 @@ fn errors_that_a_reset_clears_from_the_counters_are_kept_in_its_result() {
         ]
     );
     assert_eq!(node.machine.get().gpus[0].uncorrected, 0);
+}
+
+#[test]
+fn errors_that_a_reset_or_a_reboot_clears_are_told_before_the_act_and_once() {
+    let gpu = || SimGpu { uncorrected: 3, corrected: 17, ..SimGpu::new(0, true) };
+    let told = |by: &str| {
+        format!(
+            "GPU 0 counted 3 uncorrected and 17 corrected memory errors since the driver was loaded, which the {by} clears from its \
+             counters"
+        )
+    };
+    let off = group(&[json!({"gpu_ecc": {"mode": "disabled"}})]);
+    let mut node = Node::new(Sim::new(vec![gpu()]));
+    assert_eq!(node.predict(&off).warnings, [told("reset")]);
+    node.gpus.forget_predictions();
+    let asked = node.run(&off, Mode::Apply, Disruption::Live);
+    let needs = OpStatus::NeedsPermit { class: Disruption::GpuReset };
+    assert_eq!((asked.status, asked.warnings), (needs, vec![told("reset")]), "the permit has it");
+    assert_eq!(node.apply(&off).warnings, [told("reset")]);
+    assert_eq!(
+        node.predict(&group(&[json!({"gpu_ecc": {"mode": "enabled"}})])).warnings,
+        Vec::<String>::new()
+    );
+    let mut node = Node::new(Sim::new(vec![SimGpu { resettable: false, ..gpu() }]));
+    assert_eq!(node.predict(&off).warnings, [told("reboot")]);
+    let mut node = Node::new(Sim::new(vec![gpu()]));
+    for (taker, by) in [(Taker::Reload, "reload of the driver"), (Taker::Reboot, "reboot")] {
+        node.gpus.forget_predictions();
+        let lost = node.gpus.lost_by(taker, &Deadline::after(Duration::from_secs(5)));
+        assert_eq!(lost, [told(by)]);
+    }
+}
+
+#[test]
+fn counters_that_cannot_be_read_before_a_reset_are_told_and_missing_ones_are_not() {
+    let told = "GPU 0: the memory errors that it counted since the driver was loaded cannot be read (unknown error (NVML code \
+                999)), and the reset clears its counters";
+    for (code, expected) in [(Code::UNKNOWN, vec![told.to_owned()]), (Code::NOT_SUPPORTED, Vec::new())] {
+        let gpu = SimGpu { counters_fail: Some(code), recovery_action: Ok(1), ..SimGpu::new(0, true) };
+        let mut node = Node::new(Sim::new(vec![gpu]));
+        assert_eq!(node.apply(&reset("required")).warnings, expected);
+    }
+}
+
+#[test]
+fn a_clock_is_not_passed_on_silently_where_the_supported_ones_cannot_be_read() {
+    let gpu = SimGpu { clocks_fail: Some(Code::UNKNOWN), persistence: true, ..SimGpu::new(0, true) };
+    let mut node = Node::new(Sim::new(vec![gpu]));
+    let wish = group(&[json!({"gpu_clocks": {"graphics_mhz": [1207, 1980]}})]);
+    let told = "GPU 0: which graphics clocks it supports cannot be read (unknown error (NVML code 999)), so that 1207-1980 MHz \
+                is set as declared, and the GPU may run at another";
+    assert_eq!(node.predict(&wish).warnings, [told]);
+    node.gpus.forget_predictions();
+    let done = node.apply(&wish);
+    assert_eq!((done.status, done.warnings), (OpStatus::Changed, vec![told.to_owned()]));
+    assert_eq!(node.machine.get().gpus[0].graphics, Some((1207, 1980)));
 }
 
 fn reset(when: &str) -> GpuGroup {
@@ -177,13 +266,34 @@ fn what_a_reset_does_not_help_is_said() {
 
 #[test]
 fn peers_on_nvlink_are_reset_together() {
-    let gpu = |index| SimGpu { nvlinks: 4, architecture: Some(5), ..SimGpu::new(index, false) };
+    let gpu = |index| SimGpu { nvlinks: Ok(4), architecture: Some(5), ..SimGpu::new(index, false) };
     let mut sim = Sim::new(vec![SimGpu { recovery_action: Ok(1), ..gpu(0) }, gpu(1)]);
     sim.units.clear();
     let mut node = Node::new(sim);
     assert_eq!(node.apply(&reset("required")).status, OpStatus::Changed);
     let effects = node.effects();
     assert!(effects.iter().any(|effect| effect == "reset 0000:1b:00.0,0000:1c:00.0"), "{effects:?}");
+}
+
+#[test]
+fn a_gpu_whose_nvlinks_cannot_be_read_is_reset_with_those_that_may_be_its_peers_and_that_is_told() {
+    let told = "the NVLinks of GPU 1 cannot be read (unknown error (NVML code 999)), so that it is reset with those that may \
+                be its peers";
+    for (nvlinks, together) in [(Err(Code::UNKNOWN), true), (Err(Code::NOT_SUPPORTED), false), (Ok(0), false)]
+    {
+        let gpu = |index| SimGpu { nvlinks: Ok(4), architecture: Some(5), ..SimGpu::new(index, false) };
+        let mut sim =
+            Sim::new(vec![SimGpu { recovery_action: Ok(1), ..gpu(0) }, SimGpu { nvlinks, ..gpu(1) }]);
+        sim.units.clear();
+        let mut node = Node::new(sim);
+        let planned = node.predict(&reset("required"));
+        assert_eq!(planned.warnings, if together { vec![told.to_owned()] } else { Vec::new() });
+        node.gpus.forget_predictions();
+        assert_eq!(node.apply(&reset("required")).status, OpStatus::Changed);
+        let expected = if together { "reset 0000:1b:00.0,0000:1c:00.0" } else { "reset 0000:1b:00.0" };
+        let effects = node.effects();
+        assert!(effects.iter().any(|effect| effect == expected), "{nvlinks:?}: {effects:?}");
+    }
 }
 
 fn confidential(task: serde_json::Value) -> GpuGroup {
@@ -228,4 +338,84 @@ fn what_confidential_computing_a_node_has_is_told_apart() {
     );
     assert_eq!(off.apply(&confidential(json!({"mode": "disabled"}))).status, OpStatus::Ok);
     assert_eq!(off.effects(), Vec::<String>::new());
+}
+
+#[test]
+fn a_module_has_a_power_limit_of_its_own() {
+    let gpu = |index, module_mw| SimGpu { module_mw, persistence: true, ..SimGpu::new(index, true) };
+    let mut node = Node::new(Sim::new(vec![gpu(0, Some(1_000_000)), gpu(1, None)]));
+    let wish = group(&[
+        json!({"gpu_power": {"limit_watts": 600}}),
+        json!({"gpu_power": {"limit_percent": 80, "scope": "module"}}),
+    ]);
+    let planned = node.predict(&wish);
+    assert_eq!(
+        lines(&planned),
+        [
+            "GPU 0 power limit: 700 W -> 600 W [live]",
+            "GPU 1 power limit: 700 W -> 600 W [live]",
+            "GPU 0 module power limit: 1000 W -> 800 W [live]",
+        ]
+    );
+    node.gpus.forget_predictions();
+    let done = node.apply(&wish);
+    assert_eq!((done.status.clone(), lines(&done)), (OpStatus::Changed, lines(&planned)));
+    assert_eq!(node.machine.get().gpus[0].module_mw, Some(800_000));
+    node.effects();
+    assert_eq!((node.apply(&wish).status, node.effects()), (OpStatus::Ok, Vec::new()));
+    // A reset takes it, and the plan says so.
+    let named = node.predict(&reset("always"));
+    assert!(
+        named.warnings.iter().any(|text| text.contains("the power limit of its module of 800 W")),
+        "{named:?}"
+    );
+    let only = group(&[json!({"gpu_power": {"limit_watts": 500, "scope": "module", "gpus": 1}})]);
+    assert_eq!(
+        node.apply(&only).members[0].status,
+        OpStatus::NotApplicable {
+            reason: "GPU 1 (NVIDIA H100 80GB HBM3) has no power limit of a module".to_owned()
+        }
+    );
+    let high =
+        node.apply(&group(&[json!({"gpu_power": {"limit_watts": 1200, "scope": "module", "gpus": 0}})]));
+    let OpStatus::Failed { message, .. } = &high.members[0].status else { panic!("{high:?}") };
+    assert_eq!(message, "the module of GPU 0 takes a power limit from 400 W to 1000 W, not 1200 W");
+}
+
+fn clocks(low: u32, high: u32) -> GpuGroup {
+    group(&[json!({"gpu_clocks": {"graphics_mhz": [low, high]}})])
+}
+
+#[test]
+fn a_clock_that_no_gpu_has_is_planned_as_the_one_that_it_will_run() {
+    let mut node = Node::new(Sim::new(vec![SimGpu { persistence: true, ..SimGpu::new(0, true) }]));
+    let wish = clocks(400, 1234);
+    let planned = node.predict(&wish);
+    assert_eq!(lines(&planned), ["GPU 0 graphics clock: ? -> 405-1230 MHz [live]"]);
+    assert_eq!(
+        planned.warnings,
+        ["GPU 0: the graphics clock 400-1234 MHz is not supported exactly; 405-1230 MHz is used"]
+    );
+    node.gpus.forget_predictions();
+    let done = node.apply(&wish);
+    assert_eq!((done.status.clone(), lines(&done)), (OpStatus::Changed, lines(&planned)));
+    assert_eq!(node.machine.get().gpus[0].graphics, Some((405, 1230)));
+    node.effects();
+    // The same clock, however it is said, is no other clock.
+    for again in [wish, clocks(405, 1230), clocks(398, 1236)] {
+        assert_eq!((node.apply(&again).status, node.effects()), (OpStatus::Ok, Vec::new()));
+    }
+}
+
+#[test]
+fn a_clock_that_does_not_obey_its_lock_is_told_and_locked_again() {
+    let mut sim = Sim::new(vec![SimGpu { persistence: true, ..SimGpu::new(0, true) }]);
+    sim.lies = Some(|setting| format!("{setting:?}").starts_with("LockGraphics"));
+    let mut node = Node::new(sim);
+    let failed = node.apply(&clocks(405, 1230));
+    let OpStatus::Failed { message, .. } = &failed.status else { panic!("{failed:?}") };
+    assert!(message.contains("locked at 1230 MHz at most and reads 1410 MHz"), "{message}");
+    assert_eq!(failed.changes, []);
+    node.machine.get().lies = None;
+    assert_eq!(node.apply(&clocks(405, 1230)).status, OpStatus::Changed);
 }

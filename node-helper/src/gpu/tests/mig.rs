@@ -1,6 +1,7 @@
 //! Compute instances, configurations of mig-parted, and layouts for some of a node's GPUs.
 
 use super::*;
+use gpufleet_protocol::nvml::Setting;
 
 fn mig(layout: serde_json::Value) -> GpuGroup {
     group(&[json!({"gpu_mig": {"mode": "enabled", "layout": layout}})])
@@ -218,4 +219,170 @@ fn gpus_without_mig_are_passed_over_where_a_spec_is_for_all_and_refused_where_it
     // A path never reaches a node.
     let unread = node.apply(&group(&[json!({"gpu_mig": {"config_file": "mig.yaml"}})]));
     assert!(matches!(unread.status, OpStatus::Failed { .. }), "{unread:?}");
+}
+
+/// Runs a layout on a GPU without MIG, in which the creation of this GPU instance fails.
+fn failing_layout(hopper: bool, at: usize) -> (Node, String) {
+    let wish = group(&[json!({"gpu_mig": {"mode": "enabled", "layout": {"3g.40gb": 2}}})]);
+    let mut clean = Node::new(Sim::new(vec![SimGpu::new(0, hopper)]));
+    clean.apply(&wish);
+    let effects = clean.effects();
+    let mut creations = (0..effects.len()).filter(|at| effects[*at].contains("CreateGpuInstance"));
+    let fuse = Some(creations.nth(at).unwrap());
+    let mut node = Node::new(Sim { fuse, ..Sim::new(vec![SimGpu::new(0, hopper)]) });
+    let failed = node.apply(&wish);
+    let OpStatus::Failed { message, .. } = failed.status.clone() else { panic!("{failed:?}") };
+    assert!(!lines(&failed).iter().any(|line| line.contains("MIG layout")), "{failed:?}");
+    assert_eq!(lines(&failed).iter().any(|line| line.contains("MIG mode")), !hopper, "{failed:?}");
+    assert_eq!(node.machine.get().gpus[0].layout(), Vec::<String>::new());
+    (node, message)
+}
+
+#[test]
+fn mig_mode_is_switched_off_again_where_the_layout_fails_for_which_it_was_switched_on() {
+    for at in [0, 1] {
+        let (mut node, message) = failing_layout(true, at);
+        assert!(message.ends_with("; the GPU is as it was before"), "{at}: {message}");
+        assert_eq!(node.machine.get().gpus[0].mig, Staged::settled(false));
+        let again = group(&[json!({"gpu_mig": {"mode": "enabled", "layout": {"3g.40gb": 2}}})]);
+        assert_eq!(node.apply(&again).status, OpStatus::Changed);
+    }
+}
+
+#[test]
+fn a_layout_that_came_back_is_known_although_the_driver_lists_it_in_another_order() {
+    let gpu = || SimGpu::new(0, true).with_instances(&[(14, 0, 2), (9, 4, 4)]);
+    let wish = mig(json!({"3g.40gb": 1, "1g.10gb": 2}));
+    let mut clean = Node::new(Sim::new(vec![gpu()]));
+    clean.apply(&wish);
+    let at = clean.effects().iter().rposition(|effect| effect.contains("CreateGpuInstance"));
+    let mut node = Node::new(Sim { fuse: at, ..Sim::new(vec![gpu()]) });
+    let OpStatus::Failed { message, .. } = node.apply(&wish).status else { panic!("it did not fail") };
+    assert!(message.ends_with("; the previous MIG layout was restored"), "{message}");
+    assert_eq!(node.machine.get().gpus[0].layout(), ["2g.20gb@0", "3g.40gb@4"]);
+}
+
+#[test]
+fn mig_mode_that_took_a_reset_stays_and_is_told() {
+    for at in [0, 1] {
+        let (node, message) = failing_layout(false, at);
+        let told = "; MIG mode stays enabled, which it was not before the run, with no instances";
+        assert!(message.ends_with(told), "{at}: {message}");
+        assert_eq!(node.machine.get().gpus[0].mig, Staged::settled(true));
+    }
+}
+
+#[test]
+fn a_layout_stays_where_something_else_fails_after_it() {
+    let wish = group(&[
+        json!({"gpu_mig": {"mode": "enabled", "layout": {"3g.40gb": 2}}}),
+        json!({"gpu_power": {"limit_watts": 600}}),
+    ]);
+    let mut clean = Node::new(Sim::new(vec![SimGpu::new(0, true)]));
+    clean.apply(&wish);
+    let at = clean.effects().iter().position(|effect| effect.contains("PowerLimit")).unwrap();
+    let mut node = Node::new(Sim { fuse: Some(at), ..Sim::new(vec![SimGpu::new(0, true)]) });
+    let failed = node.apply(&wish);
+    assert_eq!(failed.members[0].status, OpStatus::Changed, "{failed:?}");
+    assert!(matches!(failed.members[1].status, OpStatus::Failed { .. }), "{failed:?}");
+    assert_eq!(node.machine.get().gpus[0].layout(), ["3g.40gb@0", "3g.40gb@4"]);
+}
+
+/// Runs a layout on three GPUs without MIG, in which the first effect with this text fails.
+fn failing_on_one_of_three(hopper: bool, effect: &str, lies: bool) -> (Node, OpOutcome, String) {
+    let wish = mig(json!({"3g.40gb": 2}));
+    let sim = || Sim::new((0..3).map(|index| SimGpu::new(index, hopper)).collect());
+    let mut clean = Node::new(sim());
+    assert_eq!(clean.apply(&wish).status, OpStatus::Changed);
+    let fuse = clean.effects().iter().position(|other| other.contains(effect));
+    assert!(fuse.is_some(), "{effect}");
+    let lies = lies.then_some((|setting| *setting == Setting::MigMode(false)) as fn(&Setting) -> bool);
+    let mut node = Node::new(Sim { fuse, lies, ..sim() });
+    let failed = node.apply(&wish);
+    let OpStatus::Failed { message, .. } = failed.status.clone() else { panic!("{failed:?}") };
+    (node, failed, message)
+}
+
+#[test]
+fn gpus_whose_layout_was_not_reached_are_not_left_in_mig_mode() {
+    let back = |gpus: &str| {
+        format!("GPU {gpus}: MIG mode was switched off again, because the layout was not reached")
+    };
+    for (effect, on, told) in [
+        (
+            "GPU-0 CreateGpuInstance",
+            [false, false, false],
+            format!("; the GPU is as it was before; {}", back("1-2")),
+        ),
+        (
+            "GPU-1 CreateGpuInstance",
+            [true, false, false],
+            format!("; the GPU is as it was before; {}", back("2")),
+        ),
+        ("GPU-2 MigMode", [false, false, false], format!("; {}", back("0-1"))),
+        ("GPU-2 CreateGpuInstance", [true, true, false], "; the GPU is as it was before".to_owned()),
+    ] {
+        let (mut node, failed, message) = failing_on_one_of_three(true, effect, false);
+        let modes: Vec<bool> = node.machine.get().gpus.iter().map(|gpu| gpu.mig.current).collect();
+        assert_eq!(modes, on, "{effect}: {message}");
+        assert!(message.ends_with(&told), "{effect}: {message}");
+        let counted = lines(&failed).iter().filter(|line| line.contains("MIG mode")).count();
+        assert_eq!(counted, on.iter().filter(|on| **on).count(), "{effect}: {failed:?}");
+        assert_eq!(node.apply(&mig(json!({"3g.40gb": 2}))).status, OpStatus::Changed);
+        let layouts: Vec<usize> = node.machine.get().gpus.iter().map(|gpu| gpu.layout().len()).collect();
+        assert_eq!(layouts, [2, 2, 2], "{effect}");
+    }
+}
+
+#[test]
+fn gpus_that_stay_in_mig_mode_without_their_layout_are_named() {
+    let stays =
+        "; GPU 1-2: MIG mode stays enabled, which it was not before the run, and the layout was not reached";
+    // On Ampere it took a reset; on Hopper the driver says that it switched it off, and it reads otherwise.
+    for hopper in [false, true] {
+        let (node, failed, message) = failing_on_one_of_three(hopper, "GPU-0 CreateGpuInstance", hopper);
+        assert!(message.ends_with(stays), "{hopper}: {message}");
+        assert!(node.machine.get().gpus.iter().all(|gpu| gpu.mig.current));
+        assert_eq!(lines(&failed).iter().filter(|line| line.contains("MIG mode")).count(), 3, "{failed:?}");
+    }
+}
+
+#[test]
+fn mig_mode_that_was_wanted_without_a_layout_stays_where_another_layout_fails() {
+    let wish = group(&[
+        json!({"gpu_mig": {"mode": "enabled", "layout": {"3g.40gb": 2}, "gpus": [0]}}),
+        json!({"gpu_mig": {"mode": "enabled", "gpus": [1]}}),
+    ]);
+    let sim = || Sim::new(vec![SimGpu::new(0, true), SimGpu::new(1, true)]);
+    let mut clean = Node::new(sim());
+    clean.apply(&wish);
+    let fuse = clean.effects().iter().position(|effect| effect.contains("CreateGpuInstance"));
+    let mut node = Node::new(Sim { fuse, ..sim() });
+    let failed = node.apply(&wish);
+    assert_eq!(failed.members[1].status, OpStatus::Changed, "{failed:?}");
+    let modes: Vec<bool> = node.machine.get().gpus.iter().map(|gpu| gpu.mig.current).collect();
+    assert_eq!(modes, [false, true]);
+}
+
+#[test]
+fn gpus_of_a_node_that_another_controller_took_over_are_named_and_left_alone() {
+    let wish = mig(json!({"3g.40gb": 2}));
+    let mut left = 0;
+    for acts in 0..30 {
+        let mut node = Node::new(Sim::new((0..3).map(|index| SimGpu::new(index, true)).collect()));
+        node.fence.set(Some(acts));
+        let OpStatus::Failed { message, .. } = node.apply(&wish).status else { continue };
+        let off = |effect: &&String| effect.contains("MigMode(false)");
+        assert!(
+            node.effects().iter().filter(off).count() <= 1,
+            "only the GPU at which it stopped: {message}"
+        );
+        for gpu in &node.machine.get().gpus {
+            if gpu.mig.current && gpu.instances.is_empty() {
+                left += 1;
+                assert!(message.contains("MIG mode stays enabled"), "{acts}: {message}");
+            }
+        }
+    }
+    assert!(left > 3, "{left}");
 }

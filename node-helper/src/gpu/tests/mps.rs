@@ -176,6 +176,54 @@ fn new_limits_are_told_and_reach_the_next_server() {
 }
 
 #[test]
+fn nothing_is_written_or_stopped_where_systemd_may_not_reload() {
+    let mut node = node(vec![SimGpu::new(0, true)]);
+    let wish = |fields| group(&[mps(fields)]);
+    let share =
+        |share: u32| wish(json!({"scope": "gpu", "user": "triton", "active_thread_percentage": share}));
+    converges(&mut node, &share(50));
+    // Another limit, another user, and none at all.
+    let changes = [
+        share(20),
+        wish(json!({"scope": "gpu"})),
+        group(&[json!({"gpu_mps": {"state": "stopped", "scope": "gpu"}})]),
+    ];
+    for change in &changes {
+        node.machine.get().no_reload = true;
+        for _ in 0..2 {
+            let refused = node.apply(change);
+            assert!(matches!(refused.status, OpStatus::Failed { kind: FailureKind::Io, .. }), "{refused:?}");
+            assert_eq!(node.effects(), Vec::<String>::new());
+            node.new_session();
+        }
+        assert_eq!(daemons(&node), ["GPU-0 Some(50) enabled"]);
+    }
+    node.machine.get().no_reload = false;
+    converges(&mut node, &share(20));
+    assert_eq!(daemons(&node), ["GPU-0 Some(20) enabled"]);
+}
+
+#[test]
+fn limits_that_a_run_could_not_tell_are_told_by_the_next() {
+    let mut node = node(vec![SimGpu::new(0, true)]);
+    let wish = |limit: &str| {
+        group(&[mps(json!({"scope": "gpu", "user": "triton", "default_pinned_memory_limit": limit}))])
+    };
+    converges(&mut node, &wish("8G"));
+    for fuse in [0, 1] {
+        node.machine.get().fuse = Some(fuse);
+        let failed = node.apply(&wish("4G"));
+        assert!(matches!(failed.status, OpStatus::Failed { .. }), "{failed:?}");
+        node.effects();
+        node.new_session();
+    }
+    assert_eq!(node.apply(&wish("4G")).status, OpStatus::Changed);
+    let told = "tell gpufleet-mps@GPU-0.service: set_default_device_pinned_mem_limit 0 4G";
+    assert!(node.effects().iter().any(|effect| effect == told));
+    assert_eq!(node.apply(&wish("4G")).status, OpStatus::Ok);
+}
+
+#[test]
 fn what_a_crash_left_is_cleaned_and_a_dead_unit_started() {
     let mut node = node(vec![SimGpu::new(0, true)]);
     let wish = group(&[mps(json!({"scope": "gpu"}))]);

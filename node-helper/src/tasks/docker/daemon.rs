@@ -175,7 +175,7 @@ pub fn observe(node: &Node<'_>, file: &PathBuf, read_since: bool) -> Result<Daem
 }
 
 /// Returns the command line of a process, whose words end with a zero byte.
-fn command_line(node: &Node<'_>, pid: u32) -> Result<String, Trouble> {
+pub fn command_line(node: &Node<'_>, pid: u32) -> Result<String, Trouble> {
     let path = node.roots.proc(&format!("{pid}/cmdline"));
     let text = files::read_bounded(&path, FLAGS_LIMIT)?
         .ok_or_else(|| Trouble::io(format!("{}: there is no such file", path.display())))?;

@@ -16,7 +16,7 @@ use std::{
 
 use gpufleet_protocol::{
     Change, Disruption, FailureKind, Property, Subject,
-    tasks::{DockerDaemon, DockerRestart},
+    tasks::{DaemonRestart, DockerDaemon},
 };
 use serde_json::{Map, Value, json};
 
@@ -154,7 +154,7 @@ impl NodeKind for DockerDaemon {
             true => Disruption::Live,
             false => Disruption::Clients,
         };
-        let restarts = self.restart == DockerRestart::IfNeeded;
+        let restarts = self.restart == DaemonRestart::IfNeeded;
         let (mut reloading, mut restarting, mut waiting) = (false, false, Vec::new());
         for difference in &differences {
             let key = difference.top();
@@ -259,6 +259,10 @@ impl NodeKind for DockerDaemon {
             }
         }
         Ok(Map::new())
+    }
+
+    fn ends_gpu_work(&self) -> bool {
+        true
     }
 
     fn data(&self, state: &State) -> Map<String, Value> {

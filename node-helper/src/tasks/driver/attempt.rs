@@ -6,6 +6,45 @@ use crate::{declare::Trouble, state::Record};
 
 const KEY: &str = "driver";
 
+/// Which packages of a driver were there before a package manager that was interrupted was helped on: it may remove some of
+/// them, and their names tell whose the others are and what goes along.
+pub mod mended {
+    use super::{Record, Trouble};
+
+    const KEY: &str = "driver-mended";
+
+    fn failed(error: &impl ToString) -> Trouble {
+        Trouble::io(error.to_string())
+    }
+
+    /// # Errors
+    /// If the record cannot be read.
+    pub fn read(record: &Record) -> Result<Vec<String>, Trouble> {
+        let value = record.get(KEY).map_err(|error| failed(&error))?;
+        let names = value.map(serde_json::from_value).transpose().map_err(|error| failed(&error))?;
+        Ok(names.unwrap_or_default())
+    }
+
+    /// # Errors
+    /// If it cannot be written.
+    pub fn add(record: &Record, names: impl Iterator<Item = String>) -> Result<(), Trouble> {
+        let mut all = read(record)?;
+        all.extend(names);
+        all.sort();
+        all.dedup();
+        record.put(KEY, all.into()).map_err(|error| failed(&error))
+    }
+
+    /// # Errors
+    /// If it cannot be removed.
+    pub fn forget(record: &Record) -> Result<(), Trouble> {
+        match read(record)?.is_empty() {
+            true => Ok(()),
+            false => record.remove(KEY).map_err(|error| failed(&error)),
+        }
+    }
+}
+
 /// A package of the former driver.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Former {
@@ -32,6 +71,9 @@ pub struct Attempt {
     pub held: Vec<String>,
     /// Modules that were loaded.
     pub modules: Vec<String>,
+    /// The stream of dnf's module that was enabled.
+    #[serde(default)]
+    pub stream: Option<String>,
 }
 
 impl Attempt {
@@ -72,6 +114,17 @@ impl Attempt {
         self.before.clone_from(&earlier.before);
         self.held.clone_from(&earlier.held);
         self.modules.clone_from(&earlier.modules);
+        self.stream.clone_from(&earlier.stream);
+    }
+
+    /// Whether a package was of this version before.
+    pub fn was(&self, name: &str, version: &str) -> bool {
+        self.former.iter().any(|one| one.name == name && one.version == version)
+    }
+
+    /// The names of all packages that it replaces or brings.
+    pub fn names(&self) -> Vec<String> {
+        self.former.iter().map(|one| &one.name).chain(&self.added).cloned().collect()
     }
 
     /// Whether all former packages can be had.

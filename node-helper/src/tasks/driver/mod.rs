@@ -2,17 +2,23 @@
 //!
 //! The package manager simulates the installation, and its answer is the plan. Before packages are replaced, everything
 //! that is needed to go back is fetched and noted; a driver that does not come up is replaced by the former one.
-//! `recipe` knows names of packages, `packages` asks and calls apt, `seen` reads modules and libraries, `modules`
-//! unloads and loads them, `attempt` is the note. What holds the driver is stopped by [`Gpus::suspended`].
+//! `recipe` knows names of packages, `packages` asks and calls apt or dnf, `seen` reads modules and libraries, `modules`
+//! unloads and loads them, `wanted` is what has to be installed, `attempt` is the note. What holds the driver is stopped by [`Gpus::suspended`].
 
 mod attempt;
+mod change;
+mod firmware;
+mod kernels;
 mod modules;
+mod nouveau;
 mod packages;
 mod recipe;
 mod replacement;
 mod seen;
+mod wanted;
 
 use std::{
+    collections::BTreeMap,
     io::ErrorKind,
     path::{Path, PathBuf},
     sync::{Mutex, MutexGuard, PoisonError},
@@ -28,16 +34,16 @@ use serde_json::{Map, Value, json};
 
 pub use self::recipe::{UNNUMBERED, upstream};
 use self::{
-    attempt::{Attempt, Former},
-    packages::Pins,
-    recipe::{Wish, is_driver},
-    replacement::answers,
+    attempt::{Attempt, mended},
+    nouveau::Next,
+    packages::Interrupted,
+    recipe::is_driver,
     seen::{Module, Seen},
+    wanted::Wanted,
 };
-use super::packages::Order;
 use crate::{
     declare::{Node, NodeKind, Plan, Trouble},
-    gpu::Gpus,
+    gpu::{Gpus, Taker},
     os::tree,
     state::Record,
     world::Effect,
@@ -73,25 +79,35 @@ pub struct State {
     unheld: Vec<String>,
     /// Packages that `hold: false` releases.
     held: Vec<String>,
+    /// Packages that stay held, because a person's pattern holds them; with it.
+    by_pattern: BTreeMap<String, String>,
     attempt: Option<Attempt>,
     /// Why the node could not go back.
     one_way: Option<String>,
-    /// Why the driver that is loaded does not work, looked at while a change of it is not over.
+    /// Why there is no driver on disk, although all its packages are installed.
+    unbuilt: Option<String>,
+    /// Why the driver that is loaded does not work.
     silent: Option<String>,
-    /// Whether dpkg was interrupted in a change of the driver.
+    /// GPUs that the driver does not find, while none of its changes is under way.
+    fewer: Option<String>,
+    /// Why the next boot is without a driver.
+    next_boot: Option<String>,
+    /// Whether nouveau, which is loaded, is loaded again at the next boot.
+    nouveau: Next,
+    /// Why the module on disk would not start the GPUs.
+    bare: Option<String>,
+    /// Whether the package manager was interrupted in a change of the driver.
     interrupted: bool,
+    /// Packages of others that are finished along with those of the driver.
+    others: Vec<String>,
+    /// Why only a person can tell what is left over of a change of packages.
+    unclear: Option<String>,
+    /// The stream of dnf's module that is enabled.
+    stream: Option<String>,
     /// Packages that are held now.
     held_before: Vec<String>,
     /// Whether a reboot is assumed to have happened.
     rebooted: bool,
-}
-
-#[derive(Debug)]
-struct Wanted {
-    names: Vec<String>,
-    order: Order,
-    /// The version of the driver afterwards; `None` if only the run can tell.
-    version: Option<String>,
 }
 
 impl State {
@@ -104,21 +120,6 @@ impl State {
     }
 }
 
-impl Wanted {
-    fn former(&self) -> Vec<Former> {
-        let replaced =
-            self.order.actions.iter().filter_map(|action| Some((&action.name, action.from.as_ref()?)));
-        replaced
-            .map(|(name, version)| Former { name: name.clone(), version: version.clone(), file: None })
-            .collect()
-    }
-
-    fn added(&self) -> Vec<String> {
-        let new = self.order.actions.iter().filter(|action| action.from.is_none() && action.to.is_some());
-        new.map(|action| action.name.clone()).collect()
-    }
-}
-
 #[derive(Debug, PartialEq, Eq)]
 pub enum Step {
     Install,
@@ -126,7 +127,7 @@ pub enum Step {
     Reload,
     /// A driver that was to come up with a reboot did not: the former one comes back.
     GoBack(String),
-    /// dpkg was interrupted.
+    /// The package manager was interrupted.
     Finish,
     Hold(Vec<String>),
     Release(Vec<String>),
@@ -206,6 +207,9 @@ impl<'a> Driver<'a> {
                 let report = gpus.idle(&Default::default(), node.deadline);
                 let next = "wait for it, or let gpufleet drain the node (`rollout: {drain: …}`)";
                 outcome.blockers.extend(report.reasons.into_iter().map(|why| Blocker::new(why, next)));
+                if !first {
+                    outcome.warnings.extend(gpus.lost_by(Taker::Reload, node.deadline));
+                }
             }
             if reloads || first {
                 gpus.assume_driver(first);
@@ -220,120 +224,15 @@ impl<'a> Driver<'a> {
 
     /// Removes the note and the former packages, once the declared driver runs; returns what stays.
     fn forget(&self) -> Option<String> {
+        let left = mended::forget(self.record).err().map(|trouble| said(&trouble));
         if !matches!(Attempt::read(self.record), Ok(Some(_))) {
-            return None;
+            return left;
         }
         let removed = tree::remove_all(&self.folder, &|| true);
         let stays = removed.err().filter(|error| error.source.kind() != ErrorKind::NotFound);
         let problem = stays.map(|error| error.to_string());
         let note = Attempt::forget(self.record).err().map(|trouble| said(&trouble));
         problem.or(note)
-    }
-
-    /// The flavour that is declared, or that of the driver on disk.
-    fn flavour(&self, seen: &Seen) -> DriverFlavour {
-        let installed = seen.disk.as_ref().or(seen.loaded.as_ref()).and_then(|module| module.open);
-        self.task.flavour.unwrap_or(match installed {
-            Some(false) => DriverFlavour::Proprietary,
-            Some(true) | None => DriverFlavour::Open,
-        })
-    }
-
-    fn is_wanted(&self, module: &Module) -> bool {
-        self.task.accepts(&module.version) && module.is(self.task.flavour)
-    }
-
-    /// What has to be installed, if the driver on disk is not the declared one.
-    fn wanted(
-        &self,
-        node: &Node<'_>,
-        seen: &Seen,
-        installed: &[(String, String)],
-    ) -> Result<Option<Wanted>, Trouble> {
-        if seen.disk.as_ref().is_some_and(|disk| self.is_wanted(disk)) && seen.is_whole() {
-            return Ok(None);
-        }
-        let pins = Pins::new(node, self.task)?;
-        let recipe = match self.task.packages.is_empty() {
-            false => Ok(recipe::Recipe { packages: self.task.packages.clone(), builds: false }),
-            true => {
-                let names: Vec<String> = installed.iter().map(|(name, _)| name.clone()).collect();
-                let all = recipe::recipes(&Wish {
-                    source: self.task.source,
-                    branch: self.task.wanted_branch().unwrap_or_default(),
-                    flavour: self.flavour(seen),
-                    kernel: &seen.kernel,
-                    installed: &names,
-                });
-                packages::choose(node, self.task, &pins, all)
-            }
-        };
-        let recipe = match recipe {
-            Ok(recipe) => recipe,
-            // Only the run can tell what the new lists have.
-            Err(Trouble::Missing(_)) if self.may_be_listed() || sources_change(node) => {
-                return Ok(Some(Wanted { names: Vec::new(), order: Order::default(), version: None }));
-            }
-            Err(Trouble::Missing(why))
-                if seen.loaded.as_ref().is_some_and(|loaded| self.is_wanted(loaded)) =>
-            {
-                return Err(Trouble::missing(format!(
-                    "the driver runs, and nothing on this node's disk would load it at the next boot: {why}"
-                )));
-            }
-            Err(trouble) => return Err(trouble),
-        };
-        if let (true, Some(why)) = (recipe.builds, &seen.unsigned) {
-            return Err(Trouble::invalid(format!(
-                "{why}; enrol the key at the console (`mokutil --import`), or install modules that the distribution signed"
-            )));
-        }
-        let order = packages::simulate(node, &pins, &recipe.packages)?;
-        if !recipe.builds && self.task.packages.is_empty() && !brings_module(&order, installed, &seen.kernel)
-        {
-            return Err(Trouble::invalid(format!(
-                "{} bring no module for the running kernel {}; boot the newest kernel first, or name other `packages`",
-                recipe.packages.join(", "),
-                seen.kernel
-            )));
-        }
-        let version = order
-            .actions
-            .iter()
-            .filter(|action| is_driver(&action.name))
-            .filter_map(|action| Some(upstream(action.to.as_ref()?)))
-            .find(|version| self.task.accepts(version))
-            .map(str::to_owned);
-        if order.actions.is_empty() {
-            let library = seen.library.as_deref().unwrap_or("none");
-            return Err(Trouble::invalid(match &seen.disk {
-                None => format!(
-                    "the packages {} are installed, and there is no module nvidia for the kernel {}; `dkms status` tells \
-                     whether it was built",
-                    recipe.packages.join(", "),
-                    seen.kernel
-                ),
-                Some(disk) => format!(
-                    "the packages {} are installed, and the module on disk is {}, the library {library}; another installation \
-                     left files there",
-                    recipe.packages.join(", "),
-                    disk.version
-                ),
-            }));
-        }
-        if version.is_none() {
-            return Err(Trouble::invalid(format!(
-                "{} would bring no package of the driver {}",
-                recipe.packages.join(", "),
-                self.task.wanted()
-            )));
-        }
-        Ok(Some(Wanted { names: recipe.packages, order, version }))
-    }
-
-    /// Whether newer lists may have packages that these do not.
-    fn may_be_listed(&self) -> bool {
-        self.task.update_cache && !self.notes().refreshed
     }
 
     /// How the driver that will be on disk begins to run.
@@ -352,6 +251,15 @@ impl<'a> Driver<'a> {
         };
         match (&seen.loaded, &seen.fixed) {
             _ if runs && state.order.is_none() => Ok(Way::Nothing),
+            // The packages of most drivers keep it away, so that this is looked at once they are there.
+            _ if seen.nouveau && state.nouveau == Next::Returns && state.order.is_none() => {
+                Err(Trouble::failed(
+                    FailureKind::Unconverged,
+                    "the kernel's own driver (nouveau) has the GPUs, and would have them again after a reboot: neither modprobe.d \
+                 nor the kernel command line keeps it from being loaded; put `kernel_blacklist: {name: nouveau}` before this \
+                 task, and build the initramfs again if it holds nouveau",
+                ))
+            }
             _ if seen.nouveau => reboot("the kernel's own driver (nouveau) has the GPUs"),
             _ if self.task.reboot == DriverReboot::Always => reboot("`reboot: always` is declared"),
             (None, _) => Ok(Way::Load),
@@ -361,23 +269,10 @@ impl<'a> Driver<'a> {
     }
 }
 
-/// Whether a package with modules of this kernel is there afterwards.
-fn brings_module(order: &Order, installed: &[(String, String)], kernel: &str) -> bool {
-    let new = order.actions.iter().filter(|action| action.to.is_some()).map(|action| action.name.as_str());
-    let gone = |name: &str| order.actions.iter().any(|action| action.name == name && action.to.is_none());
-    let old = installed.iter().map(|(name, _)| name.as_str()).filter(|name| !gone(name));
-    new.chain(old).any(|name| name.ends_with(kernel))
-}
-
 /// Returns the version of the driver that will run, if an earlier task of a prediction changes it.
 pub fn foreseen(node: &Node<'_>) -> Option<String> {
     let on_disk = || node.world.noted(ON_DISK).into_iter().next().map(|(_, version)| version);
     node.world.parameter(LOADED).or_else(|| node.world.rebooted().then(on_disk).flatten())
-}
-
-/// Whether an earlier task of a prediction changes where packages come from.
-fn sources_change(node: &Node<'_>) -> bool {
-    super::repositories::APT.iter().any(|path| node.world.assumes_below(&node.roots.path(path)))
 }
 
 impl NodeKind for Driver<'_> {
@@ -392,12 +287,7 @@ impl NodeKind for Driver<'_> {
         if let Some(why) = seen.foreign {
             return Err(Trouble::invalid(why));
         }
-        if node.roots.tool("apt-get").is_none() {
-            return Err(Trouble::invalid(
-                "gpu_driver installs drivers with apt, which this node does not have; declare the packages with `dnf`, and a \
-                 reboot behind it",
-            ));
-        }
+        let manager = packages::of(node)?;
         let rebooted = node.world.rebooted();
         let open = self.flavour(&seen).is_open();
         let assumed = |version: String| Module { version, open: Some(open) };
@@ -413,11 +303,38 @@ impl NodeKind for Driver<'_> {
             }
             None => {}
         }
-        let installed = packages::installed(node)?;
-        let order = self.wanted(node, &seen, &installed)?;
+        let installed = manager.installed(node)?;
+        let assumes =
+            rebooted || !node.world.noted(ON_DISK).is_empty() || node.world.parameter(LOADED).is_some();
+        // One that came up with a boot is over, where another version is wanted now: what ran before it is nothing to go
+        // back to.
+        let is_over = |attempt: &Attempt| !self.task.accepts(&attempt.wanted) && seen.came_up_with(attempt);
+        let attempt = Attempt::read(self.record)?.filter(|attempt| !is_over(attempt));
+        let wanted = self.wanted(node, manager, &seen, &installed);
+        // Whether packages fit each other takes the package manager a while: nodes as declared are not asked.
+        let acts = attempt.is_some() || !matches!(wanted, Ok(None));
+        let half = match assumes {
+            true => Interrupted::default(),
+            false => manager.interrupted(node, attempt.as_ref())?,
+        };
+        if let (Some(why), true) = (&half.unclear, acts) {
+            return Err(Trouble::invalid(why.clone()));
+        }
+        let interrupted = !assumes && (!half.packages.is_empty() || (acts && manager.is_unmatched(node)?));
+        let (order, unbuilt) = match wanted {
+            // A package manager that was killed in its work often cannot even simulate. Finished, it can.
+            Err(_) if interrupted => (Some(Wanted::default()), None),
+            Ok(Some(Wanted { unbuilt: Some(why), .. })) => match &attempt {
+                Some(attempt) if !assumes && self.may_go_back(attempt) => (None, Some(why)),
+                _ => return Err(Trouble::invalid(why)),
+            },
+            other => (other?, None),
+        };
         let mut names: Vec<String> = installed.iter().map(|(name, _)| name.clone()).collect();
-        let all_held = packages::held(node)?;
-        let held_before = names.iter().filter(|name| all_held.contains(*name)).cloned().collect();
+        let holds = self.locked(node, manager, &installed)?;
+        let all_held = |name: &String| holds.has(name);
+        let is_own = |name: &String| holds.own.contains(name);
+        let held_before = names.iter().filter(|name| is_own(name)).cloned().collect();
         if let Some(wanted) = &order {
             let actions = wanted.order.actions.iter();
             names.retain(|name| !actions.clone().any(|action| action.name == *name && action.to.is_none()));
@@ -426,13 +343,13 @@ impl NodeKind for Driver<'_> {
             names.sort();
             names.dedup();
         }
-        let (held, mut unheld): (Vec<String>, Vec<String>) =
-            names.into_iter().partition(|name| all_held.contains(name));
+        let (mut held, mut unheld): (Vec<String>, Vec<String>) = names.into_iter().partition(all_held);
         if let Some(wanted) = &order {
             // dpkg forgets the hold of a package that it installs.
             let new = |name: &&String| wanted.order.actions.iter().any(|action| action.name == **name);
             unheld.extend(held.iter().filter(new).cloned());
         }
+        held.retain(is_own);
         if node.world.noted(HELD).iter().any(|(_, value)| value == "held") {
             unheld.clear();
         }
@@ -441,40 +358,59 @@ impl NodeKind for Driver<'_> {
                 former if former.is_empty() && seen.loaded.is_some() => {
                     Some("it did not come from packages".to_owned())
                 }
-                former => packages::unobtainable(node, &former)?,
+                former => manager.unobtainable(node, &former)?,
             },
             _ => None,
         };
-        let attempt = Attempt::read(self.record)?;
         // Of a driver that an earlier task of a prediction changes nothing can be read.
-        let noted = attempt.is_some() && node.world.noted(ON_DISK).is_empty() && !rebooted;
-        let loaded = noted && seen.loaded.is_some() && order.is_none();
-        let silent = match loaded {
-            true => answers(node, seen.gpus, &mut self.gpus()).err(),
-            false => None,
+        let asks = !assumes && seen.loaded.is_some() && order.is_none();
+        let (silent, fewer) = match asks {
+            true => self.silence(node, seen.gpus, attempt.is_some()),
+            false => (None, None),
         };
-        let interrupted = noted && packages::is_interrupted(node)?;
+        let stream = manager.stream(node)?;
+        let next_boot = match (&seen.disk, assumes || order.is_some()) {
+            (Some(disk), false) => kernels::broken(node, &seen.kernel, &disk.version)?,
+            _ => None,
+        };
+        let settled = !assumes && order.is_none();
+        let bare = match &seen.disk {
+            Some(disk) if settled => firmware::missing(node, &seen.kernel, disk)?,
+            _ => None,
+        };
         Ok(State {
+            nouveau: match seen.nouveau && settled {
+                true => nouveau::next(node)?,
+                false => Next::StaysAway,
+            },
+            bare,
             seen,
             installed,
             order,
             unheld,
             held,
+            by_pattern: holds.by_pattern,
             attempt,
             one_way,
+            unbuilt,
             silent,
+            fewer,
+            next_boot,
             interrupted,
+            others: half.others,
+            unclear: half.unclear,
+            stream,
             held_before,
             rebooted,
         })
     }
 
     fn is_stale(&self, state: &State) -> bool {
-        self.task.update_cache && state.order.is_some()
+        self.task.update_cache && state.order.is_some() && !state.interrupted
     }
 
     fn refresh(&self, node: &Node<'_>, _: &State) -> Result<Map<String, Value>, Trouble> {
-        packages::update(node)?;
+        packages::of(node)?.update(node)?;
         self.notes().refreshed = true;
         Ok(Map::new())
     }
@@ -487,6 +423,22 @@ impl NodeKind for Driver<'_> {
         // between its old module and its new library fail.
         let class = if seen.loaded.is_some() { Disruption::GpuReset } else { Disruption::Live };
         let from = || seen.loaded.as_ref().map_or(Typed::Absent, |loaded| loaded.version.as_str().into());
+        match (&state.bare, &way) {
+            (Some(why), Way::Load | Way::Reload | Way::Reboot(_)) if state.attempt.is_none() => {
+                return Err(Trouble::missing(why.clone()));
+            }
+            // What runs has it; a reboot or a reset has not.
+            (bare, _) => plan.warnings.extend(bare.clone()),
+        }
+        plan.warnings.extend(state.fewer.iter().chain(&state.next_boot).chain(&state.unclear).cloned());
+        if state.interrupted {
+            let what = Property::new("driver packages");
+            let change = Change::new(Subject::PackageManager, what, "half installed", "installed", class);
+            let along = format!("packages of others are finished along: {}", state.others.join(", "));
+            plan.push(Step::Finish, if state.others.is_empty() { change } else { change.with_note(along) });
+            // Also before what follows, which is known once the packages are whole again.
+            plan.needs = class;
+        }
         if let Some(wanted) = &state.order {
             self.plan_packages(state, wanted, class, &mut plan)?;
             if wanted.version.is_none() {
@@ -495,17 +447,20 @@ impl NodeKind for Driver<'_> {
             plan.steps.push(Step::Install);
             plan.needs = class;
         }
+        if let (Some(why), Some(attempt)) = (&state.unbuilt, &state.attempt) {
+            let before = attempt.before.clone();
+            let change = Change::new(Subject::module(MODULE), Property::VERSION, from(), before, class);
+            plan.push(Step::GoBack(why.clone()), change);
+            plan.needs = class;
+            return Ok(plan);
+        }
         let to = state.target().unwrap_or_default();
         let module = |class| Change::new(Subject::module(MODULE), Property::VERSION, from(), to, class);
         // An attempt of an earlier boot that does not run was to come up with that boot.
-        let undone = state.attempt.as_ref().filter(|attempt| self.may_go_back(attempt));
+        let undone = state.attempt.as_ref().filter(|attempt| {
+            self.may_go_back(attempt) && state.target().is_none_or(|target| target == attempt.wanted)
+        });
         let late = undone.filter(|attempt| attempt.boot_id != seen.boot_id && !state.rebooted);
-        if state.interrupted {
-            let what = Property::new("driver packages");
-            let change =
-                Change::new(Subject::PackageManager, what, "half installed", "installed", Disruption::Live);
-            plan.push(Step::Finish, change);
-        }
         match way {
             Way::Nothing => match &state.silent {
                 None => {}
@@ -516,9 +471,15 @@ impl NodeKind for Driver<'_> {
                 Some(why) => {
                     return Err(Trouble::failed(
                         FailureKind::Unconverged,
-                        format!(
-                            "the driver {to} is loaded and does not work, and there is no way back: {why}"
-                        ),
+                        match state.attempt {
+                            Some(_) => format!(
+                                "the driver {to} is loaded and does not work, and there is no way back: {why}"
+                            ),
+                            None => format!(
+                                "the driver {to} is installed and loaded, and does not work: {why}; `nvidia-smi` and `dmesg` \
+                                 tell more, and a reboot loads it anew"
+                            ),
+                        },
                     ));
                 }
             },
@@ -532,9 +493,24 @@ impl NodeKind for Driver<'_> {
                 plan.push(Step::Reload, module(Disruption::GpuReset));
                 plan.needs = Disruption::GpuReset;
             }
+            // Such as a kernel for which DKMS could not build: the node would come back without a driver.
+            Way::Reboot(_) if state.order.is_none() && state.next_boot.is_some() => {
+                let broken = state.next_boot.clone().unwrap_or_default();
+                return Err(Trouble::failed(
+                    FailureKind::Unconverged,
+                    format!("a reboot is needed, and would leave the node without a driver: {broken}"),
+                ));
+            }
             Way::Reboot(why) => {
                 if state.order.is_some() {
                     plan.changes.push(module(Disruption::Reboot).with_note(why.clone()));
+                }
+                if let Next::Unclear(why) = &state.nouveau {
+                    plan.warnings.push(format!(
+                        "the kernel's own driver (nouveau) has the GPUs, no file of modprobe.d keeps it from being loaded, and whether \
+                         the kernel command line will is not known ({why}): unless it does, put `kernel_blacklist: {{name: nouveau}}` \
+                         before this task"
+                    ));
                 }
                 let runs = seen.loaded.as_ref().map(|loaded| loaded.version.as_str());
                 let reason = GpuDriver::reason(to, runs, &why);
@@ -575,15 +551,23 @@ impl NodeKind for Driver<'_> {
         let version = state.target().unwrap_or_default();
         let installs = plan.steps.contains(&Step::Install);
         let mut attempt = state.attempt.clone();
+        let manager = packages::of(node)?;
         if state.interrupted {
-            packages::finish_interrupted(node)?;
+            mended::add(self.record, state.installed.iter().map(|(name, _)| name.clone()))?;
+            let finished = manager.finish_interrupted(node, self.task, attempt.as_ref());
+            if state.order.as_ref().is_some_and(|wanted| wanted.version.is_none()) {
+                return self.go_on(node, finished);
+            }
+            // An installation completes what could not be finished alone.
+            finished.or_else(|trouble| if installs { Ok(()) } else { Err(trouble) })?;
         }
         if let (true, Some(wanted)) = (installs, &state.order) {
-            let pins = Pins::new(node, self.task)?;
-            packages::download(node, &pins, &wanted.names)?;
+            manager.download(node, self.task, &wanted.recipe)?;
             // Lists may have become newer since the plan.
             if attempt.is_none()
-                && packages::simulate(node, &pins, &wanted.names)?.actions != wanted.order.actions
+                && !state.interrupted
+                && packages::simulate(manager, node, self.task, &wanted.recipe)?.actions
+                    != wanted.order.actions
             {
                 return Err(Trouble::failed(
                     FailureKind::Refused,
@@ -594,7 +578,7 @@ impl NodeKind for Driver<'_> {
         }
         let install = || -> Result<(), Trouble> {
             let Some(wanted) = state.order.as_ref().filter(|_| installs) else { return Ok(()) };
-            packages::perform(node, &Pins::new(node, self.task)?, &wanted.names)?;
+            manager.perform(node, self.task, &wanted.recipe)?;
             modules::check_disk(node, version)
         };
         let mut problems = Vec::new();
@@ -634,9 +618,12 @@ impl NodeKind for Driver<'_> {
                     let trouble = Trouble::failed(FailureKind::Unconverged, why.clone());
                     return Err(self.give_up(node, state, attempt.as_ref(), true, trouble));
                 }
-                Step::Hold(names) => packages::hold(node, names, true)?,
-                Step::Release(names) => packages::hold(node, names, false)?,
+                Step::Hold(names) => manager.hold(node, names, true)?,
+                Step::Release(names) => manager.hold(node, names, false)?,
             }
+        }
+        if installs && let Some(why) = kernels::broken(node, &state.seen.kernel, version)? {
+            self.notes().warnings.push(why);
         }
         if !problems.is_empty() {
             return Err(Trouble::io(format!("the driver {version} runs; {}", problems.join("; "))));
@@ -674,105 +661,12 @@ fn with(trouble: Trouble, more: &[String]) -> Trouble {
 }
 
 /// Returns what a trouble says.
-fn said(trouble: &Trouble) -> String {
+pub fn said(trouble: &Trouble) -> String {
     match trouble {
         Trouble::Failed { message, .. } | Trouble::Missing(message) | Trouble::NotApplicable(message) => {
             message.clone()
         }
         Trouble::Possible => "only the run can tell".to_owned(),
-    }
-}
-
-impl Driver<'_> {
-    fn plan_packages(
-        &self,
-        state: &State,
-        wanted: &Wanted,
-        class: Disruption,
-        plan: &mut Plan<Step>,
-    ) -> Result<(), Trouble> {
-        if wanted.version.is_none() {
-            let module = Subject::module(MODULE);
-            let change =
-                Change::new(module, Property::VERSION, Typed::Unknown, self.task.wanted().as_str(), class);
-            let note = "which packages bring it is known once their lists are updated";
-            plan.changes.push(change.with_note(note).possible());
-            return Ok(());
-        }
-        for action in &wanted.order.actions {
-            let (from, to) = (action.from.clone(), action.to.clone());
-            let change = Change::new(Subject::package(&action.name), Property::VERSION, from, to, class);
-            plan.changes.push(if wanted.order.open { change.possible() } else { change });
-        }
-        match (&state.one_way, self.task.go_back) {
-            (Some(why), DriverGoBack::Required) => {
-                return Err(Trouble::invalid(format!(
-                    "the node could not go back to its present driver, and `go_back: required` is declared: {why}"
-                )));
-            }
-            (Some(why), DriverGoBack::IfPossible) => plan.warnings.push(format!(
-                "if the new driver does not come up, the node cannot go back to its present one: {why}"
-            )),
-            _ => {}
-        }
-        Ok(())
-    }
-
-    fn plan_hold(&self, state: &State, plan: &mut Plan<Step>) {
-        let (names, from, to) = match self.task.hold {
-            true => (&state.unheld, "open to updates", "held"),
-            false => (&state.held, "held", "open to updates"),
-        };
-        if names.is_empty() {
-            return;
-        }
-        let what = Property::new("driver packages");
-        let change = Change::new(Subject::PackageManager, what, from, to, Disruption::Live);
-        let step = if self.task.hold { Step::Hold(names.clone()) } else { Step::Release(names.clone()) };
-        plan.push(step, change.with_note(names.join(", ")));
-    }
-
-    /// Fetches what going back needs, and notes it.
-    fn prepare(
-        &self,
-        node: &Node<'_>,
-        state: &State,
-        wanted: &Wanted,
-        version: &str,
-    ) -> Result<Attempt, Trouble> {
-        let mut former = wanted.former();
-        if state.attempt.is_none() {
-            // What a killed helper left there may be half a file.
-            let _ = tree::remove_all(&self.folder, &|| true);
-        }
-        if self.task.go_back != DriverGoBack::Never {
-            packages::keep(node, &self.folder, &mut former)?;
-        }
-        let mut attempt = Attempt {
-            wanted: version.to_owned(),
-            before: state.seen.loaded.as_ref().map(|loaded| loaded.version.clone()),
-            boot_id: state.seen.boot_id.clone(),
-            former,
-            added: wanted.added(),
-            held: state.held_before.clone(),
-            modules: state.seen.modules.clone(),
-        };
-        // What a killed helper left half done is nothing to go back to.
-        if let Some(before) = &state.attempt {
-            attempt.continues(before);
-        }
-        if self.task.go_back == DriverGoBack::Required && !attempt.can_go_back() {
-            let lost = attempt.former.iter().filter(|one| one.file.is_none()).map(|one| one.name.as_str());
-            return Err(Trouble::failed(
-                FailureKind::Refused,
-                format!(
-                    "nothing was changed: the packages {} of the present driver cannot be had",
-                    lost.collect::<Vec<_>>().join(", ")
-                ),
-            ));
-        }
-        attempt.write(self.record)?;
-        Ok(attempt)
     }
 }
 

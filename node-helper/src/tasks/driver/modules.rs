@@ -2,7 +2,7 @@
 
 use gpufleet_protocol::FailureKind;
 
-use super::seen;
+use super::{firmware, seen};
 use crate::{
     declare::{Node, Trouble},
     tasks::tool,
@@ -59,12 +59,15 @@ pub fn load(node: &Node<'_>, before: &[String], version: &str) -> Result<(), Tro
 /// Checks that the running kernel has a module of this version.
 ///
 /// # Errors
-/// If it does not, as after a build by DKMS that failed while apt succeeded.
+/// If it does not, or lacks firmware that the module needs, as after a build by DKMS that failed while apt succeeded.
 pub fn check_disk(node: &Node<'_>, version: &str) -> Result<(), Trouble> {
     let seen = seen::Seen::read(node)?;
     let failed = |message: String| Err(Trouble::failed(FailureKind::Unconverged, message));
     match seen.disk {
-        Some(disk) if disk.version == version => Ok(()),
+        Some(disk) if disk.version == version => match firmware::missing(node, &seen.kernel, &disk)? {
+            Some(why) => failed(format!("the packages are installed: {why}")),
+            None => Ok(()),
+        },
         Some(disk) => failed(format!(
             "the packages are installed, and the module for the kernel {} is of {}",
             seen.kernel, disk.version

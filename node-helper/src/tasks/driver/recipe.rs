@@ -42,15 +42,55 @@ const DRIVER: [&str; 30] = [
     "nvidia-support",
     "nvidia-utils",
 ];
+/// The same, of packages that only Red Hat's family has.
+const DRIVER_RPM: [&str; 7] = [
+    "akmod-nvidia",
+    "kmod-nvidia",
+    "nvidia-kmod",
+    "nvidia-libXNVCtrl",
+    "nvidia-xconfig",
+    "xorg-x11-drv-nvidia",
+    "xorg-x11-nvidia",
+];
+/// How Debian's packages of the open modules begin. Source: packages.debian.org, `nvidia-open-kernel-dkms` and `-support`.
+const DEBIAN_OPEN: &str = "nvidia-open-kernel-";
 const NO_DRIVER: &str = "libnvidia-container";
+/// The former name of the fabric manager in Red Hat's family.
+const FABRIC_MANAGER: &str = "nvidia-fabric-manager";
 /// Packages that must be of the driver's very version, and are installed only where something asks for them.
 const COMPANIONS: [&str; 4] = ["nvidia-fabricmanager", "nvidia-imex", "libnvidia-nscq", "libnvsdm"];
 
 /// Whether a package belongs to the driver.
 pub fn is_driver(name: &str) -> bool {
     !name.starts_with(NO_DRIVER)
-        && (DRIVER.iter().any(|prefix| name.starts_with(prefix))
+        && (DRIVER.iter().chain(&DRIVER_RPM).any(|prefix| name.starts_with(prefix))
             || name.starts_with("xserver-xorg-video-nvidia"))
+}
+
+/// Whether a package must be of the driver's very version.
+pub fn is_companion(name: &str) -> bool {
+    COMPANIONS.iter().chain(&[FABRIC_MANAGER]).any(|stem| name.starts_with(stem))
+}
+
+/// Returns under which other names repositories of Red Hat's family may have a companion of another version: the fabric
+/// manager was renamed, and some names end with a branch.
+pub fn other_names(name: &str, branch: Option<u32>) -> Vec<String> {
+    let is_branch = |end: &str| end.len() == 3 && end.bytes().all(|byte| byte.is_ascii_digit());
+    let stem = name.rsplit_once('-').filter(|(_, end)| is_branch(end)).map_or(name, |(stem, _)| stem);
+    let renamed = match stem.contains(FABRIC_MANAGER) {
+        true => stem.replace(FABRIC_MANAGER, COMPANIONS[0]),
+        false => stem.replace(COMPANIONS[0], FABRIC_MANAGER),
+    };
+    let stems = [renamed, stem.to_owned()];
+    let numbered = stems.iter().filter_map(|stem| Some(format!("{stem}-{}", branch?)));
+    let mut all: Vec<String> = stems.iter().cloned().chain(numbered).filter(|other| other != name).collect();
+    all.dedup();
+    all
+}
+
+/// Whether a package builds modules on the node, which are then signed with its own key.
+pub fn builds(name: &str) -> bool {
+    is_driver(name) && (name.contains("dkms") || name.starts_with("akmod"))
 }
 
 /// Returns the driver's version in the version of a package: `580.159.04` of `1:580.159.04-0ubuntu1`.
@@ -72,22 +112,30 @@ pub struct Wish<'a> {
 }
 
 /// One way to install a driver.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recipe {
     pub packages: Vec<String>,
     /// Whether the modules are built on the node, and so signed with its own key.
     pub builds: bool,
+    /// Whether a package has the modules of the running kernel.
+    pub of_kernel: bool,
+    /// The stream of dnf's module that has the packages.
+    pub stream: Option<String>,
+    /// Repositories whose packages may be of another stream than the enabled one.
+    pub repositories: Vec<String>,
 }
 
 /// Returns whose packages are installed, if a driver's are.
 pub fn installed_source(installed: &[String]) -> Option<DriverSource> {
     let has = |prefix: &str| installed.iter().any(|name| name.starts_with(prefix));
     let any = |prefixes: &[&str]| prefixes.iter().any(|prefix| has(prefix));
-    if any(&["nvidia-open", "cuda-drivers"]) {
+    // Debian's `nvidia-open-kernel-dkms` is NVIDIA's `nvidia-kernel-open-dkms`.
+    let is_open = |name: &String| name.starts_with("nvidia-open") && !name.starts_with(DEBIAN_OPEN);
+    if installed.iter().any(is_open) || any(&["cuda-drivers", "nvidia-kernel-open-"]) {
         Some(DriverSource::Nvidia)
     } else if any(&["nvidia-headless-", "nvidia-utils-", "linux-modules-nvidia-", "nvidia-driver-5"]) {
         Some(DriverSource::Ubuntu)
-    } else if any(&["nvidia-kernel-dkms", "nvidia-kernel-open-dkms", "nvidia-kernel-support"]) {
+    } else if any(&["nvidia-kernel-dkms", DEBIAN_OPEN, "nvidia-kernel-support"]) {
         Some(DriverSource::Debian)
     } else {
         None
@@ -116,9 +164,9 @@ fn of_source(source: DriverSource, wish: &Wish<'_>) -> Vec<Recipe> {
             let branch = format!("{branch}{}", if server { "-server" } else { "" });
             let full = format!("{branch}{}", if open { "-open" } else { "" });
             let companions = companions(wish, &branch);
-            let with = |mut packages: Vec<String>, builds| {
+            let with = |mut packages: Vec<String>, builds: bool| {
                 packages.extend(companions.iter().cloned());
-                Recipe { packages, builds }
+                Recipe { packages, builds, of_kernel: !builds, ..Recipe::default() }
             };
             let utils = format!("nvidia-utils-{branch}");
             let modules = |of: &str| format!("linux-modules-nvidia-{full}-{of}");
@@ -142,12 +190,12 @@ fn of_source(source: DriverSource, wish: &Wish<'_>) -> Vec<Recipe> {
                 false => (vec![format!("nvidia-driver-pinning-{branch}"), name.to_owned()], String::new()),
             };
             packages.extend(companions(wish, &suffix));
-            vec![Recipe { packages, builds: true }]
+            vec![Recipe { packages, builds: true, ..Recipe::default() }]
         }
         DriverSource::Debian => {
-            let kernel = if open { "nvidia-kernel-open-dkms" } else { "nvidia-kernel-dkms" };
+            let kernel = if open { "nvidia-open-kernel-dkms" } else { "nvidia-kernel-dkms" };
             let packages = [kernel, "libcuda1", "libnvidia-ml1", "nvidia-smi"].map(str::to_owned);
-            vec![Recipe { packages: packages.to_vec(), builds: true }]
+            vec![Recipe { packages: packages.to_vec(), builds: true, ..Recipe::default() }]
         }
     }
 }
@@ -240,6 +288,23 @@ mod tests {
         );
         assert_eq!(installed_source(&["nvidia-open-570".to_owned()]), Some(DriverSource::Nvidia));
         assert_eq!(installed_source(&["nvidia-container-toolkit".to_owned()]), None);
+    }
+
+    #[test]
+    fn debians_open_modules_have_a_name_of_their_own() {
+        let of = |flavour, installed: &[String]| names(&wish(DriverSource::Debian, 550, flavour, installed));
+        assert_eq!(of(DriverFlavour::Open, &[])[0][0], "nvidia-open-kernel-dkms");
+        assert_eq!(of(DriverFlavour::Proprietary, &[])[0][0], "nvidia-kernel-dkms");
+        for (name, source) in [
+            ("nvidia-open-kernel-dkms", DriverSource::Debian),
+            ("nvidia-open-kernel-support", DriverSource::Debian),
+            ("nvidia-kernel-dkms", DriverSource::Debian),
+            ("nvidia-kernel-open-dkms", DriverSource::Nvidia),
+            ("nvidia-open", DriverSource::Nvidia),
+        ] {
+            assert_eq!(installed_source(&[name.to_owned()]), Some(source), "{name}");
+        }
+        assert!(is_driver("nvidia-open-kernel-dkms") && builds("nvidia-open-kernel-dkms"));
     }
 
     #[test]

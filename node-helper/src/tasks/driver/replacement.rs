@@ -7,7 +7,9 @@ use gpufleet_protocol::{FailureKind, tasks::DriverGoBack};
 use super::{
     Driver, State,
     attempt::Attempt,
-    modules, packages, said,
+    modules,
+    packages::{self, Packages},
+    said,
     seen::{self, Seen},
     with,
 };
@@ -15,11 +17,17 @@ use crate::{
     deadline::Deadline,
     declare::{Node, Trouble},
     gpu::{Gpus, Held, Left},
-    tasks::download::Downloads,
 };
 
 /// Time to bring the former driver back, whose modules may be built again.
 const GOING_BACK: Duration = Duration::from_secs(900);
+
+/// How the former driver is back.
+enum Back {
+    Runs,
+    /// Its packages are there, and the new module cannot be unloaded: why.
+    AtNextBoot(String),
+}
 
 impl Driver<'_> {
     /// Unloads the former modules, installs, and loads the new ones; the units that hold the driver are stopped.
@@ -74,7 +82,8 @@ impl Driver<'_> {
                 self.notes().unloaded = true;
                 self.back(node, attempt, trouble, gpus)
             }
-            Err(other) => Trouble::io(format!("{}; {}", said(&trouble), said(&other))),
+            // Such as by a console, for which the node had to reboot: another boot starts the former driver.
+            Err(_) => self.back(node, attempt, trouble, gpus),
         };
         match gpus.suspended(node.deadline, node.progress, self.fence, work) {
             Ok((trouble, left)) => with(trouble, &self.took(left)),
@@ -101,27 +110,23 @@ impl Driver<'_> {
         (node.progress)(format!("going back from the driver {wanted}"));
         // With time of its own, because the task's may be over, and a node without a driver is of no use to anybody.
         let grace = Deadline::after(GOING_BACK);
-        let node = &Node {
-            roots: node.roots,
-            users: node.users,
-            world: node.world.clone(),
-            user: node.user.clone(),
-            environment: node.environment,
-            deadline: &grace,
-            fetch: node.fetch,
-            progress: node.progress,
-            downloads: Downloads::default(),
-        };
+        let node = &node.until(&grace);
         let former = attempt.before.as_deref();
+        let packages = "the packages are as they were before";
         let message = match self.bring_back(node, attempt, former, gpus) {
-            Ok(()) => {
+            Ok(Back::Runs) => {
                 let left = self.forget().map(|why| format!("; {why}")).unwrap_or_default();
                 let runs = former.map_or_else(
-                    || "the packages are as they were before".to_owned(),
+                    || packages.to_owned(),
                     |version| format!("the node is back at {version}, which runs"),
                 );
                 format!("the driver {wanted} does not come up: {why}; {runs}{left}")
             }
+            Ok(Back::AtNextBoot(stays)) => format!(
+                "the driver {wanted} does not come up: {why}; it cannot be unloaded: {stays}; {packages}, and {} after the \
+                 next boot: reboot the node",
+                former.map_or_else(|| "no driver runs".to_owned(), |version| format!("{version} runs"))
+            ),
             Err(other) => format!(
                 "the driver {wanted} does not come up: {why}; going back to {} failed too: {}; the node has no working \
                  driver",
@@ -138,28 +143,82 @@ impl Driver<'_> {
         attempt: &Attempt,
         former: Option<&str>,
         gpus: &mut Gpus,
-    ) -> Result<(), Trouble> {
+    ) -> Result<Back, Trouble> {
         let now = Seen::read(node)?;
-        // The new module may be loaded without working. Where it cannot be unloaded, the next boot loads the former one.
-        if now.loaded.as_ref().map(|loaded| loaded.version.as_str()) != former {
-            let _ = modules::unload(node, &now.modules);
-        }
+        // The new module may be loaded without working.
+        let runs = now.loaded.as_ref().map(|loaded| loaded.version.as_str());
+        let stays = match runs == former {
+            true => None,
+            false => modules::unload(node, &now.modules).err(),
+        };
+        let manager = packages::of(node)?;
         // Its verdict is that of the installation below.
-        let _ = packages::finish_interrupted(node);
+        let _ = manager.finish_interrupted(node, self.task, Some(attempt));
         let restored = match self.task.go_back {
             DriverGoBack::Never => Err(Trouble::invalid("`go_back: never` is declared")),
-            _ => packages::restore(node, &attempt.former, &attempt.added)
-                .and_then(|()| packages::hold(node, &attempt.held, true)),
+            _ => {
+                let restored = packages::restore(manager, node, &attempt.former, &attempt.added);
+                self.as_before(node, manager, attempt);
+                restored
+            }
         };
-        let Some(version) = former else { return restored };
-        let disk = Seen::read(node)?;
-        let there = disk.is_whole() && disk.disk.is_some_and(|disk| disk.version == version);
+        let there = match former {
+            Some(version) => {
+                let disk = Seen::read(node)?;
+                disk.is_whole() && disk.disk.is_some_and(|disk| disk.version == version)
+            }
+            None => false,
+        };
         // An installation that failed early has replaced nothing.
-        if restored.is_err() && !there {
-            return restored;
+        if !there {
+            restored?;
         }
-        modules::load(node, &attempt.modules, version)?;
-        came_up(node, version, gpus)
+        if let Some(stays) = stays {
+            return Ok(Back::AtNextBoot(said(&stays)));
+        }
+        if let Some(version) = former {
+            modules::load(node, &attempt.modules, version)?;
+            came_up(node, version, gpus)?;
+        }
+        Ok(Back::Runs)
+    }
+
+    /// Makes what decides on later updates as it was before an attempt. The driver does not depend on it, so that trouble
+    /// is a warning.
+    fn as_before(&self, node: &Node<'_>, manager: &dyn Packages, attempt: &Attempt) {
+        let stream = attempt.stream.as_deref();
+        let warn = |what: String, done: Result<(), Trouble>| {
+            if let Err(trouble) = done {
+                let why = said(&trouble);
+                self.notes()
+                    .warnings
+                    .push(format!("{what}, and until then an update may change the driver: {why}"));
+            }
+        };
+        let again = match stream {
+            Some(stream) => {
+                let enable = format!(
+                    "`dnf module reset nvidia-driver` and `dnf module enable nvidia-driver:{stream}`"
+                );
+                format!(
+                    "the former stream {stream} of the driver could not be enabled again; do it with {enable}"
+                )
+            }
+            None => {
+                "the stream of the driver could not be reset; do it with `dnf module reset nvidia-driver`"
+                    .to_owned()
+            }
+        };
+        warn(again, manager.set_stream(node, stream));
+        let held = match attempt.held.is_empty() {
+            true => "none of them was held".to_owned(),
+            false => format!("held were {}", attempt.held.join(", ")),
+        };
+        let holds = format!(
+            "the packages of the driver could not be held as they were before with {}; {held}; do it yourself",
+            manager.holder()
+        );
+        warn(holds, manager.hold_as_before(node, attempt));
     }
 
     /// Whether an attempt may be undone, and its former packages are there.
@@ -180,9 +239,9 @@ fn came_up(node: &Node<'_>, version: &str, gpus: &mut Gpus) -> Result<(), Troubl
 }
 
 /// Checks that the driver answers for as many GPUs as are on the bus.
-pub(super) fn answers(node: &Node<'_>, there: u32, gpus: &mut Gpus) -> Result<(), String> {
-    let found = gpus.comes_up(node.deadline)?.gpus.len();
-    match (found as u64) < u64::from(there) {
+fn answers(node: &Node<'_>, there: u32, gpus: &mut Gpus) -> Result<(), String> {
+    let found = gpus.comes_up(node.deadline)?.present();
+    match found < u64::from(there) {
         true => Err(format!("the driver finds {found} of {there} GPUs")),
         false => Ok(()),
     }

@@ -11,7 +11,7 @@ use crate::{
         files,
         tree::{self, Found},
     },
-    tasks::tool,
+    tasks::{driver::attempt::Attempt, tool},
 };
 
 /// Modules that use the driver's, the ones that must go first in front.
@@ -86,6 +86,12 @@ fn exists(node: &Node<'_>, path: &str) -> bool {
 }
 
 impl Seen {
+    /// Whether the driver of an attempt is the one that a later boot brought up.
+    pub fn came_up_with(&self, attempt: &Attempt) -> bool {
+        let is = |module: &Option<Module>| module.as_ref().is_some_and(|one| one.version == attempt.wanted);
+        attempt.boot_id != self.boot_id && is(&self.loaded) && is(&self.disk)
+    }
+
     /// # Errors
     /// If a part cannot be read.
     pub fn read(node: &Node<'_>) -> Result<Self, Trouble> {
@@ -140,12 +146,15 @@ pub fn loaded(node: &Node<'_>) -> Result<Option<Module>, Trouble> {
     }
 }
 
-/// Returns the module that the running kernel would load now.
-fn on_disk(node: &Node<'_>, kernel: &str) -> Result<Option<Module>, Trouble> {
+/// Returns the module that a kernel would load now.
+pub(super) fn on_disk(node: &Node<'_>, kernel: &str) -> Result<Option<Module>, Trouble> {
     // Slim images have no kmod; then nothing but the file itself tells.
     let Some(program) = node.roots.tool("modinfo") else { return module_file(node, kernel) };
     let field = |name: &str| -> Result<Option<String>, Trouble> {
-        let done = tool::ask(node, &tool::run(node, &program).args(["-F", name, "nvidia"]).limit(64 * 1024))?;
+        let done = tool::ask(
+            node,
+            &tool::run(node, &program).args(["-k", kernel, "-F", name, "nvidia"]).limit(64 * 1024),
+        )?;
         match done.exit.success() {
             true => Ok(Some(done.stdout().trim().to_owned()).filter(|text| !text.is_empty())),
             false if done.stderr().contains("not found") => Ok(None),

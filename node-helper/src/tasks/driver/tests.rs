@@ -1,11 +1,20 @@
-use gpufleet_protocol::tasks::GpuDriver;
+use gpufleet_protocol::{Disruption, OpStatus, message::Mode, tasks::GpuDriver};
 use serde_json::json;
 
 use super::{
+    Driver,
     attempt::{Attempt, Former},
-    seen::Seen,
+    seen::{Module, Seen},
 };
-use crate::{declare::Trouble, tasks::testing::Bench};
+use crate::{
+    declare::Trouble,
+    gpu::{
+        Gpus,
+        sim::{Sim, SimGpu, SimMachine},
+    },
+    state::Record,
+    tasks::testing::Bench,
+};
 
 /// A node with one GPU, a loaded module and its library.
 fn bench() -> Bench {
@@ -31,7 +40,7 @@ fn bench() -> Bench {
 fn modinfo(bench: &Bench, version: &str, license: &str) {
     bench.script(
         "usr/sbin/modinfo",
-        &format!("#!/bin/sh\ncase $2 in version) echo {version};; license) echo '{license}';; esac\n"),
+        &format!("#!/bin/sh\ncase $4 in version) echo {version};; license) echo '{license}';; esac\n"),
     );
 }
 
@@ -159,6 +168,7 @@ fn an_attempt_goes_back_to_what_was_before_a_killed_one() {
         added: vec!["new".to_owned()],
         held: vec!["lib".to_owned()],
         modules: vec!["nvidia".to_owned()],
+        stream: Some("575-open".to_owned()),
     };
     let mut now = Attempt {
         wanted: "590.2".to_owned(),
@@ -168,12 +178,39 @@ fn an_attempt_goes_back_to_what_was_before_a_killed_one() {
         added: vec!["more".to_owned()],
         held: Vec::new(),
         modules: Vec::new(),
+        stream: None,
     };
     now.continues(&earlier);
     assert_eq!(now.former, [former("other", "1"), former("lib", "575.1")]);
     assert_eq!(now.added, ["more", "new"]);
     assert_eq!((now.before.as_deref(), now.modules.len(), now.held.len()), (Some("575.1"), 1, 1));
+    assert_eq!(now.stream.as_deref(), Some("575-open"));
     assert!(now.can_go_back());
+}
+
+#[test]
+fn an_attempt_that_a_boot_brought_up_is_over() {
+    let module = |version: &str| Some(Module { version: version.to_owned(), open: Some(true) });
+    let bench = bench();
+    let attempt = Attempt {
+        wanted: "580.1".to_owned(),
+        before: Some("575.1".to_owned()),
+        boot_id: "first".to_owned(),
+        former: Vec::new(),
+        added: Vec::new(),
+        held: Vec::new(),
+        modules: Vec::new(),
+        stream: None,
+    };
+    let now = |boot: &str, loaded: &str, disk: &str| {
+        let state =
+            Seen { boot_id: boot.to_owned(), loaded: module(loaded), disk: module(disk), ..seen(&bench) };
+        state.came_up_with(&attempt)
+    };
+    assert!(now("second", "580.1", "580.1"));
+    assert!(!now("first", "580.1", "580.1"), "the boot that it waits for has not come");
+    assert!(!now("second", "575.1", "580.1"), "it did not come up");
+    assert!(!now("second", "580.1", "590.1"), "somebody else's change is under way");
 }
 
 #[test]
@@ -181,4 +218,94 @@ fn the_example_is_a_driver() {
     let task: GpuDriver = serde_json::from_value(json!({"branch": 580, "flavour": "open"})).unwrap();
     assert!(task.hold && task.accepts("580.159.04"));
     assert!(GpuDriver::is_awaited(&GpuDriver::reason("580.1", None, "why")));
+}
+
+/// A node whose driver is installed and not loaded.
+fn unloaded() -> Bench {
+    let bench = bench();
+    for (tool, script) in [
+        ("apt-get", "exit 0"),
+        ("apt-mark", "exit 0"),
+        ("dpkg-query", "case \"$2\" in\n*Architecture*) ;;\n*) echo 'bash installed';;\nesac"),
+    ] {
+        bench.script(&format!("usr/bin/{tool}"), &format!("#!/bin/sh\n{script}\n"));
+    }
+    std::fs::remove_dir_all(bench.path("sys/module/nvidia")).unwrap();
+    std::fs::remove_file(bench.path("proc/driver/nvidia/version")).unwrap();
+    bench
+}
+
+fn predicted(bench: &Bench) -> gpufleet_protocol::OpOutcome {
+    let task: GpuDriver = serde_json::from_value(json!({"branch": 580, "hold": false})).unwrap();
+    let record = Record::of(Some(&bench.path("state")));
+    let machine = SimMachine::new(Sim::new(vec![SimGpu::new(0, true)]));
+    let mut gpus = Gpus::with_machine(Box::new(machine), record.clone());
+    let fence = || Ok(());
+    let folder = bench.path("state");
+    bench.forget();
+    bench.run(&Driver::new(&task, &mut gpus, &record, &folder, &fence), Mode::Predict)
+}
+
+#[test]
+fn no_reboot_is_asked_for_that_would_bring_nouveau_back() {
+    let bench = unloaded();
+    bench.write("lib/firmware/nvidia/580.159.04/gsp_ga10x.bin", "");
+    bench.write("sys/module/nouveau/refcnt", "0\n");
+    // Whether `rpm-ostree kargs` keeps it away is not read here.
+    bench.write("run/ostree-booted", "");
+    let unclear = predicted(&bench);
+    assert!(unclear.awaiting[0].reason.contains("nouveau"), "{unclear:?}");
+    assert!(unclear.warnings.iter().any(|why| why.contains("rpm-ostree kargs")), "{unclear:?}");
+    std::fs::remove_file(bench.path("run/ostree-booted")).unwrap();
+    bench.write("etc/default/grub", "GRUB_CMDLINE_LINUX=quiet\n");
+    bench.write("proc/cmdline", "quiet\n");
+    let refused = predicted(&bench);
+    let why = crate::tasks::testing::failure(&refused);
+    assert!(
+        why.contains("would have them again after a reboot")
+            && why.contains("`kernel_blacklist: {name: nouveau}`")
+    );
+    bench.write("usr/lib/modprobe.d/nvidia.conf", "blacklist nouveau\n");
+    let waits = predicted(&bench);
+    assert!(waits.awaiting[0].reason.contains("nouveau"), "{waits:?}");
+    assert!(!waits.warnings.iter().any(|why| why.contains("kernel's own driver")), "{waits:?}");
+}
+
+#[test]
+fn an_open_module_without_its_firmware_is_not_loaded() {
+    let bench = unloaded();
+    let refused = predicted(&bench);
+    let why = crate::tasks::testing::failure(&refused);
+    assert!(why.contains("needs its GSP firmware"), "{why}");
+    bench.write("lib/firmware/nvidia/580.159.04/gsp_ga10x.bin", "");
+    assert_eq!(predicted(&bench).status, OpStatus::Changed);
+}
+
+#[test]
+fn finishing_an_interrupted_change_waits_for_the_gpus_and_names_whose_packages_it_finishes() {
+    let bench = bench();
+    bench.script("usr/bin/apt-get", "#!/bin/sh\nexit 0\n");
+    bench.script("usr/bin/apt-mark", "#!/bin/sh\nexit 0\n");
+    bench.script("usr/bin/dpkg", "#!/bin/sh\ntouch \"$(dirname \"$0\")/../../configured\"\n");
+    bench.script(
+        "usr/bin/dpkg-query",
+        "#!/bin/sh\ncase \"$2\" in\n*Architecture*) ;;\n\
+         *) printf 'nvidia-smi half-configured\\nslurmd unpacked\\nbash installed\\n';;\nesac\n",
+    );
+    let task: GpuDriver = serde_json::from_value(json!({"branch": 580, "hold": false})).unwrap();
+    let record = Record::of(Some(&bench.path("state")));
+    let machine = SimMachine::new(Sim::new(vec![SimGpu::new(0, true)]));
+    let mut gpus = Gpus::with_machine(Box::new(machine), record.clone());
+    let fence = || Ok(());
+    let folder = bench.path("state");
+    let driver = Driver::new(&task, &mut gpus, &record, &folder, &fence);
+    let predicted = bench.run(&driver, Mode::Predict);
+    let finish = predicted.changes.first().unwrap_or_else(|| panic!("{predicted:?}"));
+    assert_eq!((finish.to_text().as_str(), finish.disruption), ("installed", Disruption::GpuReset));
+    let told = format!("{finish:?}");
+    assert!(told.contains("slurmd") && !told.contains("bash"), "{told}");
+    // Without a permit nothing is touched.
+    let refused = bench.run(&driver, Mode::Apply);
+    assert_eq!(refused.status, OpStatus::NeedsPermit { class: Disruption::GpuReset });
+    assert!(!bench.path("configured").exists());
 }

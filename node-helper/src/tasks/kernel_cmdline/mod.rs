@@ -1,13 +1,22 @@
 //! `kernel_cmdline`: words of the kernel command line of every boot entry.
 //!
 //! Writing the configuration disturbs nothing. Words that the running kernel's command line lacks are reported as
-//! awaiting a reboot. `words` knows what a word means, `shell` and `defaults` read `/etc/default/grub`, `sources` knows
-//! the files of the boot loaders.
+//! awaiting a reboot. `words` and `rules` know what a word means, `shell` and `defaults` read `/etc/default/grub`,
+//! `sources` knows the files of the boot loaders, `menu` which kernel they start, `refused` the systems that are not
+//! changed.
+//!
+//! `grubby` is not used where it is there: it edits the same entries, `kernelopts` and `/etc/kernel/cmdline`, but
+//! replaces every word of a key that is given, so that `console=ttyS1` would cost the first console.
 
 mod defaults;
+mod menu;
+mod refused;
+mod rules;
 mod shell;
 mod sources;
 mod words;
+
+pub use words::split;
 
 use std::{
     fs,
@@ -62,8 +71,12 @@ pub struct State {
     environment: Option<PathBuf>,
     /// Whether a missing generator is an error; below a replaced root it is not.
     needs_generator: bool,
+    /// The release of the running kernel, and of the one that the next boot starts, as far as files tell.
+    kernels: (Option<String>, Option<String>),
     /// The words that a later installed kernel would get without `/etc/kernel/cmdline`, and the path of that file.
     later: Option<(PathBuf, Vec<String>)>,
+    /// Where it is noted that `plain` has to run, and whether it is.
+    pending: (PathBuf, bool),
 }
 
 #[derive(Debug)]
@@ -78,6 +91,7 @@ pub enum Step {
         options: String,
     },
     Generate(Generator),
+    Forget(PathBuf),
 }
 
 impl State {
@@ -91,7 +105,48 @@ impl State {
         let lines = self.lines().map(|file| self.sources.words_of(file));
         self.grub_words.iter().cloned().chain(lines).collect()
     }
+
+    /// Returns whose word it is, if of a file that is neither `/etc/default/grub` nor a boot entry.
+    fn owner(&self, word: &str) -> Option<String> {
+        let main = |file: &&Source| {
+            file.kind == Kind::GrubDefaults && file.path.file_name() == Some("grub".as_ref())
+        };
+        self.sources.files.iter().filter(|file| !main(file)).find_map(|file| {
+            let (words, name) = match file.kind {
+                Kind::GrubDefaults => (defaults::drop_in_words(file), ""),
+                Kind::Environment => (self.sources.words_of(file), " (kernelopts)"),
+                Kind::Plain | Kind::Entry => return None,
+            };
+            words::has(&words, word).then(|| format!("in {}{name}", file.path.display()))
+        })
+    }
+
+    /// Returns the length in bytes of the longest line that a boot loader would give the kernel.
+    fn longest(&self, task: &KernelCmdline) -> usize {
+        // The boot loader adds these, and the files do not have them.
+        let added = |line: &[String]| {
+            let lacks = |word: &&String| {
+                matches!(words::key(word).as_str(), "BOOT_IMAGE" | "initrd") && !line.contains(word)
+            };
+            self.running.iter().filter(lacks).map(|word| word.len() + 1).sum::<usize>()
+        };
+        let length = |line: &[String]| words::edited(task, line).join(" ").len() + added(line);
+        let generated = self.sources.generated.iter().filter(|_| !self.sources.entries_count);
+        let generated = generated.map(|line| {
+            let words = words::split(line);
+            length(words.get(2..).unwrap_or_default())
+        });
+        generated.chain(self.configured().iter().map(|line| length(line))).max().unwrap_or_default()
+    }
 }
+
+/// Notes that the boot loader's files are older than `/etc/kernel/cmdline`. They may be on partitions that are not mounted,
+/// as Proxmox has them, so that nothing else tells after a helper was killed.
+const PENDING: &str = "/var/lib/gpufleet/boot-loader-pending";
+
+/// The longest command line that the kernel keeps, in bytes; it cuts off the rest without a word. Source: kernel,
+/// `COMMAND_LINE_SIZE` of x86 and arm64 is 2048, with the zero at the end.
+const LONGEST: usize = 2047;
 
 fn grub_generator(node: &Node<'_>, sources: &Sources) -> Option<Generator> {
     let tool = |name: &str| node.roots.tool(name);
@@ -182,12 +237,15 @@ impl NodeKind for KernelCmdline {
         let path = node.roots.proc("cmdline");
         let running = fs::read(&path).at("read", &path)?;
         let running = words::split(&String::from_utf8_lossy(&running));
+        let pending = node.roots.path(PENDING);
         let mut state = State {
+            pending: (pending.clone(), node.world.read(&pending)?.is_some()),
             grub: grub_generator(node, &sources),
             later: later(node, &sources, &running)?,
             sources,
             grub_words,
             running,
+            kernels: (None, None),
             plain: plain_generators(node),
             feeds_boot_loader: !has_defaults || node.roots.tool("proxmox-boot-tool").is_some(),
             environment: ["grub2-editenv", "grub-editenv"].iter().find_map(|name| node.roots.tool(name)),
@@ -195,12 +253,16 @@ impl NodeKind for KernelCmdline {
         };
         if node.world.rebooted() {
             state.running = state.configured().into_iter().next().unwrap_or_default();
+        } else {
+            let release = fs::read_to_string(node.roots.proc("sys/kernel/osrelease")).ok();
+            state.kernels = (release.map(|text| text.trim().to_owned()), menu::next_kernel(&state.sources));
         }
         Ok(state)
     }
 
     fn plan(&self, state: &State) -> Result<Plan<Step>, Trouble> {
         let mut plan = Plan::default();
+        let of_later = plan_later(self, state, &mut plan);
         let grub_changed = plan_defaults(self, state, &mut plan)?;
         let plain_changed = plan_lines(self, state, &mut plan)?;
         let configured: Vec<Judged> =
@@ -215,14 +277,17 @@ impl NodeKind for KernelCmdline {
                 None => Typed::Absent,
             };
             let class = if running.about(&word).is_some() { Disruption::Reboot } else { Disruption::Live };
-            plan.changes.push(change(&word, from, &word, class));
+            let change = change(&word, from, &word, class);
+            let owner = wrong.instead.first().and_then(|other| state.owner(other));
+            plan.changes.push(Change { note: owner, ..change });
         }
         let mut gone: Vec<&String> = Vec::new();
         for word in configured.iter().flat_map(|line| &line.gone) {
             if !gone.contains(&word) {
                 gone.push(word);
                 let class = if running.gone.contains(word) { Disruption::Reboot } else { Disruption::Live };
-                plan.changes.push(change(word, word, Typed::Absent, class));
+                let change = change(word, word, Typed::Absent, class);
+                plan.changes.push(Change { note: state.owner(word), ..change });
             }
         }
         let stale = !state.sources.entries_count
@@ -247,9 +312,11 @@ impl NodeKind for KernelCmdline {
             let change = change(to, "not in grub.cfg", to, Disruption::Reboot);
             plan.changes.push(change.with_note("grub.cfg is older than /etc/default/grub"));
         }
-        if plain_changed && state.feeds_boot_loader {
-            plan.steps.extend(state.plain.iter().cloned().map(Step::Generate));
+        plan_plain(self, state, plain_changed, &mut plan);
+        if plan.changes.is_empty() {
+            plan.changes.extend(of_later);
         }
+        self.judge_boot(state, &mut plan)?;
         plan.awaiting = awaiting(&running);
         Ok(plan)
     }
@@ -277,6 +344,7 @@ impl NodeKind for KernelCmdline {
                 let generated = state.sources.generated_files.iter();
                 generated.map(|(path, text)| file(path, sources::regenerated(self, text))).collect()
             }
+            Step::Forget(path) => vec![Effect::Path { path: path.clone(), entry: Entry::Absent }],
         });
         effects.collect()
     }
@@ -302,6 +370,10 @@ impl NodeKind for KernelCmdline {
                     Run::new(program).arg(path).args(["set", &set])
                 }
                 Step::Generate(generator) => Run::new(&generator.path).args(&generator.arguments),
+                Step::Forget(path) => {
+                    tree::spot(path)?.remove().at("remove", path)?;
+                    continue;
+                }
             };
             let program = match step {
                 Step::Generate(generator) => Some(&generator.path),
@@ -321,7 +393,40 @@ impl NodeKind for KernelCmdline {
     fn data(&self, state: &State) -> Map<String, Value> {
         let mut data = Map::new();
         data.insert("running".to_owned(), json!(state.running.join(" ")));
+        let files: Vec<_> = state.sources.files.iter().map(|file| file.path.display().to_string()).collect();
+        data.insert("files".to_owned(), json!(files));
+        let (running, next) = &state.kernels;
+        data.insert("kernel".to_owned(), json!(running));
+        data.insert("next_kernel".to_owned(), json!(next));
         data
+    }
+}
+
+/// Judges what the next boot makes of the configured line.
+trait AtBoot {
+    fn judge_boot(&self, state: &State, plan: &mut Plan<Step>) -> Result<(), Trouble>;
+}
+
+impl AtBoot for KernelCmdline {
+    fn judge_boot(&self, state: &State, plan: &mut Plan<Step>) -> Result<(), Trouble> {
+        let longest = state.longest(self);
+        if longest > LONGEST {
+            let told = format!(
+                "the kernel command line has {longest} bytes, and the kernel keeps {LONGEST}: it cuts off the rest without a \
+                 word"
+            );
+            let unchanged = Self { add: Vec::new(), remove: Vec::new() };
+            if longest > state.longest(&unchanged) {
+                return Err(Trouble::invalid(format!("{told}; remove words that are not needed any more")));
+            }
+            plan.warnings.push(told);
+        }
+        if let (Some(running), Some(next)) = &state.kernels
+            && running != next
+        {
+            plan.warnings.push(format!("the next boot starts the kernel {next}, not {running}, which runs"));
+        }
+        Ok(())
     }
 }
 
@@ -417,7 +522,7 @@ fn add_to(lacking: &KernelCmdline, drop_in: Option<&PathBuf>, files: &mut Vec<So
 
 /// Plans the edits of files that hold a whole line; returns whether `/etc/kernel/cmdline` changes.
 fn plan_lines(task: &KernelCmdline, state: &State, plan: &mut Plan<Step>) -> Result<bool, Trouble> {
-    let (mut plain_changed, mut entry_changed) = (false, false);
+    let mut plain_changed = false;
     for file in state.lines() {
         if words::judged(task, &state.sources.words_of(file)).is_right() {
             continue;
@@ -430,7 +535,6 @@ fn plan_lines(task: &KernelCmdline, state: &State, plan: &mut Plan<Step>) -> Res
             return Err(trouble);
         }
         plain_changed |= file.kind == Kind::Plain;
-        entry_changed |= file.kind == Kind::Entry;
         plan.steps.push(match file.kind {
             Kind::Environment if state.environment.is_none() && state.needs_generator => {
                 return Err(no_editor());
@@ -439,11 +543,41 @@ fn plan_lines(task: &KernelCmdline, state: &State, plan: &mut Plan<Step>) -> Res
             _ => Step::Write { path: file.path.clone(), text },
         });
     }
-    if let (true, Some((path, words))) = (entry_changed, &state.later) {
-        let text = format!("{}\n", words::edited(task, words).join(" "));
-        plan.steps.push(Step::Write { path: path.clone(), text });
-    }
     Ok(plain_changed)
+}
+
+/// Plans `/etc/kernel/cmdline` where it is missing and a later kernel would lack words; returns the change in case there is
+/// no other. It comes before the boot entries, which would look right after a helper was killed between the two.
+fn plan_later(task: &KernelCmdline, state: &State, plan: &mut Plan<Step>) -> Option<Change> {
+    let (path, words) = state.later.as_ref()?;
+    let judged = words::judged(task, words);
+    let first = match (judged.wrong.first(), judged.gone.first()) {
+        (Some(wrong), _) => change(&wrong.word, Typed::Absent, &wrong.word, Disruption::Live),
+        (None, Some(gone)) => change(gone, gone, Typed::Absent, Disruption::Live),
+        (None, None) => return None,
+    };
+    let text = format!("{}\n", words::edited(task, words).join(" "));
+    plan.steps.push(Step::Write { path: path.clone(), text });
+    Some(first.with_note(format!("of kernels that are installed later, in {}", path.display())))
+}
+
+/// Plans the programs that bring `/etc/kernel/cmdline` into the boot loader.
+fn plan_plain(task: &KernelCmdline, state: &State, changed: bool, plan: &mut Plan<Step>) {
+    let (note, is_pending) = &state.pending;
+    if !(changed || *is_pending) || !state.feeds_boot_loader || state.plain.is_empty() {
+        return;
+    }
+    if !is_pending {
+        plan.steps.insert(0, Step::Write { path: note.clone(), text: String::new() });
+    }
+    plan.steps.extend(state.plain.iter().cloned().map(Step::Generate));
+    plan.steps.push(Step::Forget(note.clone()));
+    if plan.changes.is_empty() {
+        let word =
+            words::declared(task).into_iter().next().or(task.remove.first().cloned()).unwrap_or_default();
+        let change = change(&word, "not in the boot loader", "as in /etc/kernel/cmdline", Disruption::Live);
+        plan.changes.push(change.with_note("an earlier run was killed before the boot loader had it"));
+    }
 }
 
 /// Returns the words that the running kernel still lacks, or still has.
@@ -457,6 +591,11 @@ fn awaiting(running: &Judged) -> Vec<Awaiting> {
     });
     let gone = running.gone.iter().map(|word| format!("the running kernel was booted with `{word}`"));
     wrong.chain(gone).map(|reason| Awaiting { activation: Disruption::Reboot, reason }).collect()
+}
+
+/// Returns the release of the kernel that the next boot starts; `None` if the boot loader's files do not tell.
+pub(in crate::tasks) fn next_kernel(node: &Node<'_>) -> Option<String> {
+    menu::next_kernel(&sources::read(node).ok()?)
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use std::{
 use gpufleet_protocol::tasks::KernelCmdline;
 
 use super::{
-    defaults,
+    defaults, refused,
     shell::{Value, Variables},
     words,
 };
@@ -60,11 +60,17 @@ pub struct Sources {
     pub dash: bool,
     /// Words that tuned adds at boot, and the file that declares them.
     pub tuned: Option<(PathBuf, Vec<String>)>,
+    /// All entries of the Boot Loader Specification, those without options of their own too.
+    pub entries: Vec<Source>,
     /// GRUB's variables when it reads an entry.
     pub variables: HashMap<String, String>,
 }
 
-fn text(node: &Node<'_>, path: &Path) -> Result<Option<String>, Trouble> {
+/// Returns the text of a file.
+///
+/// # Errors
+/// If it cannot be read.
+pub fn text(node: &Node<'_>, path: &Path) -> Result<Option<String>, Trouble> {
     match node.world.read(path) {
         Ok(bytes) => Ok(bytes.map(|bytes| String::from_utf8_lossy(&bytes).into_owned())),
         Err(ReadError::Foreseen(_)) => Err(Trouble::Possible),
@@ -95,44 +101,12 @@ fn is_dash(node: &Node<'_>) -> Result<bool, Trouble> {
     Ok(path.file_name().is_some_and(|name| name == "dash"))
 }
 
-/// Returns a place that gpufleet knows but does not change, and what does change it.
-fn refused(node: &Node<'_>) -> Result<Option<&'static str>, Trouble> {
-    let there = |path: &str| -> Result<bool, Trouble> {
-        Ok(node.world.follow(&node.roots.path(path))?.1 != Entry::Absent)
-    };
-    if there("/run/ostree-booted")? {
-        return Ok(Some(
-            "this system is deployed by ostree, which keeps the kernel command line with the deployment; \
-             `command: rpm-ostree kargs --append-if-missing=WORD` sets it",
-        ));
-    }
-    let grub = there("/etc/default/grub")?;
-    if !grub && there("/boot/extlinux/extlinux.conf")? {
-        return Ok(Some(
-            "this system is booted by extlinux, whose /boot/extlinux/extlinux.conf gpufleet does not change; the \
-             APPEND line there is the kernel command line",
-        ));
-    }
-    let install = text(node, &node.roots.path("/etc/kernel/install.conf"))?.unwrap_or_default();
-    let mut unified = install.lines().any(|line| line.trim() == "layout=uki");
-    if !grub {
-        for folder in ["/boot/EFI/Linux", "/boot/efi/EFI/Linux", "/efi/EFI/Linux"] {
-            let names = node.world.names(&node.roots.path(folder))?;
-            unified |= names.iter().any(|name| name.ends_with(".efi"));
-        }
-    }
-    Ok(unified.then_some(
-        "this system boots unified kernel images, which hold the kernel command line inside of what is signed; `ukify` \
-         makes new ones",
-    ))
-}
-
 /// Reads all sources.
 ///
 /// # Errors
 /// If one cannot be read, or gpufleet can change none.
 pub fn read(node: &Node<'_>) -> Result<Sources, Trouble> {
-    if let Some(why) = refused(node)? {
+    if let Some(why) = refused::why(node)? {
         return Err(Trouble::invalid(why));
     }
     let mut sources = Sources { dash: is_dash(node)?, ..Sources::default() };
@@ -154,11 +128,13 @@ pub fn read(node: &Node<'_>) -> Result<Sources, Trouble> {
         for name in node.world.names(&folder)?.iter().filter(|name| name.ends_with(".conf")) {
             let path = folder.join(name);
             let Some(found) = text(node, &path)? else { continue };
-            if has_own_options(&found) {
-                sources.files.push(Source { path, kind: Kind::Entry, text: found });
+            let entry = Source { path, kind: Kind::Entry, text: found };
+            sources.entries.push(entry.clone());
+            if has_own_options(&entry.text) {
+                sources.files.push(entry);
             } else {
                 borrowed |=
-                    found.lines().filter_map(option_line).any(|options| options.contains("$kernelopts"));
+                    entry.text.lines().filter_map(option_line).any(|options| options.contains("$kernelopts"));
             }
         }
     }

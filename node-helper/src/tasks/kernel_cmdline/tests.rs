@@ -274,6 +274,47 @@ fn with_boot_entries_nothing_is_generated_and_later_kernels_get_the_words_too() 
 }
 
 #[test]
+fn a_killed_helper_costs_later_kernels_no_word() {
+    let bench = Bench::new();
+    bench.write("proc/cmdline", "root=/a rhgb\n");
+    bench.write("boot/loader/entries/one.conf", "title x\noptions root=/a rhgb\n");
+    let task = declared(&["iommu=pt"], &[]);
+    let plan = bench.node(|node| task.plan(&task.observe(node).unwrap())).unwrap();
+    let first = plan.steps.first();
+    assert!(
+        matches!(first, Some(Step::Write { path, .. }) if path.ends_with("etc/kernel/cmdline")),
+        "{first:?}"
+    );
+    // As after a helper of an older version that was killed.
+    bench.write("boot/loader/entries/one.conf", "title x\noptions root=/a rhgb iommu=pt\n");
+    let predicted = bench.run(&task, Mode::Predict);
+    let done = bench.run(&task, Mode::Apply);
+    assert_eq!((&done.status, &done.changes), (&OpStatus::Changed, &predicted.changes));
+    assert_eq!(told(&done.changes[0]), ("kernel command line", Some("without iommu=pt"), "iommu=pt"));
+    assert_eq!(bench.read("etc/kernel/cmdline"), "root=/a rhgb iommu=pt\n");
+    assert_eq!(bench.run(&task, Mode::Apply).status, OpStatus::Ok);
+}
+
+#[test]
+fn a_killed_refresh_of_the_boot_loader_is_made_up_for() {
+    let bench = Bench::new();
+    bench.write("proc/cmdline", "root=/a\n");
+    bench.write("etc/kernel/cmdline", "root=/a\n");
+    bench.script(
+        "usr/sbin/proxmox-boot-tool",
+        "#!/bin/sh\nhere=$(dirname \"$0\")/../..\ncp $here/etc/kernel/cmdline $here/partition\n",
+    );
+    let task = declared(&["iommu=pt"], &[]);
+    bench.killed(&task, Disruption::Live, "running proxmox-boot-tool");
+    assert_eq!(bench.read("etc/kernel/cmdline"), "root=/a iommu=pt\n");
+    assert_eq!(bench.run(&task, Mode::Predict).status, OpStatus::Changed);
+    let done = bench.run(&task, Mode::Apply);
+    assert_eq!((done.status, done.changes.len()), (OpStatus::Changed, 1));
+    assert_eq!(bench.read("partition"), "root=/a iommu=pt\n");
+    assert_eq!(bench.run(&task, Mode::Apply).status, OpStatus::Ok);
+}
+
+#[test]
 fn options_in_the_environment_of_grub_are_edited_there() {
     let bench = Bench::new();
     bench.write("proc/cmdline", "root=/a only_here\n");
@@ -310,6 +351,188 @@ fn boot_loaders_that_it_does_not_change_are_refused_by_name() {
         let message = refusal(&bench, &task);
         assert!(message.contains(says), "{message}");
     }
+    for (id, says) in [
+        ("bottlerocket", "apiclient set settings.boot.kernel-parameters"),
+        ("flatcar", "linux_append"),
+        ("sl-micro", "transactional-update shell"),
+    ] {
+        let bench = bench();
+        bench.write("etc/os-release", &format!("ID={id}\n"));
+        let message = refusal(&bench, &task);
+        assert!(message.contains(says), "{message}");
+    }
+    let bench = bench();
+    bench.write("proc/self/mountinfo", "1 0 0:1 / / rw - tmpfs tmpfs rw\n");
+    let message = refusal(&bench, &task);
+    assert!(message.starts_with("the files of this system are in memory (tmpfs)"), "{message}");
+}
+
+#[test]
+fn a_line_that_the_kernel_would_cut_is_refused() {
+    let bench = debian();
+    bench.script("usr/sbin/update-grub", "#!/bin/sh\nexit 0\n");
+    let long = |length: usize| declared(&[&format!("x={}", "y".repeat(length))], &[]);
+    let message = refusal(&bench, &long(2000));
+    assert!(message.starts_with("the kernel command line has 2"), "{message}");
+    assert!(message.contains("the kernel keeps 2047"), "{message}");
+    assert_eq!(bench.run(&long(1000), Mode::Predict).status, OpStatus::Changed);
+    bench.forget();
+    let grown = DEBIAN.replace("quiet", &format!("quiet y={}", "z".repeat(2100)));
+    bench.write("etc/default/grub", &grown);
+    let shrunk = bench.run(&declared(&[], &["quiet"]), Mode::Predict);
+    assert_eq!(shrunk.status, OpStatus::Changed, "a shorter line is no worse");
+    assert!(shrunk.warnings.iter().any(|told| told.contains("cuts off the rest")), "{shrunk:?}");
+}
+
+#[test]
+fn another_kernel_at_the_next_boot_is_told() {
+    let bench = debian();
+    bench.write("proc/sys/kernel/osrelease", "6.1.0-9-amd64\n");
+    let task = declared(&["iommu=pt"], &[]);
+    let told = "the next boot starts the kernel 6.1.0-13-amd64, not 6.1.0-9-amd64, which runs";
+    let done = bench.run(&task, Mode::Apply);
+    assert_eq!((done.status, done.warnings.as_slice()), (OpStatus::Ok, [told.to_owned()].as_slice()));
+    assert_eq!(done.data["next_kernel"], json!("6.1.0-13-amd64"));
+    bench.write("boot/grub/grubenv", "# GRUB Environment Block\nnext_entry=1>2\n###");
+    assert_eq!(bench.run(&task, Mode::Apply).warnings, Vec::<String>::new());
+}
+
+#[test]
+fn the_file_that_a_word_comes_from_is_named() {
+    let bench = bench();
+    bench.write(
+        "etc/default/grub.d/50-cloudimg-settings.cfg",
+        "GRUB_CMDLINE_LINUX_DEFAULT=\"iommu=off nosmt\"\n",
+    );
+    let done = bench.run(&declared(&["iommu=pt"], &["nosmt"]), Mode::Predict);
+    for change in &done.changes {
+        let note = change.note.as_deref().unwrap_or_default();
+        assert!(note.ends_with("etc/default/grub.d/50-cloudimg-settings.cfg"), "{change:?}");
+    }
+    assert_eq!(done.changes.len(), 2);
+}
+
+/// RHEL 8 with BLS: the entries have their options in GRUB's environment, and grub.cfg is on the EFI system partition.
+#[test]
+fn rhel_8_keeps_its_words_in_the_environment_of_grub() {
+    let bench = Bench::new();
+    let options = "root=/dev/mapper/rhel-root ro crashkernel=auto resume=/dev/mapper/rhel-swap rd.lvm.lv=rhel/root \
+                   rd.lvm.lv=rhel/swap only_here=1";
+    bench.write(
+        "proc/cmdline",
+        &format!("BOOT_IMAGE=(hd0,gpt2)/vmlinuz-4.18.0-553.el8_10.x86_64 {options}\n"),
+    );
+    bench.write("proc/sys/kernel/osrelease", "4.18.0-553.el8_10.x86_64\n");
+    bench.write(
+        "etc/default/grub",
+        "GRUB_DEFAULT=saved\nGRUB_CMDLINE_LINUX=\"crashkernel=auto rd.lvm.lv=rhel/root\"\nGRUB_ENABLE_BLSCFG=true\n",
+    );
+    bench.write("boot/efi/EFI/redhat/grub.cfg", "set default=\"${saved_entry}\"\ninsmod blscfg\nblscfg\n");
+    let id = "0123456789abcdef0123456789abcdef-4.18.0-553.el8_10.x86_64";
+    bench.write(
+        "boot/grub2/grubenv",
+        &format!("# GRUB Environment Block\nsaved_entry={id}\nkernelopts={options}\nboot_success=0\n#####"),
+    );
+    bench.write(
+        &format!("boot/loader/entries/{id}.conf"),
+        "title Red Hat Enterprise Linux\nversion 4.18.0-553.el8_10.x86_64\nlinux /vmlinuz-4.18.0-553.el8_10.x86_64\n\
+         initrd /initramfs-4.18.0-553.el8_10.x86_64.img $tuned_initrd\noptions $kernelopts $tuned_params\n",
+    );
+    bench.script("usr/bin/grub2-editenv", "#!/bin/sh\nsed -i \"s|^kernelopts=.*|$3|\" \"$1\"\n");
+    bench.script("usr/sbin/grub2-mkconfig", "#!/bin/sh\necho it would lose only_here >&2\nexit 1\n");
+    let task = declared(&["crashkernel=512M", "rd.lvm.lv=rhel/data"], &[]);
+    let predicted = bench.run(&task, Mode::Predict);
+    let note = predicted.changes[0].note.as_deref().unwrap_or_default();
+    assert!(note.ends_with("boot/grub2/grubenv (kernelopts)"), "{predicted:?}");
+    let done = bench.run(&task, Mode::Apply);
+    assert_eq!((&done.status, &done.changes), (&OpStatus::Changed, &predicted.changes), "{done:?}");
+    let now = bench.read("boot/grub2/grubenv");
+    let then = options.replace("crashkernel=auto ", "");
+    assert!(now.contains(&format!("\nkernelopts={then} crashkernel=512M rd.lvm.lv=rhel/data\n")), "{now}");
+    assert_eq!(bench.run(&task, Mode::Apply).status, OpStatus::Ok);
+}
+
+/// RHEL 9: entries with options of their own, which a new kernel gets from /etc/kernel/cmdline.
+#[test]
+fn rhel_9_keeps_its_words_in_the_entries_and_in_a_file_for_new_kernels() {
+    let bench = Bench::new();
+    let (old, new) = ("5.14.0-427.el9.x86_64", "5.14.0-503.el9.x86_64");
+    bench.write("proc/cmdline", &format!("BOOT_IMAGE=(hd0,gpt2)/vmlinuz-{old} root=/dev/sda4 ro quiet\n"));
+    bench.write("proc/sys/kernel/osrelease", &format!("{old}\n"));
+    bench.write(
+        "etc/default/grub",
+        "GRUB_DEFAULT=saved\nGRUB_CMDLINE_LINUX=\"quiet\"\nGRUB_ENABLE_BLSCFG=true\n",
+    );
+    bench.write("etc/kernel/cmdline", "root=/dev/sda4 ro quiet\n");
+    bench.write("boot/grub2/grub.cfg", "set default=\"${saved_entry}\"\ninsmod blscfg\nblscfg\n");
+    bench.write("boot/grub2/grubenv", &format!("# GRUB Environment Block\nsaved_entry=abc-{new}\n####"));
+    for version in [old, new] {
+        bench.write(
+            &format!("boot/loader/entries/abc-{version}.conf"),
+            &format!(
+                "version {version}\nlinux /vmlinuz-{version}\noptions root=/dev/sda4 ro quiet $tuned_params\n"
+            ),
+        );
+    }
+    bench.write(
+        "boot/loader/entries/abc-0-rescue.conf",
+        "version 0-rescue-abc\nlinux /vmlinuz-0-rescue-abc\noptions root=/dev/sda4 ro quiet\n",
+    );
+    let task = declared(&["iommu=pt"], &["quiet"]);
+    let done = bench.run(&task, Mode::Apply);
+    assert_eq!(done.status, OpStatus::Changed, "{done:?}");
+    assert_eq!(done.warnings, [format!("the next boot starts the kernel {new}, not {old}, which runs")]);
+    assert_eq!(bench.read("etc/kernel/cmdline"), "root=/dev/sda4 ro iommu=pt\n");
+    let entry = bench.read(&format!("boot/loader/entries/abc-{new}.conf"));
+    assert!(entry.ends_with("options root=/dev/sda4 ro $tuned_params iommu=pt\n"), "{entry}");
+    assert_eq!(bench.run(&task, Mode::Apply).status, OpStatus::Ok);
+}
+
+/// SLES: /etc/default/grub alone, without drop-ins, and grub2-mkconfig.
+#[test]
+fn sles_generates_from_the_one_file() {
+    let bench = Bench::new();
+    bench.write("proc/cmdline", "BOOT_IMAGE=/boot/vmlinuz-6.4.0-default root=UUID=1 splash=silent quiet\n");
+    bench.write(
+        "etc/default/grub",
+        "GRUB_DISTRIBUTOR=\nGRUB_DEFAULT=saved\nGRUB_CMDLINE_LINUX_DEFAULT=\"splash=silent quiet\"\nGRUB_CMDLINE_LINUX=\"\"\n",
+    );
+    bench.write(
+        "boot/grub2/grub.cfg",
+        "### BEGIN /etc/grub.d/10_linux ###\nmenuentry 'SLES' $menuentry_id_option 'gnulinux-simple-1' {\n\
+         \tlinux\t/boot/vmlinuz-6.4.0-default root=UUID=1  splash=silent quiet\n}\n### END /etc/grub.d/10_linux ###\n",
+    );
+    // As 10_linux composes the line.
+    bench.script(
+        "usr/sbin/grub2-mkconfig",
+        "#!/bin/sh\nset -e\n# reads no drop-ins\n. \"$(dirname \"$0\")/../../etc/default/grub\"\n\
+         sed -i \"s|root=UUID=1.*|root=UUID=1 $GRUB_CMDLINE_LINUX $GRUB_CMDLINE_LINUX_DEFAULT|\" \"$2\"\n",
+    );
+    let task = declared(&["iommu=pt"], &["quiet"]);
+    let predicted = bench.run(&task, Mode::Predict);
+    let done = bench.run(&task, Mode::Apply);
+    assert_eq!((&done.status, &done.changes), (&OpStatus::Changed, &predicted.changes), "{done:?}");
+    assert!(bench.read("boot/grub2/grub.cfg").contains("root=UUID=1 iommu=pt splash=silent\n"));
+    assert_eq!(bench.run(&task, Mode::Apply).status, OpStatus::Ok);
+}
+
+/// systemd-boot without /etc/kernel/cmdline: kernel-install would give a new kernel the words of the running one.
+#[test]
+fn systemd_boot_gets_a_file_for_new_kernels() {
+    let bench = Bench::new();
+    bench.write("proc/cmdline", "initrd=\\m\\6.1.0\\initrd root=UUID=1 quiet\n");
+    bench.write("boot/efi/loader/loader.conf", "default m-*\n");
+    bench.write(
+        "boot/efi/loader/entries/m-6.1.0.conf",
+        "title Debian\nversion 6.1.0\noptions root=UUID=1 quiet\nlinux /m/6.1.0/linux\n",
+    );
+    let task = declared(&["iommu=pt"], &[]);
+    assert_eq!(bench.run(&task, Mode::Apply).status, OpStatus::Changed);
+    assert_eq!(bench.read("etc/kernel/cmdline"), "root=UUID=1 quiet iommu=pt\n");
+    assert!(
+        bench.read("boot/efi/loader/entries/m-6.1.0.conf").contains("options root=UUID=1 quiet iommu=pt\n")
+    );
+    assert_eq!(bench.run(&task, Mode::Apply).status, OpStatus::Ok);
 }
 
 #[test]

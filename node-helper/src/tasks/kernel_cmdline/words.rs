@@ -4,78 +4,7 @@
 
 use gpufleet_protocol::tasks::KernelCmdline;
 
-/// The meaning of a key that appears more than once.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Rule {
-    /// One value counts, so a declared value replaces any other.
-    One,
-    /// Every word counts, and so does their order: a second console is a further console.
-    Each,
-    /// Comma-separated lists that are combined, in one word or in several.
-    List,
-}
-
-/// Keys of which each word counts. Source: kernel, admin-guide/kernel-parameters (console, earlycon, acpi_osi, memmap,
-/// video); dracut.cmdline(7) for `ip` to `vlan`; systemd(1) and kernel-command-line(7) for `systemd.`.
-const EACH: [&str; 17] = [
-    "console",
-    "earlycon",
-    "earlyprintk",
-    "acpi_osi",
-    "memmap",
-    "video",
-    "ip",
-    "ifname",
-    "nameserver",
-    "bond",
-    "bridge",
-    "team",
-    "vlan",
-    "systemd.mask",
-    "systemd.wants",
-    "systemd.setenv",
-    "systemd.mount_extra",
-];
-
-/// Keys whose values are lists that are combined.
-const LISTS: [&str; 5] =
-    ["modprobe.blacklist", "rd.driver.blacklist", "module_blacklist", "initcall_blacklist", "cgroup_disable"];
-
-/// Lists of which only the last word counts, because the kernel keeps the parameter as one text (kernel,
-/// kernel/module/main.c: `core_param(module_blacklist, …, charp)`).
-const LAST_WORD: [&str; 1] = ["module_blacklist"];
-
-/// Keys of dracut with one value; every other `rd.` may be repeated (dracut.cmdline(7)).
-const RD_ONE: [&str; 18] = [
-    "rd.auto",
-    "rd.debug",
-    "rd.dm",
-    "rd.info",
-    "rd.luks",
-    "rd.luks.crypttab",
-    "rd.lvm",
-    "rd.lvm.conf",
-    "rd.md",
-    "rd.md.conf",
-    "rd.memdebug",
-    "rd.neednet",
-    "rd.plymouth",
-    "rd.retry",
-    "rd.shell",
-    "rd.timeout",
-    "rd.udev.log_level",
-    "rd.udev.log_priority",
-];
-
-fn rule(key: &str) -> Rule {
-    if LISTS.contains(&key) {
-        Rule::List
-    } else if EACH.contains(&key) || (key.starts_with("rd.") && !RD_ONE.contains(&key)) {
-        Rule::Each
-    } else {
-        Rule::One
-    }
-}
+use super::rules::{Rule, are_contrary, is_list, rule};
 
 /// Splits at whitespace outside of double quotes, as the kernel does.
 pub fn split(line: &str) -> Vec<String> {
@@ -148,12 +77,11 @@ impl Unit {
         if self.words.len() > 1 {
             return same(self.first(), have.first());
         }
-        let key = self.key();
-        match (key.as_str(), rule(&key)) {
+        match rule(&self.key()) {
             // A size without a number belongs to no pair.
-            ("hugepagesz", _) => false,
+            Rule::Size => false,
             // `crashkernel=X,high` and `,low` are two halves; a value without either is the whole.
-            ("crashkernel", _) => {
+            Rule::Halves => {
                 let part = |unit: &Self| {
                     let value = value(unit.first()).unwrap_or_default();
                     [",high", ",low"].into_iter().find(|part| value.ends_with(part))
@@ -161,7 +89,12 @@ impl Unit {
                 let (ours, theirs) = (part(self), part(have));
                 ours.is_none() || theirs.is_none() || ours == theirs
             }
-            (_, rule) => rule == Rule::One,
+            Rule::One => true,
+            Rule::Each | Rule::Options => {
+                let values = value(self.first()).zip(value(have.first()));
+                values.is_some_and(|(ours, theirs)| are_contrary(&self.key(), ours, theirs))
+            }
+            Rule::List | Rule::LastList => false,
         }
     }
 
@@ -178,7 +111,7 @@ impl Unit {
 /// Splits a word into one word for each item of its list.
 fn items(word: &str) -> Vec<String> {
     match value(word) {
-        Some(value) if rule(&key(word)) == Rule::List => {
+        Some(value) if is_list(&key(word)) => {
             let name = word.split('=').next().unwrap_or_default();
             value.split(',').filter(|item| !item.is_empty()).map(|item| format!("{name}={item}")).collect()
         }
@@ -209,11 +142,11 @@ fn placed(words: &[String]) -> Vec<(Unit, Vec<usize>)> {
                     places.push(at);
                 }
             }
-            (name, Some(_)) if rule(name) == Rule::List => {
+            (name, Some(_)) if is_list(name) => {
                 units.extend(items(word).into_iter().map(|item| (Unit::one(item), vec![at])));
             }
             (name, _) => {
-                if name == "hugepagesz" {
+                if rule(name) == Rule::Size {
                     size = Some(units.len());
                 }
                 units.push((Unit::one(word), vec![at]));
@@ -228,7 +161,7 @@ fn counting(words: &[String]) -> Vec<Unit> {
     let last = |name: &str| words.iter().rposition(|word| key(word) == name);
     let counts = |(unit, places): &(Unit, Vec<usize>)| {
         let name = unit.key();
-        !LAST_WORD.contains(&name.as_str()) || places.iter().copied().max() == last(&name)
+        rule(&name) != Rule::LastList || places.iter().copied().max() == last(&name)
     };
     placed(words).into_iter().filter(counts).map(|(unit, _)| unit).collect()
 }
@@ -297,6 +230,11 @@ fn misplaced(wanted: &[Unit], have: &[Unit], lacking_is_last: bool) -> Vec<Strin
     keys
 }
 
+/// Whether a line has a word, as a whole or in a list.
+pub fn has(line: &[String], word: &str) -> bool {
+    units(of_kernel(line).0).iter().any(|unit| unit.text() == word)
+}
+
 /// Compares a line with the declaration.
 pub fn judged(task: &KernelCmdline, words: &[String]) -> Judged {
     let (wanted, unwanted, have) = (wanted(task), unwanted(task), units(of_kernel(words).0));
@@ -338,7 +276,7 @@ pub fn pruned(task: &KernelCmdline, words: &[String], whole: &[String]) -> Vec<S
     for (at, word) in kernel.iter().enumerate() {
         let here: Vec<&Unit> =
             leaving.iter().filter(|(_, places)| places.contains(&at)).map(|(unit, _)| unit).collect();
-        let list = value(word).filter(|_| rule(&key(word)) == Rule::List);
+        let list = value(word).filter(|_| is_list(&key(word)));
         match (here.is_empty(), list) {
             (true, _) => out.push(word.clone()),
             (false, None) => {}
@@ -365,12 +303,12 @@ pub fn completed(task: &KernelCmdline, words: &[String]) -> Vec<String> {
             continue;
         }
         let name = unit.key();
-        let list = out.iter_mut().rfind(|word| rule(&name) == Rule::List && key(word) == name);
+        let list = out.iter_mut().rfind(|word| is_list(&name) && key(word) == name);
         match (list, value(unit.first())) {
             (Some(list), Some(item)) => extend(list, item),
             _ => {
                 // After a size, the number would be for that size, and not for the default one.
-                let size = out.iter().position(|word| key(word) == "hugepagesz");
+                let size = out.iter().position(|word| rule(&key(word)) == Rule::Size);
                 let at = size.filter(|_| name == "hugepages").unwrap_or(out.len());
                 out.splice(at..at, unit.words);
             }
@@ -411,7 +349,7 @@ pub fn merged(task: &KernelCmdline, words: &[String], whole: &[String]) -> Vec<S
 pub fn overruled<'a>(word: &str, whole: &'a [String]) -> Option<&'a String> {
     let name = key(word);
     let whole = of_kernel(whole).0;
-    whole.iter().rfind(|word| LAST_WORD.contains(&name.as_str()) && key(word) == name)
+    whole.iter().rfind(|word| rule(&name) == Rule::LastList && key(word) == name)
 }
 
 /// Returns the words as declared.
@@ -437,7 +375,7 @@ mod tests {
     }
 
     fn words() -> impl Strategy<Value = Vec<String>> {
-        let word = "(quiet|iommu=(pt|off)|b-c=1|b_c=1|root=/x|console=tty[0S]|hugepagesz=(1G|2M)|hugepages=[48]|\
+        let word = "(quiet|iommu=(pt|off|pt,force)|pci=(nocrs|use_crs,realloc|realloc=off)|b-c=1|b_c=1|root=/x|console=tty[0S]|hugepagesz=(1G|2M)|hugepages=[48]|\
                     crashkernel=[12]G(,high|,low)?|(modprobe\\.|module_)blacklist=(a|b|a,c)|rd\\.lvm\\.lv=[xy]|rd\\.timeout=[12]|--)";
         proptest::collection::vec(word, 0..9)
     }
@@ -530,7 +468,13 @@ mod tests {
         );
         assert_eq!(edit("modprobe.blacklist=a,b x", "", "modprobe.blacklist=a"), "modprobe.blacklist=b x");
         assert_eq!(edit("modprobe.blacklist=a x", "", "modprobe.blacklist"), "x");
-        for name in LISTS {
+        for name in [
+            "modprobe.blacklist",
+            "rd.driver.blacklist",
+            "module_blacklist",
+            "initcall_blacklist",
+            "cgroup_disable",
+        ] {
             let (line, all) = (format!("{name}=a,b,c quiet"), format!("{name}=c,a"));
             assert_eq!(edit(&line, "", &all), format!("{name}=b quiet"), "the order is no matter");
             assert_eq!(edit(&format!("{name}=a {name}=c"), "", &all), "", "one word or two");
@@ -543,6 +487,37 @@ mod tests {
             edit("crashkernel=1G,high crashkernel=256M,low", "crashkernel=512M", ""),
             "crashkernel=512M"
         );
+    }
+
+    #[test]
+    fn options_of_a_key_that_is_read_each_time_stay_beside_each_other() {
+        for (line, add, then) in [
+            ("pci=nocrs quiet", "pci=realloc", "pci=nocrs,realloc quiet"),
+            ("pci=nocrs pci=noaer", "pci=realloc", "pci=nocrs pci=noaer,realloc"),
+            ("pci=realloc=off,noaer", "pci=realloc", "pci=noaer,realloc"),
+            ("pci=use_crs", "pci=nocrs", "pci=nocrs"),
+            ("intel_iommu=on,sm_on", "intel_iommu=on", "intel_iommu=on,sm_on"),
+            ("intel_iommu=sm_on,off", "intel_iommu=on", "intel_iommu=sm_on,on"),
+            ("iommu=off", "iommu=pt", "iommu=pt"),
+            ("iommu=noagp,soft", "iommu=pt", "iommu=noagp,pt"),
+            ("efi=debug", "efi=runtime", "efi=debug,runtime"),
+            ("acpi=noirq acpi=off", "acpi=force", "acpi=noirq acpi=force"),
+            (
+                "intel_pstate=no_hwp intel_pstate=disable",
+                "intel_pstate=passive",
+                "intel_pstate=no_hwp intel_pstate=passive",
+            ),
+            ("cgroup_no_v1=net_cls", "cgroup_no_v1=all", "cgroup_no_v1=net_cls,all"),
+            ("usbcore.quirks=1:2:k", "usbcore.quirks=3:4:m", "usbcore.quirks=1:2:k,3:4:m"),
+            ("libata.force=2:noncq", "libata.force=1.5Gbps", "libata.force=1.5Gbps"),
+            ("nvme.dyndbg=+p", "nvme.dyndbg=+pm", "nvme.dyndbg=+p nvme.dyndbg=+pm"),
+            ("mitigations=auto", "mitigations=off", "mitigations=off"),
+            ("nohz_full=1-3", "nohz_full=1-7", "nohz_full=1-7"),
+        ] {
+            assert_eq!(edit(line, add, ""), then, "{line} and {add}");
+            assert_eq!(edit(then, add, ""), then, "{line} and {add} again");
+        }
+        assert_eq!(edit("pci=nocrs,realloc", "", "pci=nocrs"), "pci=realloc");
     }
 
     #[test]

@@ -114,6 +114,9 @@ pub struct Mounted {
     pub root: String,
     pub fstype: String,
     pub source: String,
+    /// Options of this mount, and those of the file system, which has the same wherever it is mounted.
+    pub options: String,
+    pub of_file_system: String,
 }
 
 impl Mounted {
@@ -127,6 +130,8 @@ impl Mounted {
             path: unescaped(fields.get(4)?),
             fstype: last.next()?.to_owned(),
             source: unescaped(last.next()?),
+            options: unescaped(fields.get(5)?),
+            of_file_system: unescaped(last.next().unwrap_or_default()),
         })
     }
 
@@ -141,8 +146,10 @@ impl Mounted {
 
     /// Formats a line for [`Mounted::parse`].
     pub fn line(&self) -> String {
-        let (root, path) = (escaped(&self.root), escaped(&self.path));
-        format!("0 0 0:0 {root} {path} rw - {} {} rw\n", self.fstype, escaped(&self.source))
+        let [root, path, source, options, of_file_system] =
+            [&self.root, &self.path, &self.source, &self.options, &self.of_file_system]
+                .map(|text| escaped(text));
+        format!("0 0 0:0 {root} {path} {options} - {} {source} {of_file_system}\n", self.fstype)
     }
 }
 

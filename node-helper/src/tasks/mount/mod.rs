@@ -1,13 +1,15 @@
 //! `mount`: what is mounted now, and what /etc/fstab mounts at boot.
 //!
-//! Reads /proc/self/mountinfo; writes fstab first, and then runs `mount` and `umount`.
+//! Reads /proc/self/mountinfo. A line of fstab is written before `mount`, which reads it, and before a remount, so that a
+//! refused one is not asked for again: the next boot has the line, and what still differs can be seen.
 
 pub mod fstab;
+mod live;
 
 use std::{fs, io, path::PathBuf, time::SystemTime};
 
 use gpufleet_protocol::{
-    Change, Disruption, Property, Subject,
+    Awaiting, Change, Disruption, Property, Subject,
     change::Value as Typed,
     tasks::{Mount, MountState},
 };
@@ -21,7 +23,7 @@ use crate::{
         files::{self, FileError, Ownership},
         tree,
     },
-    tasks::tool,
+    tasks::{started, tool},
     world::{Content, Effect, Entry, Owned},
 };
 
@@ -37,6 +39,8 @@ pub struct State {
     directory: PathBuf,
     /// The directory under the mount.
     entry: Entry,
+    /// Whether the boot had this fstab, so that another boot mounts nothing else.
+    booted_so: bool,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -62,7 +66,13 @@ fn slim(path: &str) -> &str {
 fn other_source(mounted: &Mounted, src: &str, opts: &str) -> bool {
     let bind = opts.split(',').any(|option| matches!(option, "bind" | "rbind"));
     let virtual_ = !src.contains('/');
-    if bind || virtual_ || src.contains('=') && !src.starts_with('/') || src.starts_with("/dev/disk/by-") {
+    // An automount point stands for what is mounted at the first access.
+    if mounted.fstype == "autofs"
+        || bind
+        || virtual_
+        || src.contains('=') && !src.starts_with('/')
+        || src.starts_with("/dev/disk/by-")
+    {
         return false;
     }
     let real = |path: &str| fs::canonicalize(path).unwrap_or_else(|_| PathBuf::from(slim(path)));
@@ -106,11 +116,14 @@ impl NodeKind for Mount {
                 root: "/".to_owned(),
                 fstype: line.fstype.clone(),
                 source: line.src.clone(),
+                options: line.opts.clone(),
+                of_file_system: String::new(),
             }),
             None => info.lines().filter_map(Mounted::parse).rfind(at),
         };
         let entry = node.world.follow(&directory)?.1;
-        Ok(State { fstab, text, line, mounted, directory, entry })
+        let booted_so = !node.world.rebooted() && started::precede_boot(node, std::slice::from_ref(&fstab))?;
+        Ok(State { fstab, text, line, mounted, directory, entry, booted_so })
     }
 
     fn plan(&self, state: &State) -> Result<Plan<Step>, Trouble> {
@@ -144,6 +157,8 @@ impl NodeKind for Mount {
                         root: "/".to_owned(),
                         fstype: self.fstype.clone().unwrap_or_default(),
                         source: self.src.clone().unwrap_or_default(),
+                        options: self.options(),
+                        of_file_system: String::new(),
                     };
                     effects.push(assume(mounted.line()));
                 }
@@ -151,7 +166,13 @@ impl NodeKind for Mount {
                 Step::RemoveDirectory => {
                     effects.push(Effect::Path { path: state.directory.clone(), entry: Entry::Absent });
                 }
-                Step::Remount => {}
+                Step::Remount => {
+                    let remounted = state
+                        .mounted
+                        .as_ref()
+                        .map(|mounted| Mounted { options: self.options(), ..mounted.clone() });
+                    effects.extend(remounted.map(|mounted| assume(mounted.line())));
+                }
             }
         }
         effects
@@ -204,6 +225,22 @@ impl NodeKind for Mount {
                     let run = match (self.state, self.opts.is_empty()) {
                         (MountState::Remounted, false) => {
                             run.args(["-o", &format!("remount,{}", self.options()), path])
+                        }
+                        // With the source, `mount` does not read fstab (mount(8)), and takes the type from `-t` only.
+                        (MountState::Mounted, _) => {
+                            let src = self.src.as_deref().unwrap_or_default();
+                            let live = state.mounted.as_ref().map_or("none", |mounted| &mounted.fstype);
+                            let declared = self.fstype.as_deref().unwrap_or_default();
+                            let is_open = matches!(declared, "" | "auto") || declared.contains(',');
+                            let fstype = if is_open { live } else { declared };
+                            run.args([
+                                "-t",
+                                fstype,
+                                "-o",
+                                &live::to_remount(live, &self.options()),
+                                src,
+                                path,
+                            ])
                         }
                         _ if self.fstab == "/etc/fstab" => run.args(["-o", "remount", path]),
                         _ => run.args(["-T", &self.fstab, "-o", "remount", path]),
@@ -264,6 +301,27 @@ fn fstab_step(task: &Mount, state: &State, wanted: Option<&Line>, plan: &mut Pla
     plan.push(Step::Fstab(text), change);
 }
 
+/// Whether options of the line in fstab differ that a remount may change.
+fn rewritten(state: &State, mounted: &Mounted, declared: &Line) -> bool {
+    let Some(line) = &state.line else { return false };
+    let (old, new): (Vec<&str>, Vec<&str>) =
+        (line.opts.split(',').collect(), declared.opts.split(',').collect());
+    let lost = old.iter().filter(|word| !new.contains(word));
+    let mut other = lost.chain(new.iter().filter(|word| !old.contains(word)));
+    other.any(|word| live::remountable(&mounted.fstype, word))
+}
+
+/// Tells what only a new mount changes.
+fn await_mount(task: &Mount, state: &State, told: &str, plan: &mut Plan<Step>) {
+    let reason = format!("{} is mounted {told}, which only a new mount changes", task.path);
+    if state.booted_so && !plan.steps.iter().any(|step| matches!(step, Step::Fstab(_))) {
+        // Another reboot would end the same way.
+        plan.warnings.push(format!("{reason}; the boot had this line already, so something else decided it"));
+    } else {
+        plan.awaiting.push(Awaiting { activation: Disruption::Reboot, reason });
+    }
+}
+
 /// Without `acts`, actions that are done every time are left out: remounting.
 fn plan_as(task: &Mount, state: &State, acts: bool) -> Result<Plan<Step>, Trouble> {
     let mut plan = Plan::default();
@@ -312,13 +370,25 @@ fn plan_as(task: &Mount, state: &State, acts: bool) -> Result<Plan<Step>, Troubl
                     plan.steps.push(Step::Unmount);
                     plan.push(Step::Mount, mounts(now(mounted), src.into()));
                 }
-                Some(mounted) => {
-                    let options_differ = state.line.as_ref().is_some_and(|line| line.opts != declared.opts);
-                    if options_differ && task.state == MountState::Mounted {
+                Some(mounted) if task.state == MountState::Mounted => {
+                    let lacking = live::lacking(mounted, &declared.opts);
+                    let open = lacking.iter().any(|lacking| !lacking.fixed);
+                    if live::other_type(mounted, &declared.fstype, &declared.opts) {
+                        let told = format!("as `{}` and not as `{}`", mounted.fstype, declared.fstype);
+                        await_mount(task, state, &told, &mut plan);
+                        return Ok(plan);
+                    }
+                    if acts && (open || rewritten(state, mounted, &declared)) {
                         let to = format!("remounted with {}", declared.opts);
                         plan.push(Step::Remount, remounts(mounted, &to));
                     }
+                    let waits = lacking.iter().filter(|lacking| lacking.fixed || !acts);
+                    let waits: Vec<String> = waits.map(|lacking| format!("`{}`", lacking.option)).collect();
+                    if !waits.is_empty() {
+                        await_mount(task, state, &format!("without {}", waits.join(", ")), &mut plan);
+                    }
                 }
+                Some(_) => {}
             }
         }
         MountState::Unmounted | MountState::Absent => {
@@ -361,10 +431,15 @@ mod tests {
 d=$(dirname "$0")/../..
 echo "mount $*" >> $d/log
 [ -e $d/broken ] && { echo "mount: /scratch: unknown filesystem type 'xfs'." >&2; exit 32; }
-case "$*" in *remount*) exit 0;; esac
-if [ "$1" = -t ]; then fstype=$2 src=$5 path=$6; else
-path=$1; set -- $(grep " $path " $d/etc/fstab); src=$1 fstype=$3; fi
-echo "1 1 0:1 / $path rw - $fstype $src rw" >> $d/proc/self/mountinfo
+case "$*" in *remount*)
+  [ "$1" = -t ] && shift 2
+  opts=${2#remount}; opts=${opts#,}; for path; do :; done
+  [ -e $d/stubborn ] || sed -i "s| $path rw[^ ]* - | $path rw,$opts - |" $d/proc/self/mountinfo
+  exit 0;;
+esac
+if [ "$1" = -t ]; then fstype=$2 opts=$4 src=$5 path=$6; else
+path=$1; set -- $(grep " $path " $d/etc/fstab); src=$1 fstype=$3 opts=$4; fi
+echo "1 1 0:1 / $path rw,$opts - $fstype $src rw" >> $d/proc/self/mountinfo
 "#;
     const UMOUNT: &str = r#"#!/bin/sh
 d=$(dirname "$0")/../..
@@ -452,7 +527,148 @@ grep -v " $1 " $d/proc/self/mountinfo > $d/new; mv $d/new $d/proc/self/mountinfo
         assert_eq!(bench.run(&moved, Mode::Apply).status, OpStatus::Ok);
         assert_eq!(
             bench.read("log"),
-            "mount /scratch\nmount -o remount /scratch\numount /scratch\nmount /scratch\n"
+            "mount /scratch\nmount -t xfs -o remount,noatime,nodev /dev/nvme0n1 /scratch\numount /scratch\nmount /scratch\n"
+        );
+    }
+
+    #[test]
+    fn a_killed_remount_is_made_up_for() {
+        let bench = bench();
+        bench.run(&scratch("mounted"), Mode::Apply);
+        let other = |opts: &str| {
+            mount(
+                json!({"path": "/scratch", "src": "/dev/nvme0n1", "fstype": "xfs", "opts": opts, "state": "mounted"}),
+            )
+        };
+        bench.killed(&other("noatime,nodev"), Disruption::Live, "mount -o remount");
+        assert!(bench.read("etc/fstab").contains("noatime,nodev"));
+        assert_eq!(bench.run(&other("noatime,nodev"), Mode::Apply).changes.len(), 1);
+        // Somebody else has written the line, or mounted with other options.
+        bench.write("etc/fstab", "/dev/nvme0n1 /scratch xfs ro,noatime 0 0\n");
+        let done = bench.run(&other("ro,noatime"), Mode::Apply);
+        assert_eq!((&done.status, done.changes.len()), (&OpStatus::Changed, 1));
+        let table = bench.read("proc/self/mountinfo");
+        assert!(table.contains(" /scratch rw,ro,noatime - "), "{table}");
+        assert_eq!(bench.run(&other("ro,noatime"), Mode::Apply).status, OpStatus::Ok);
+    }
+
+    #[test]
+    fn what_a_remount_cannot_change_awaits_a_new_mount() {
+        let bench = bench();
+        let nfs = |opts: &str| {
+            mount(
+                json!({"path": "/data", "src": "store:/data", "fstype": "nfs", "opts": opts, "state": "mounted"}),
+            )
+        };
+        bench.write("etc/fstab", "store:/data /data nfs noatime 0 0\n");
+        bench.write(
+            "proc/self/mountinfo",
+            "1 1 0:1 / /data rw,noatime - nfs4 store:/data rw,vers=4.2,proto=tcp\n",
+        );
+        let task = nfs("noatime,nconnect=8,proto=rdma");
+        let reason = "/data is mounted without `nconnect=8`, `proto=rdma`, which only a new mount changes";
+        for changes in [1, 0] {
+            let done = bench.run(&task, Mode::Apply);
+            assert_eq!((done.changes.len(), done.awaiting[0].reason.as_str()), (changes, reason));
+        }
+        assert_eq!(bench.read("log"), "");
+        bench.activate(Disruption::Reboot);
+        assert_eq!(bench.run(&task, Mode::Predict).awaiting, []);
+        // A remount that succeeds and changes nothing.
+        bench.write("stubborn", "");
+        let done = bench.run(&nfs("nodev"), Mode::Apply);
+        assert_eq!(
+            done.awaiting[0].reason,
+            "/data is mounted without `nodev`, which only a new mount changes"
+        );
+        let pages = mount(json!({
+            "path": "/dev/hugepages", "src": "hugetlbfs", "fstype": "hugetlbfs", "opts": "pagesize=1G", "state": "mounted"
+        }));
+        bench.write(
+            "proc/self/mountinfo",
+            "1 1 0:1 / /dev/hugepages rw - hugetlbfs hugetlbfs rw,pagesize=2M\n",
+        );
+        bench.run(&pages, Mode::Apply);
+        let reason = "/dev/hugepages is mounted without `pagesize=1G`, which only a new mount changes";
+        let done = bench.run(&pages, Mode::Apply);
+        assert_eq!((&done.status, done.awaiting[0].reason.as_str()), (&OpStatus::Ok, reason));
+        bench.write("proc/self/mountinfo", "1 1 0:1 / /dev/hugepages rw - tmpfs hugetlbfs rw\n");
+        let done = bench.run(&pages, Mode::Apply);
+        let reason =
+            "/dev/hugepages is mounted as `tmpfs` and not as `hugetlbfs`, which only a new mount changes";
+        assert_eq!(done.awaiting[0].reason, reason);
+    }
+
+    #[test]
+    fn a_remount_gets_the_type_and_only_what_it_may_change() {
+        for (fstype, live, opts, given) in [
+            ("nfs", "nfs4", "users,noatime,vers=4.2,rsize=1048576,hard,_netdev", "remount,users,noatime"),
+            ("ext4", "ext4", "noatime,data=writeback,commit=9", "remount,noatime,commit=9"),
+            ("ceph", "ceph", "name=a,secretfile=/etc/a,noatime", "remount,name=a,secretfile=/etc/a,noatime"),
+            ("cifs", "cifs", "credentials=/c,sec=krb5,noatime", "remount,credentials=/c,sec=krb5,noatime"),
+            ("auto", "xfs", "noatime,logbsize=256k", "remount,noatime"),
+            ("overlay", "overlay", "lowerdir=/a,noatime", "remount,noatime"),
+        ] {
+            let bench = bench();
+            bench.write(
+                "proc/self/mountinfo",
+                &format!("1 1 0:1 / /x rw,relatime - {live} src:/x rw,vers=4.2\n"),
+            );
+            bench.write("etc/fstab", &format!("src:/x /x {fstype} defaults 0 0\n"));
+            let task = mount(
+                json!({"path": "/x", "src": "src:/x", "fstype": fstype, "opts": opts, "state": "mounted"}),
+            );
+            assert_eq!(bench.run(&task, Mode::Apply).status, OpStatus::Changed, "{fstype}");
+            let fstype = if fstype == "auto" { live } else { fstype };
+            assert_eq!(bench.read("log"), format!("mount -t {fstype} -o {given} src:/x /x\n"));
+        }
+    }
+
+    #[test]
+    fn a_remount_that_fails_has_its_line_in_fstab() {
+        let bench = bench();
+        bench.run(&scratch("mounted"), Mode::Apply);
+        bench.write("broken", "");
+        let task = mount(json!({
+            "path": "/scratch", "src": "/dev/nvme0n1", "fstype": "xfs", "opts": "noatime,wsync", "state": "mounted"
+        }));
+        assert!(
+            message(&bench.run(&task, Mode::Apply)).starts_with("mount -o remount /scratch: exit status 32")
+        );
+        assert!(bench.read("etc/fstab").contains("/scratch xfs noatime,wsync"));
+        // Nothing tells whether it counts, and the next boot has it.
+        assert_eq!(bench.run(&task, Mode::Apply).status, OpStatus::Ok);
+    }
+
+    #[test]
+    fn words_that_only_programs_read_ask_for_no_remount() {
+        let bench = bench();
+        bench.run(&scratch("mounted"), Mode::Apply);
+        let task = mount(json!({
+            "path": "/scratch", "src": "/dev/nvme0n1", "fstype": "xfs",
+            "opts": "noatime,nofail,x-systemd.device-timeout=9", "state": "mounted"
+        }));
+        assert_eq!(bench.run(&task, Mode::Apply).changes.len(), 1);
+        assert_eq!(bench.read("log"), "mount /scratch\n");
+    }
+
+    #[test]
+    fn a_boot_that_had_the_line_awaits_no_other() {
+        let bench = bench();
+        bench.write("etc/fstab", "store:/data /data nfs nconnect=8 0 0\n");
+        bench.write("proc/self/mountinfo", "1 1 0:1 / /data rw - nfs4 store:/data rw,proto=tcp\n");
+        let later =
+            std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs() + 60;
+        bench.write("proc/stat", &format!("btime {later}\n"));
+        bench.write("proc/1/stat", &format!("1 (systemd) S{}\n", " 0".repeat(40)));
+        let task = mount(json!({
+            "path": "/data", "src": "store:/data", "fstype": "nfs", "opts": "nconnect=8", "state": "mounted"
+        }));
+        let done = bench.run(&task, Mode::Apply);
+        assert_eq!((&done.status, done.awaiting.len()), (&OpStatus::Ok, 0));
+        assert!(
+            done.warnings[0].ends_with("the boot had this line already, so something else decided it"),
+            "{done:?}"
         );
     }
 

@@ -1,6 +1,6 @@
 //! `fabric_manager`: it runs where there is an NVSwitch, in exactly the version of the driver that is loaded.
 
-use std::{fs, io::Read as _, time::Duration};
+use std::{fs, io::Read as _};
 
 use gpufleet_protocol::{
     Change, Disruption, Property, Subject,
@@ -8,22 +8,27 @@ use gpufleet_protocol::{
 };
 use serde_json::{Map, Value, json};
 
-use super::provided::{Provided, Step as Unit};
+use super::{
+    provided::{Provided, Step as Unit},
+    versions,
+};
 use crate::{
     declare::{Node, NodeKind, Plan, Trouble},
-    os::{files, units},
+    gpu::clients::{self, Places},
+    os::units,
     signals,
     tasks::{driver, tool},
     world::Effect,
 };
 
-/// Time limit of a program that tells its version.
-const ANSWER: Duration = Duration::from_secs(10);
 /// Bytes that are read of a device's vital product data; PCI allows 32 KiB.
 const VPD_LIMIT: u64 = 32 * 1024;
 /// What the vital product data of a network card says that manages NVLink switches. Source: NVIDIA's gpu-driver-container,
 /// `nvidia-driver`.
 const MANAGES_SWITCHES: &[u8] = b"SW_MNG";
+/// The subnet manager of NVLink, by the path that the fabric manager starts. Source: its message where that is missing
+/// (release 570: `"/opt/nvidia/nvlsm/sbin/nvlsm" does not exist`).
+const NVLSM: &str = "/opt/nvidia/nvlsm/sbin/nvlsm";
 
 #[derive(Debug)]
 pub struct State {
@@ -38,7 +43,17 @@ pub struct State {
     /// Whether it manages switches through a network card, for which it needs `ib_umad`.
     by_card: bool,
     has_umad: bool,
+    /// Why switches behind a card would not be managed, though the fabric manager runs.
+    unmanaged: Option<Unmanaged>,
     provided: Provided,
+}
+
+/// What is wrong with the subnet manager of NVLink (nvlsm).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unmanaged {
+    Absent,
+    /// It is there, and does not run although the fabric manager does.
+    Stopped,
 }
 
 #[derive(Debug)]
@@ -62,17 +77,17 @@ fn manages_by_card(node: &Node<'_>) -> Result<bool, Trouble> {
     Ok(false)
 }
 
-fn line(node: &Node<'_>, path: &str) -> Result<Option<String>, Trouble> {
-    let bytes = files::read_bounded(&node.roots.path(path), 4096)?;
-    Ok(bytes.map(|bytes| String::from_utf8_lossy(&bytes).trim().to_owned()))
-}
-
-fn version(node: &Node<'_>) -> Result<Option<String>, Trouble> {
-    let Some(program) = node.roots.tool("nv-fabricmanager") else { return Ok(None) };
-    let done = tool::run(node, program).arg("--version").limit(4096).finish(&node.deadline.within(ANSWER))?;
-    signals::version_in(&done.stdout())
-        .map(Some)
-        .ok_or_else(|| Trouble::io(done.complaint("nv-fabricmanager --version")))
+/// Looks for the subnet manager, which the fabric manager's own unit starts beside it.
+fn unmanaged(node: &Node<'_>) -> Result<Option<Unmanaged>, Trouble> {
+    if !node.roots.path(NVLSM).exists() {
+        let comes = node.world.packages().iter().any(|(name, version)| name == "nvlsm" && version.is_some());
+        return Ok((!comes).then_some(Unmanaged::Absent));
+    }
+    let Some(systemctl) = node.roots.tool("systemctl") else { return Ok(None) };
+    let shown = units::show(systemctl, &[FabricManager::UNIT], node.deadline)?;
+    let runs = shown.get(FabricManager::UNIT).is_some_and(|unit| unit.active);
+    let places = Places { proc: node.roots.proc(""), etc: node.roots.etc("") };
+    Ok((runs && clients::named(&places, "nvlsm").is_empty()).then_some(Unmanaged::Stopped))
 }
 
 /// Whether the unit's process runs a program that was replaced on disk.
@@ -121,14 +136,10 @@ impl NodeKind for FabricManager {
         if !switches {
             return Err(Trouble::NotApplicable("there is no NVSwitch on this node".to_owned()));
         }
-        let loaded = match driver::foreseen(node) {
-            Some(version) => Some(version),
-            None => line(node, "/sys/module/nvidia/version")?,
-        };
-        let driver = loaded.ok_or_else(|| {
+        let driver = versions::of_driver(node)?.ok_or_else(|| {
             Trouble::missing("the NVIDIA driver is not loaded, and the fabric manager must be of its version")
         })?;
-        let version = version(node)?;
+        let version = versions::of_program(node, "nv-fabricmanager")?;
         let assumed = node.world.packages();
         let fits = version.as_ref() == Some(&driver);
         let foreseen = !fits
@@ -150,6 +161,7 @@ impl NodeKind for FabricManager {
             outdated: !restarted && is_outdated(node)?,
             by_card,
             has_umad: node.roots.path("/sys/module/ib_umad").exists(),
+            unmanaged: if by_card { unmanaged(node)? } else { None },
             provided: Provided::observe(node, service, package)?,
         })
     }
@@ -180,6 +192,13 @@ impl NodeKind for FabricManager {
                  kernel module ib_umad; `modprobe: {name: ib_umad, persistent: present}` loads it",
             ));
         }
+        if self.state == RunState::Started && state.unmanaged == Some(Unmanaged::Absent) {
+            return Err(Trouble::missing(format!(
+                "the switches of this board are managed through a network card, for which the fabric manager starts {NVLSM}, and \
+                 that is missing: `package: {{name: nvlsm}}` before this task installs it (its version is a date, and not that of \
+                 the driver)"
+            )));
+        }
         let of_unit = state.provided.plan()?;
         let mut plan = Plan { changes: of_unit.changes, ..Plan::default() };
         plan.warnings.extend(of_unit.warnings);
@@ -209,10 +228,13 @@ impl NodeKind for FabricManager {
             );
             plan.push(Step::Restart, change.with_note("its end aborts CUDA jobs"));
         }
-        if state.by_card {
+        // A start brings it.
+        let begins = plan.steps.iter().any(|step| matches!(step, Step::Restart)) || starts;
+        if self.state == RunState::Started && state.unmanaged == Some(Unmanaged::Stopped) && !begins {
             plan.warnings.push(
-                "this board also needs NVIDIA's nvlsm, in the version that the release notes of the driver name; it is not \
-                 looked into"
+                "the fabric manager runs, and nvlsm, which manages the switches of this board, does not: GPUs get no fabric, and \
+                 CUDA fails with error 802; `journalctl -u nvidia-fabricmanager` on the node tells why, and a restart of the unit \
+                 starts both"
                     .to_owned(),
             );
         }
@@ -240,6 +262,10 @@ impl NodeKind for FabricManager {
             }
         }
         Ok(Map::new())
+    }
+
+    fn ends_gpu_work(&self) -> bool {
+        true
     }
 
     fn data(&self, state: &State) -> Map<String, Value> {

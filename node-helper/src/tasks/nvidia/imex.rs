@@ -9,14 +9,17 @@ use gpufleet_protocol::{
 };
 use serde_json::{Map, Value};
 
-use super::provided::{Provided, Step as Unit};
+use super::{
+    provided::{Provided, Step as Unit},
+    versions,
+};
 use crate::{
     declare::{Node, NodeKind, Plan, Trouble},
     os::{
         files::{self, Ownership},
         tree, units,
     },
-    tasks::{started, tool},
+    tasks::{driver, started, tool},
     world::{Content, Effect, Entry, Owned},
 };
 
@@ -32,6 +35,8 @@ pub struct State {
     active: bool,
     /// Whether the file is newer than the daemon that runs.
     unread: bool,
+    /// What is wrong with the version of the daemon, or why it is not known.
+    version: Option<String>,
     provided: Provided,
 }
 
@@ -46,6 +51,23 @@ pub enum Step {
 fn addresses(text: &str) -> Vec<String> {
     let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default().trim());
     lines.filter(|line| !line.is_empty()).map(str::to_owned).collect()
+}
+
+/// Says that the daemon is of another version than the driver, or that nobody knows.
+fn judged(node: &Node<'_>) -> Result<Option<String>, Trouble> {
+    let Some(driver) = versions::of_driver(node)? else { return Ok(None) };
+    Ok(match versions::of_program(node, "nvidia-imex") {
+        Ok(Some(own)) if own != driver => Some(format!(
+            "nvidia-imex is {own} and the driver that runs is {driver}: the daemon does not work with another version of the driver; \
+             install the package nvidia-imex of {driver}"
+        )),
+        Ok(_) => None,
+        // Only this is made of it, and whatever stops the task stops it elsewhere too.
+        Err(trouble) => Some(format!(
+            "the version of nvidia-imex is not known ({}), and the daemon works only with a driver of the same one, {driver}",
+            driver::said(&trouble)
+        )),
+    })
 }
 
 impl NodeKind for NvidiaImex {
@@ -71,11 +93,15 @@ impl NodeKind for NvidiaImex {
         }
         let service = self.state.of_unit(Self::UNIT, self.enabled);
         let provided = Provided::observe(node, service, None)?;
-        Ok(State { path, nodes, owned: entry.owned(), active, unread, provided })
+        // What an earlier task installs is read in the run.
+        let comes = node.world.packages().keys().any(|name| name.starts_with("nvidia-imex"));
+        let version = if comes || self.state != RunState::Started { None } else { judged(node)? };
+        Ok(State { path, nodes, owned: entry.owned(), active, unread, version, provided })
     }
 
     fn plan(&self, state: &State) -> Result<Plan<Step>, Trouble> {
         let mut plan = Plan::default();
+        plan.warnings.extend(state.version.clone());
         let differs = !self.nodes.is_empty() && state.nodes.as_ref() != Some(&self.nodes);
         let restarts = differs && state.active && self.state == RunState::Started;
         if differs {
@@ -109,6 +135,10 @@ impl NodeKind for NvidiaImex {
         plan.steps.extend((restarts || stale).then_some(Step::Restart));
         plan.needs = plan.changes.iter().map(|change| change.disruption).max().unwrap_or_default();
         Ok(plan)
+    }
+
+    fn ends_gpu_work(&self) -> bool {
+        true
     }
 
     fn after(&self, state: &State, plan: &Plan<Step>) -> Vec<Effect> {

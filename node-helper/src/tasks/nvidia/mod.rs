@@ -4,6 +4,7 @@ mod dcgm;
 mod fabric_manager;
 mod imex;
 mod provided;
+mod versions;
 
 #[cfg(test)]
 mod tests;

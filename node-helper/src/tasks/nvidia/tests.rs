@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use crate::{
     declare::{NodeKind, drive},
     tasks::testing::{Bench, changed, failure, shown},
+    world::Effect,
 };
 
 /// A fake systemd that knows the units of the folder `units`, each a file with the state and whether it is enabled.
@@ -215,7 +216,26 @@ fn switches_behind_a_network_card_need_ib_umad() {
     assert!(failure(&done).contains("needs the kernel module ib_umad"), "{done:?}");
     bench.write("sys/module/ib_umad/refcnt", "0");
     let done = run(&bench, &fm(json!({})), Mode::Predict, Disruption::Live);
-    assert_eq!((&done.status, done.warnings.len()), (&OpStatus::Ok, 1));
+    assert!(failure(&done).contains("`package: {name: nvlsm}` before this task"), "{done:?}");
+    // An earlier task brings it.
+    bench
+        .overlay
+        .assume([Effect::Package { name: "nvlsm".to_owned(), version: Some("2025.10.14-1".to_owned()) }]);
+    assert_eq!(run(&bench, &fm(json!({})), Mode::Predict, Disruption::Live).status, OpStatus::Ok);
+    bench.forget();
+    bench.script("opt/nvidia/nvlsm/sbin/nvlsm", "#!/bin/sh\n");
+    let done = run(&bench, &fm(json!({})), Mode::Apply, Disruption::Live);
+    assert!(done.status == OpStatus::Ok && done.warnings[0].contains("nvlsm"), "{done:?}");
+    bench.write("proc/78/stat", "78 (nvlsm) S 1 1");
+    let done = run(&bench, &fm(json!({})), Mode::Apply, Disruption::Live);
+    // Any person can give a process this name, so that those of the test's own account may not count.
+    let counts = rustix::process::geteuid().as_raw() < 1000;
+    assert_eq!((done.status, done.warnings.is_empty()), (OpStatus::Ok, counts));
+    // A start brings it, and a stopped one needs none.
+    std::fs::remove_file(bench.path("proc/78/stat")).unwrap();
+    bench.write("units/nvidia-fabricmanager.service", "inactive enabled\n");
+    let done = run(&bench, &fm(json!({})), Mode::Predict, Disruption::Live);
+    assert_eq!((done.status, done.warnings), (OpStatus::Changed, Vec::new()));
 }
 
 #[test]
@@ -278,6 +298,73 @@ fn a_diagnostic_runs_every_time_and_names_what_failed() {
     std::fs::remove_file(bench.path("fails")).unwrap();
     let done = run(&bench, &quick, Mode::Apply, Disruption::Live);
     assert!(failure(&done).contains("names no test that passed"), "{done:?}");
+}
+
+#[test]
+fn a_plan_that_ends_cuda_jobs_names_them() {
+    let bench = with_fm("580.159.04", "active enabled");
+    for (file, text) in [
+        ("comm", "train.py\n"),
+        ("cmdline", "train.py\0"),
+        ("cgroup", "0::/system.slice/slurmstepd.scope/job_77/step_0\n"),
+        ("status", "Uid:\t4711\t4711\n"),
+    ] {
+        bench.write(&format!("proc/41/{file}"), text);
+    }
+    std::fs::create_dir_all(bench.path("proc/41/fd")).unwrap();
+    std::os::unix::fs::symlink("/dev/nvidia3", bench.path("proc/41/fd/5")).unwrap();
+    // The driver's numbers are not those of the GPUs.
+    for (pci, minor) in [("0000:1b:00.0", 3), ("0000:43:00.0", 0)] {
+        let text = format!("Model: \t NVIDIA H100\nDevice Minor: \t {minor}\n");
+        bench.write(&format!("proc/driver/nvidia/gpus/{pci}/information"), &text);
+    }
+    let planned = run(&bench, &fm(json!({"state": "stopped"})), Mode::Predict, Disruption::Live);
+    let told: Vec<&str> = planned.blockers.iter().map(|blocker| blocker.what.as_str()).collect();
+    assert_eq!(told, ["process 41 (train.py, user ann) in Slurm job 77 holds GPU 0"]);
+    assert!(planned.blockers[0].next.ends_with("`scancel 77`"), "{planned:?}");
+    bench.forget();
+    // What disturbs nobody names nobody.
+    bench.write("units/nvidia-fabricmanager.service", "inactive disabled\n");
+    let planned = run(&bench, &fm(json!({})), Mode::Predict, Disruption::Live);
+    assert_eq!((planned.status, planned.blockers), (OpStatus::Changed, Vec::new()));
+}
+
+#[test]
+fn an_imex_daemon_of_another_version_than_the_driver_is_told() {
+    let bench = bench();
+    bench.write("units/nvidia-imex.service", "active enabled\n");
+    let task: NvidiaImex = serde_json::from_value(json!({})).unwrap();
+    for (version, told) in [("570.86.15", 1), ("580.159.04", 0)] {
+        bench.script("usr/bin/nvidia-imex", &format!("#!/bin/sh\necho IMEX version is: {version}\n"));
+        let done = run(&bench, &task, Mode::Apply, Disruption::Live);
+        assert_eq!((&done.status, done.warnings.len()), (&OpStatus::Ok, told), "{done:?}");
+        assert!(
+            done.warnings.iter().all(|why| why.contains("install the package nvidia-imex of 580.159.04"))
+        );
+    }
+}
+
+#[test]
+fn an_imex_daemon_that_tells_no_version_fails_nothing() {
+    let bench = bench();
+    bench.write("units/nvidia-imex.service", "active enabled\n");
+    let run = |task: Value| {
+        let task: NvidiaImex = serde_json::from_value(task).unwrap();
+        run(&bench, &task, Mode::Apply, Disruption::Clients)
+    };
+    for script in ["echo IMEX", "echo no >&2; exit 3"] {
+        bench.script("usr/bin/nvidia-imex", &format!("#!/bin/sh\n{script}\n"));
+        let done = run(json!({}));
+        assert_eq!(done.status, OpStatus::Ok, "{done:?}");
+        let [told] = done.warnings.as_slice() else { panic!("{done:?}") };
+        assert!(
+            told.starts_with("the version of nvidia-imex is not known (nvidia-imex --version: ")
+                && told.ends_with("580.159.04"),
+            "{told}"
+        );
+    }
+    // What is to be stopped may be of any version.
+    assert_eq!(run(json!({"state": "stopped"})).warnings, Vec::<String>::new());
 }
 
 #[test]

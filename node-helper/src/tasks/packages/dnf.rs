@@ -7,7 +7,7 @@ use gpufleet_protocol::{
 };
 use serde_json::{Map, Value, json};
 
-mod modules;
+pub(in crate::tasks) mod modules;
 
 use super::{Action, Order, effects, plan_orders};
 use crate::{
@@ -18,14 +18,14 @@ use crate::{
 };
 
 const LIMIT: usize = 16 * 1024 * 1024;
-const BRINGS: &str = "is it a node of the Red Hat family?";
+pub(in crate::tasks) const BRINGS: &str = "is it a node of the Red Hat family?";
 
 #[derive(Debug)]
 pub struct State {
     orders: Vec<Order>,
 }
 
-fn dnf(node: &Node<'_>) -> Result<Run, Trouble> {
+pub(in crate::tasks) fn dnf(node: &Node<'_>) -> Result<Run, Trouble> {
     let program = match node.roots.tool("dnf") {
         Some(program) => program,
         None => tool::find(node, "yum", BRINGS)?,
@@ -121,7 +121,11 @@ fn transaction(text: &str) -> (Vec<Action>, bool) {
 }
 
 /// Simulates a call of `dnf`.
-fn simulated(node: &Node<'_>, task: &Dnf, arguments: Vec<String>) -> Result<Order, Trouble> {
+pub(in crate::tasks) fn simulated(
+    node: &Node<'_>,
+    arguments: Vec<String>,
+    allow_downgrade: bool,
+) -> Result<Order, Trouble> {
     let mut asked = vec!["--assumeno".to_owned()];
     asked.extend(arguments.iter().filter(|word| *word != "-y").cloned());
     let done = tool::ask(node, &dnf(node)?.args(&asked).limit(LIMIT))?;
@@ -149,7 +153,7 @@ fn simulated(node: &Node<'_>, task: &Dnf, arguments: Vec<String>) -> Result<Orde
         }
         return Err(Trouble::missing(format!("dnf: {}", errors.join("; "))));
     }
-    if older && !task.allow_downgrade {
+    if older && !allow_downgrade {
         return Err(Trouble::invalid(
             "a newer version is installed; `allow_downgrade: true` would put the older one in its place",
         ));
@@ -170,7 +174,7 @@ impl NodeKind for Dnf {
             let mut arguments = self.options();
             arguments.push(verb.to_owned());
             arguments.extend_from_slice(names);
-            orders.push(simulated(node, self, arguments)?);
+            orders.push(simulated(node, arguments, self.allow_downgrade)?);
             Ok(())
         };
         if self.name.iter().any(|name| name == "*") {

@@ -4,7 +4,8 @@
 //! read from the package database alone, so that an unchanged node costs one short process.
 
 pub mod apt;
-mod dnf;
+pub(in crate::tasks) mod dnf;
+pub(in crate::tasks) mod versionlock;
 
 use gpufleet_protocol::{
     Change, Disruption, Property, Subject,
@@ -41,7 +42,7 @@ pub(in crate::tasks) struct Order {
     pub arguments: Vec<String>,
     pub actions: Vec<Action>,
     /// Changes of dnf's modules and their profiles.
-    modules: Vec<Action>,
+    pub modules: Vec<Action>,
     /// Names that the package manager does not know before its lists are updated.
     pub unknown: Vec<String>,
     /// Whether an earlier task changes where packages come from, so that only the run can tell what this does.

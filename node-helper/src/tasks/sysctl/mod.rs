@@ -1,11 +1,13 @@
 //! `sysctl`: a kernel parameter, in the running kernel and in the file that sets it at boot.
 
 mod boot;
+pub mod owners;
 mod value;
 
 use std::{
     fs::{self, OpenOptions},
     io::{self, Write},
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
 };
 
@@ -19,15 +21,16 @@ use serde_json::{Map, Value};
 
 use self::{
     boot::{Boot, setting, value_in},
+    owners::Owner,
     value::{equal, words},
 };
 use crate::{
     declare::{Node, NodeKind, Plan, Trouble},
     os::{
-        files::{self, FileError, Ownership},
+        files::{self, At, FileError, Ownership},
         glob, tree,
     },
-    tasks::nearest::nearest,
+    tasks::{knobs, modprobe, nearest::nearest, thp},
     world::{Content, Effect, Entry, Owned},
 };
 
@@ -86,6 +89,12 @@ pub struct State {
     boot: Boot,
     /// The present value, even if it is not to be changed now; `None` if the running kernel has no such parameter.
     now: Option<String>,
+    /// Why the running kernel takes no other value here.
+    fixed: Option<String>,
+    /// Who else sets it.
+    owners: Vec<Owner>,
+    /// What may happen to the value at boot, whatever the files say.
+    doubts: Vec<String>,
     /// The present value of the partner; setting the partner makes this parameter 0.
     partner: Option<String>,
 }
@@ -105,22 +114,102 @@ fn text_of(node: &Node<'_>, path: &Path) -> Result<Option<String>, Trouble> {
     }
 }
 
+/// Returns what it means that the running kernel has no such parameter.
 fn missing(node: &Node<'_>, name: &str, key: &str) -> Trouble {
+    let none = format!("the running kernel has no parameter `{name}`");
+    if let Some(module) = owners::module(key) {
+        if modprobe::is_loaded_by_plan(&node.world, module) {
+            return Trouble::Possible;
+        }
+        return Trouble::missing(format!(
+            "{none}: the module {module} brings it; `modprobe: {{name: {module}, persistent: present}}` loads it first"
+        ));
+    }
     let sys = node.roots.proc("sys");
     let folder = sys.join(key);
-    let folder = folder.parent().unwrap_or(&sys);
-    let Ok(entries) = fs::read_dir(folder) else {
-        return Trouble::invalid(format!(
-            "the running kernel has no parameter `{name}`; the module that brings it may not be loaded"
-        ));
-    };
+    let entries = fs::read_dir(folder.parent().unwrap_or(&sys));
     let prefix = name.rfind(['.', '/']).and_then(|at| name.get(..=at)).unwrap_or_default();
     let last = name.get(prefix.len()..).unwrap_or_default();
-    let names: Vec<String> = entries.flatten().filter_map(|e| e.file_name().into_string().ok()).collect();
-    let hint = nearest(last, names.iter().map(String::as_str))
-        .map_or(String::new(), |near| format!("; did you mean `{prefix}{near}`?"));
-    Trouble::invalid(format!("the running kernel has no parameter `{name}`{hint}"))
+    let names: Vec<String> =
+        entries.into_iter().flatten().flatten().filter_map(|e| e.file_name().into_string().ok()).collect();
+    if let Some(near) = nearest(last, names.iter().map(String::as_str)) {
+        return Trouble::invalid(format!("{none}; did you mean `{prefix}{near}`?"));
+    }
+    let why = match key {
+        _ if owners::in_container(node) => "; this is a container, and the host may have it",
+        _ if key.starts_with("kernel/sched_") => {
+            "; Linux 5.13 moved most of the scheduler's to /sys/kernel/debug/sched"
+        }
+        _ if names.is_empty() => {
+            "; the part of the kernel that has it is not there, or its module is not loaded"
+        }
+        _ => "",
+    };
+    Trouble::NotApplicable(format!("{none}{why}"))
 }
+
+/// Returns why a parameter takes no other value; `None` if it does. Source: kernel, fs/proc/proc_sysctl.c: the mode
+/// counts for root too.
+fn fixed(node: &Node<'_>, path: &Path, name: &str) -> Option<String> {
+    let mode = fs::metadata(path).ok()?.permissions().mode();
+    let here = if owners::in_container(node) {
+        "in this container, and the host's value counts"
+    } else {
+        "on this kernel, or in this network namespace"
+    };
+    (mode & 0o222 == 0 || files::is_read_only(path)).then(|| format!("{name} cannot be changed {here}"))
+}
+
+/// Returns the amount of free memory that the kernel keeps, if a file of sysctl.d declares just that. A change of
+/// transparent huge pages raises it (kernel, mm/khugepaged.c: `set_recommended_min_free_kbytes`).
+///
+/// # Errors
+/// If such a file cannot be read.
+pub fn kept_free_memory(node: &Node<'_>) -> Result<Option<String>, Trouble> {
+    let path = node.roots.proc("sys").join(FREE_MEMORY);
+    let Ok(now) = fs::read_to_string(path) else { return Ok(None) };
+    let declared = Boot::read(node, &node.roots.etc("sysctl.d/90-gpufleet.conf"))?.value(FREE_MEMORY);
+    Ok(declared.filter(|declared| equal(declared, &words(&now))))
+}
+
+/// Puts the amount of free memory back.
+///
+/// # Errors
+/// If the kernel does not take it.
+pub fn keep_free_memory(node: &Node<'_>, value: &str) -> Result<(), Trouble> {
+    let path = node.roots.proc("sys").join(FREE_MEMORY);
+    let now = fs::read_to_string(&path).map(|text| words(&text)).unwrap_or_default();
+    if equal(&now, value) {
+        return Ok(());
+    }
+    set(&path, value).at("set", &path).map_err(Trouble::from)
+}
+
+/// Writes a parameter, in one piece.
+fn set(path: &Path, value: &str) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).open(path)?;
+    file.write_all(format!("{value}\n").as_bytes())
+}
+
+/// Returns the largest number of open files that the kernel gives a process, as earlier tasks of a prediction assume it.
+///
+/// # Errors
+/// If it, or the files that set it at boot, cannot be read.
+pub fn nr_open(node: &Node<'_>) -> Result<Option<u64>, Trouble> {
+    let key = "fs/nr_open";
+    let assumed = match node.world.parameter(key) {
+        None if node.world.rebooted() => Boot::read(node, &node.roots.path("/etc/sysctl.conf"))?.value(key),
+        assumed => assumed,
+    };
+    let text = match assumed {
+        Some(text) => Some(text),
+        None => knobs::value(node, "/proc/sys/fs/nr_open")?,
+    };
+    Ok(text.and_then(|text| text.trim().parse().ok()))
+}
+
+/// The memory that the kernel keeps free.
+const FREE_MEMORY: &str = "vm/min_free_kbytes";
 
 impl NodeKind for Sysctl {
     type State = State;
@@ -139,6 +228,15 @@ impl NodeKind for Sysctl {
         } else {
             vec![sys.join(&key)]
         };
+        for path in &paths {
+            let mode = fs::metadata(path).map_or(0o444, |meta| meta.permissions().mode());
+            if mode & 0o444 == 0 {
+                return Err(Trouble::invalid(format!(
+                    "`{}` starts something and holds no value; `command: sysctl -w` starts it",
+                    self.name
+                )));
+            }
+        }
         let first = paths.first().and_then(|path| fs::read_to_string(path).ok());
         let mut now = first.map(|text| words(&text));
         if self.state == SysctlState::Present && self.reload {
@@ -171,7 +269,29 @@ impl NodeKind for Sysctl {
             let read = || fs::read_to_string(node.roots.proc("sys").join(partner)).ok();
             node.world.parameter(partner).or_else(read).map(|text| words(&text))
         });
-        Ok(State { live, open, file, text, owned, boot, now, partner })
+        let fixed = live.iter().find_map(|(below, name, _)| fixed(node, &sys.join(below), name));
+        let mut doubts = Vec::new();
+        if let Some(module) = owners::module(&key)
+            && !modprobe::comes_at_boot(node, module)?
+        {
+            doubts.push(format!(
+                "{} comes with the module {module}, which no file of modules-load.d loads: at boot there may be nothing to \
+                 set; `modprobe: {{name: {module}, persistent: present}}` loads it in time",
+                self.name
+            ));
+        }
+        if key == FREE_MEMORY
+            && let Some(path) = thp::set_at_boot_by(node)?
+        {
+            doubts.push(format!(
+                "{} sets transparent huge pages at boot, in no order to the files of sysctl.d, and the kernel then raises {}; \
+                 `transparent_hugepage=` on the kernel command line comes before both",
+                path.display(),
+                self.name
+            ));
+        }
+        let owners = owners::read(node, &key, &self.sysctl_file)?;
+        Ok(State { live, open, file, text, owned, boot, now, partner, fixed, owners, doubts })
     }
 
     fn plan(&self, state: &State) -> Result<Plan<Step>, Trouble> {
@@ -196,6 +316,9 @@ impl NodeKind for Sysctl {
                     .with_note("no file sets it, so its value after the boot is known only in the run");
                 plan.changes.push(open.possible());
             } else if !equal(wanted, value) {
+                if let Some(why) = &state.fixed {
+                    return Err(Trouble::NotApplicable(format!("{why}: it is {value}")));
+                }
                 let step = Step::Live { path: path.clone(), name: name.clone(), value: wanted.clone() };
                 let (from, to) = (Typed::parsed(value), Typed::parsed(wanted));
                 let mut change = Change::new(setting(name), Property::VALUE, from, to, Disruption::Live);
@@ -221,6 +344,7 @@ impl NodeKind for Sysctl {
         }
         if let Some(wanted) = &wanted {
             self.judge_boot(state, &key, wanted, &mut plan)?;
+            self.judge_owners(state, wanted, &mut plan);
         }
         Ok(plan)
     }
@@ -255,11 +379,7 @@ impl NodeKind for Sysctl {
             match step {
                 Step::Live { path, name, value } => {
                     let path = node.roots.proc("sys").join(path);
-                    let written = OpenOptions::new()
-                        .write(true)
-                        .open(&path)
-                        .and_then(|mut file| file.write_all(format!("{value}\n").as_bytes()));
-                    match written {
+                    match set(&path, value) {
                         Ok(()) => {}
                         Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
                             return Err(Trouble::failed(
@@ -282,8 +402,11 @@ impl NodeKind for Sysctl {
     }
 }
 
-/// Checks a declared value against other files that are read at boot.
+/// Checks a declared value against those who set it too.
 trait AtBoot {
+    /// Programs that set it after the files.
+    fn judge_owners(&self, state: &State, wanted: &str, plan: &mut Plan<Step>);
+    /// Files that are read at boot.
     fn judge_boot(
         &self,
         state: &State,
@@ -294,6 +417,25 @@ trait AtBoot {
 }
 
 impl AtBoot for Sysctl {
+    fn judge_owners(&self, state: &State, wanted: &str, plan: &mut Plan<Step>) {
+        plan.warnings.extend(state.doubts.iter().cloned());
+        for Owner { who, value, wins, then } in &state.owners {
+            if value.as_ref().is_some_and(|value| equal(value, wanted)) {
+                continue;
+            }
+            let to = value.as_ref().map_or(String::new(), |value| format!(" to {value}"));
+            let told = format!("{who} sets {}{to} too: {then}", self.name);
+            if *wins {
+                plan.warnings
+                    .push(format!("{told}, so that the value of {} does not last", self.sysctl_file));
+                continue;
+            }
+            for change in plan.changes.iter_mut().filter(|change| change.note.is_none()) {
+                change.note = Some(told.clone());
+            }
+        }
+    }
+
     fn judge_boot(
         &self,
         state: &State,
@@ -336,6 +478,10 @@ impl AtBoot for Sysctl {
         Ok(())
     }
 }
+
+#[cfg(test)]
+#[path = "owners_tests.rs"]
+mod owners_tests;
 
 #[cfg(test)]
 mod tests {

@@ -99,6 +99,11 @@ impl State {
         if self.has_unit && place == PLACES[1] { Renew::Unit } else { Renew::File(place) }
     }
 
+    /// Returns the folders of the specifications.
+    pub fn folders(&self) -> impl Iterator<Item = &'static str> {
+        self.files.iter().filter_map(|(place, _)| Some(place.rsplit_once('/')?.0))
+    }
+
     /// Returns the note of a prediction that this file is made anew.
     pub fn note(&self, place: &str) -> (String, String) {
         (format!("{NOTE}{place}"), self.mark.clone())

@@ -20,6 +20,8 @@ const LARGEST: u64 = 4 * 1024 * 1024;
 const ANSWER: Duration = Duration::from_secs(30);
 const RUNTIME: &str = "nvidia";
 const PROGRAM: &str = "nvidia-container-runtime";
+/// Where runtimes look for CDI specifications. Source: CDI specification; containerd and CRI-O have them as defaults.
+const CDI_DIRS: [&str; 2] = ["/etc/cdi", "/var/run/cdi"];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cri {
@@ -62,6 +64,10 @@ pub struct State {
     unread: bool,
     /// Whether it is a containerd before 2.0.
     replaces: bool,
+    /// Whether it reads CDI specifications; `None` for one that knows none.
+    cdi: Option<bool>,
+    /// Where it looks for them.
+    cdi_dirs: Vec<String>,
 }
 
 /// Reads a runtime's settings.
@@ -76,6 +82,8 @@ pub fn observe(node: &Node<'_>, cri: Cri) -> Result<State, Trouble> {
     let noted = node.world.noted(&note(cri));
     let noted = noted.first().map(|(_, value)| value.as_str());
     let (mut registered, mut default, mut replaces) = (false, false, false);
+    // CRI-O always reads them.
+    let (mut cdi, mut cdi_dirs) = (Some(true), CDI_DIRS.map(str::to_owned).to_vec());
     match cri {
         Cri::Containerd => {
             let program = tool::find(node, "containerd", "is it a node with containerd?")?;
@@ -92,11 +100,14 @@ pub fn observe(node: &Node<'_>, cri: Cri) -> Result<State, Trouble> {
                 .find_map(|word| word.trim_start_matches('v').split('.').next()?.parse::<u32>().ok())
                 .is_some_and(|major| major < 2);
             let document = parse(&said(&["config", "dump"])?, "containerd config dump")?;
+            // What it prints has its defaults too: 1.7 has CDI off and 2.0 on, and older ones know none. The name of the plugin
+            // is another one from 2.0 on.
+            cdi = (!replaces).then_some(true);
             for (_, plugin) in table(document.get("plugins")).into_iter().flat_map(TableLike::iter) {
-                let Some(settings) = table(Some(plugin)).and_then(|plugin| table(plugin.get("containerd")))
-                else {
-                    continue;
-                };
+                let Some(plugin) = table(Some(plugin)) else { continue };
+                cdi = plugin.get("enable_cdi").and_then(Item::as_bool).or(cdi);
+                cdi_dirs = dirs(plugin).unwrap_or(cdi_dirs);
+                let Some(settings) = table(plugin.get("containerd")) else { continue };
                 default |= settings.get("default_runtime_name").and_then(Item::as_str) == Some(RUNTIME);
                 let options = table(settings.get("runtimes"))
                     .and_then(|all| table(all.get(RUNTIME)))
@@ -112,6 +123,7 @@ pub fn observe(node: &Node<'_>, cri: Cri) -> Result<State, Trouble> {
                 else {
                     continue;
                 };
+                cdi_dirs = dirs(settings).unwrap_or(cdi_dirs);
                 if let Some(name) = settings.get("default_runtime").and_then(Item::as_str) {
                     default = name == RUNTIME;
                 }
@@ -121,9 +133,13 @@ pub fn observe(node: &Node<'_>, cri: Cri) -> Result<State, Trouble> {
         }
     }
     registered |= noted.is_some();
-    default |= noted == Some("default");
+    let has = |word: &str| noted.is_some_and(|noted| noted.split(' ').any(|one| one == word));
+    default |= has("default");
+    if has("cdi") {
+        cdi = Some(true);
+    }
     let systemctl = node.roots.tool("systemctl");
-    let mut state = State { cri, registered, default, active: false, unread: false, replaces };
+    let mut state = State { cri, registered, default, active: false, unread: false, replaces, cdi, cdi_dirs };
     if let Some(systemctl) = systemctl {
         let shown = units::show(systemctl, &[cri.unit()], node.deadline)?;
         if let Some(unit) = shown.get(cri.unit()) {
@@ -152,6 +168,12 @@ fn table(item: Option<&Item>) -> Option<&dyn TableLike> {
     item?.as_table_like()
 }
 
+/// Returns the folders of CDI specifications that settings name, if they do.
+fn dirs(settings: &dyn TableLike) -> Option<Vec<String>> {
+    let list = settings.get("cdi_spec_dirs")?.as_array()?;
+    Some(list.iter().filter_map(|one| Some(one.as_str()?.trim_end_matches('/').to_owned())).collect())
+}
+
 /// Whether it names NVIDIA's runtime, by a path or without one.
 fn is_program(item: Option<&Item>) -> bool {
     item.and_then(Item::as_str).is_some_and(|path| Path::new(path).file_name() == Some(PROGRAM.as_ref()))
@@ -168,11 +190,30 @@ pub struct Todo {
 }
 
 impl State {
-    /// Returns what differs. Pure.
+    /// Returns why it would not find a specification of one of these folders, if so.
+    fn overlooks(&self, specs: &[&str]) -> Option<String> {
+        let real = |path: &str| {
+            path.strip_prefix("/var").filter(|rest| rest.starts_with("/run/")).unwrap_or(path).to_owned()
+        };
+        let looks = |folder: &&&str| self.cdi_dirs.iter().any(|one| real(one) == real(folder));
+        let missed: Vec<&str> = specs.iter().filter(|folder| !looks(folder)).copied().collect();
+        let (main, _) = self.cri.places();
+        (!missed.is_empty()).then(|| {
+            format!(
+                "{} looks for CDI specifications in {}, and NVIDIA's is in {}: add that to `cdi_spec_dirs` in {main} or a file \
+                 beside it",
+                self.cri.name(),
+                if self.cdi_dirs.is_empty() { "no folder".to_owned() } else { self.cdi_dirs.join(", ") },
+                missed.join(", ")
+            )
+        })
+    }
+
+    /// Returns what differs, where CDI specifications are declared in `specs`, folders. Pure.
     ///
     /// # Errors
-    /// If the toolkit cannot take back what is there.
-    pub fn todo(&self, default: Option<bool>) -> Result<Todo, Trouble> {
+    /// If the toolkit cannot take back what is there, or the runtime looks elsewhere for specifications.
+    pub fn todo(&self, default: Option<bool>, specs: &[&str]) -> Result<Todo, Trouble> {
         let mut todo = Todo::default();
         let (main, _) = self.cri.places();
         let name = self.cri.name();
@@ -183,10 +224,17 @@ impl State {
             )));
         }
         let makes_default = default == Some(true) && !self.default;
-        if !self.registered || makes_default {
+        let enables_cdi = !specs.is_empty() && self.cdi == Some(false);
+        if let Some(why) = self.overlooks(specs) {
+            return Err(Trouble::invalid(why));
+        }
+        if !self.registered || makes_default || enables_cdi {
             let mut words = vec!["runtime", "configure", "--runtime", name];
             if default == Some(true) {
                 words.push("--set-as-default");
+            }
+            if enables_cdi {
+                words.push("--cdi.enabled");
             }
             todo.configure = Some(words);
         }
@@ -200,6 +248,14 @@ impl State {
         }
         if makes_default {
             todo.changes.push(change("default runtime", Typed::Absent, RUNTIME));
+        }
+        if enables_cdi {
+            todo.changes.push(change("enable_cdi", Typed::from(false), "enabled"));
+        }
+        if !specs.is_empty() && self.cdi.is_none() {
+            todo.warnings.push(format!(
+                "this {name} knows no CDI, which came with 1.7: its containers get GPUs by the runtime `{RUNTIME}` alone"
+            ));
         }
         if todo.configure.is_some() && self.replaces {
             todo.warnings.push(format!(
@@ -220,8 +276,9 @@ impl State {
     }
 
     /// Returns the note of a prediction that it is configured.
-    pub fn note(&self, default: Option<bool>) -> (String, String) {
+    pub fn note(&self, default: Option<bool>, cdi: bool) -> (String, String) {
         let is_default = self.default || default == Some(true);
-        (note(self.cri), if is_default { "default" } else { "registered" }.to_owned())
+        let cdi = if cdi || self.cdi == Some(true) { " cdi" } else { "" };
+        (note(self.cri), format!("{}{cdi}", if is_default { "default" } else { "registered" }))
     }
 }

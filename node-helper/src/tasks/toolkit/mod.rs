@@ -3,7 +3,7 @@
 mod cdi;
 mod config;
 mod cri;
-mod yaml;
+pub mod yaml;
 
 use std::{
     path::{Path, PathBuf},
@@ -38,6 +38,9 @@ use crate::{
 
 const CTK: &str = "nvidia-ctk";
 const RUNTIME: &str = "nvidia-container-runtime";
+/// First podman that gives containers devices by CDI. Source: NVIDIA container toolkit, "Support for Container Device
+/// Interface".
+const PODMAN: &str = "4.1.0";
 /// Time limit of the question for a version.
 const ANSWER: Duration = Duration::from_secs(30);
 
@@ -161,6 +164,21 @@ fn version(node: &Node<'_>) -> Result<Option<String>, Trouble> {
     }
 }
 
+/// Checks that there is a podman that reads CDI specifications, which it does by itself.
+fn podman(node: &Node<'_>) -> Result<(), Trouble> {
+    let program = tool::find(node, "podman", "`runtimes` names it; the package podman brings it")?;
+    let done = tool::run(node, program).arg("--version").limit(4096).finish(&node.deadline.within(ANSWER))?;
+    let text = done.stdout();
+    let found = text.split_whitespace().find(|word| word.starts_with(|c: char| c.is_ascii_digit()));
+    match found.filter(|_| done.exit.success()) {
+        Some(found) if !is_at_least(found, PODMAN) => {
+            Err(Trouble::missing(format!("podman is {found}, and knows CDI from {PODMAN} on: update it")))
+        }
+        Some(_) => Ok(()),
+        None => Err(Trouble::io(done.complaint("podman --version"))),
+    }
+}
+
 /// Whether a version is the other one or newer; a candidate such as `1.18.0-rc.1` is older than its release.
 fn is_at_least(found: &str, wanted: &str) -> bool {
     let (numbers, is_candidate) = match found.split_once(['-', '~']) {
@@ -205,7 +223,7 @@ impl NodeKind for Toolkit<'_> {
                 }
                 ContainerRuntime::Containerd => cri.push(cri::observe(node, Cri::Containerd)?),
                 ContainerRuntime::Crio => cri.push(cri::observe(node, Cri::Crio)?),
-                ContainerRuntime::Podman => {}
+                ContainerRuntime::Podman => podman(node)?,
             }
         }
         let (mut cdi, mut no_gpu) = (None, false);
@@ -266,8 +284,9 @@ impl NodeKind for Toolkit<'_> {
             plan.changes.extend(of_docker.changes);
             plan.warnings.extend(of_docker.warnings);
         }
+        let specs: Vec<&str> = state.cdi.iter().flat_map(cdi::State::folders).collect();
         for one in &state.cri {
-            let Todo { changes, warnings, configure, restart } = one.todo(task.default_runtime)?;
+            let Todo { changes, warnings, configure, restart } = one.todo(task.default_runtime, &specs)?;
             plan.changes.extend(changes);
             plan.warnings.extend(warnings);
             plan.steps.extend(configure.map(|words| Step::Configure(one.cri, words)));
@@ -305,7 +324,7 @@ impl NodeKind for Toolkit<'_> {
                 }
                 Step::Configure(cri, _) | Step::Restart(cri) => {
                     let one = state.cri.iter().find(|one| one.cri == *cri);
-                    one.map(|one| one.note(self.task.default_runtime))
+                    one.map(|one| one.note(self.task.default_runtime, state.cdi.is_some()))
                 }
                 Step::Cdi(place, _) => state.cdi.as_ref().map(|cdi| cdi.note(place)),
                 Step::Install(_) | Step::Docker => None,
@@ -346,6 +365,10 @@ impl NodeKind for Toolkit<'_> {
             ));
         }
         self.act(node, &now, &left.steps)
+    }
+
+    fn ends_gpu_work(&self) -> bool {
+        true
     }
 
     fn data(&self, state: &State) -> Map<String, Value> {

@@ -237,6 +237,70 @@ fn containerd_is_configured_by_the_toolkit_and_restarted_with_a_permit() {
 }
 
 #[test]
+fn containerd_reads_cdi_specifications_where_they_are_declared() {
+    const RUNTIME: &str =
+        "containerd.runtimes.nvidia.options]\nBinaryName = \"/usr/bin/nvidia-container-runtime\"\n";
+    let bench = bench();
+    bench.script("usr/bin/containerd", CONTAINERD);
+    bench.write("etc/containerd/config.toml", "version = 2\n");
+    bench.write("etc/cdi/nvidia.yaml", &spec("GPU-a"));
+    bench.write("pid", "0");
+    let old = |more: &str| {
+        let plugin = "plugins.\"io.containerd.grpc.v1.cri\"";
+        format!("version = 2\n[{plugin}]\n{more}[{plugin}.{RUNTIME}")
+    };
+    let new = |more: &str| {
+        let plugin = "plugins.'io.containerd.cri.v1.runtime'";
+        format!("version = 3\n[{plugin}]\n{more}[{plugin}.{RUNTIME}")
+    };
+    let task = json!({"cdi": true, "runtimes": ["containerd"]});
+    bench.write("dump", &old("enable_cdi = false\ncdi_spec_dirs = [\"/etc/cdi\", \"/var/run/cdi\"]\n"));
+    bench.write("dump.new", &old("enable_cdi = true\ncdi_spec_dirs = [\"/etc/cdi\", \"/var/run/cdi\"]\n"));
+    // Nobody asks for CDI.
+    assert_eq!(run(&bench, &json!({"runtimes": ["containerd"]}), Mode::Predict).status, OpStatus::Ok);
+    let done = converges(&bench, &task, Disruption::Clients, &gpus);
+    assert_eq!(shown(&done), ["/etc/containerd/config.toml enable_cdi: disabled -> enabled (clients)"]);
+    assert_eq!(
+        bench.read("log"),
+        "ctk runtime configure --runtime containerd --cdi.enabled\nrestart containerd.service\n"
+    );
+    bench.write("pid", "0");
+    for dump in [new("enable_cdi = true\n"), new("")] {
+        bench.script("usr/bin/containerd", &CONTAINERD.replace("1.7.24", "v2.1.0"));
+        bench.write("dump", &dump);
+        assert_eq!(run(&bench, &task, Mode::Apply).status, OpStatus::Ok);
+    }
+    bench.write("dump", &new("enable_cdi = false\n"));
+    assert_eq!(run(&bench, &task, Mode::Predict).changes.len(), 1);
+    bench.forget();
+    bench.write("dump", &new("enable_cdi = true\ncdi_spec_dirs = [\"/opt/cdi\"]\n"));
+    assert_eq!(
+        failure(&run(&bench, &task, Mode::Predict)),
+        "containerd looks for CDI specifications in /opt/cdi, and NVIDIA's is in /etc/cdi: add that to `cdi_spec_dirs` in \
+         /etc/containerd/config.toml or a file beside it"
+    );
+    bench.script("usr/bin/containerd", &CONTAINERD.replace("1.7.24", "1.6.20"));
+    bench.write("dump", &old(""));
+    let done = run(&bench, &task, Mode::Apply);
+    assert!(done.status == OpStatus::Ok && done.warnings[0].contains("knows no CDI"), "{done:?}");
+}
+
+#[test]
+fn podman_has_to_be_there_and_know_cdi() {
+    let bench = bench();
+    bench.write("etc/cdi/nvidia.yaml", &spec("GPU-a"));
+    let task = json!({"cdi": true, "runtimes": ["podman"]});
+    assert!(failure(&run(&bench, &task, Mode::Apply)).contains("the package podman brings it"));
+    bench.script("usr/bin/podman", "#!/bin/sh\necho podman version 3.4.4\n");
+    assert_eq!(
+        failure(&run(&bench, &task, Mode::Apply)),
+        "podman is 3.4.4, and knows CDI from 4.1.0 on: update it"
+    );
+    bench.script("usr/bin/podman", "#!/bin/sh\necho podman version 4.9.3\n");
+    assert_eq!(run(&bench, &task, Mode::Apply).status, OpStatus::Ok);
+}
+
+#[test]
 fn a_cri_o_is_read_by_its_files() {
     let bench = bench();
     bench.write("etc/crio/crio.conf", "[crio.runtime]\ndefault_runtime = \"nvidia\"\n");
@@ -248,6 +312,14 @@ fn a_cri_o_is_read_by_its_files() {
     assert_eq!(run(&bench, &task, Mode::Predict).status, OpStatus::Ok);
     std::fs::remove_file(bench.path("etc/crio/crio.conf.d/99-nvidia.toml")).unwrap();
     assert_eq!(run(&bench, &task, Mode::Predict).changes.len(), 1);
+    // It reads CDI specifications by itself, unless somebody has it look elsewhere.
+    bench.forget();
+    bench.write(
+        "etc/crio/crio.conf",
+        "[crio.runtime]\ncdi_spec_dirs = [\"/opt/cdi\"]\n[crio.runtime.runtimes.nvidia]\nruntime_path = \"/usr/bin/nvidia-container-runtime\"\n",
+    );
+    let done = run(&bench, &json!({"runtimes": ["crio"], "cdi": true}), Mode::Predict);
+    assert!(failure(&done).starts_with("crio looks for CDI specifications in /opt/cdi"), "{done:?}");
 }
 
 #[test]

@@ -80,6 +80,9 @@ pub struct Gpu {
     /// The flag that NVML reads; it does not say whether the daemon or the kernel holds the device.
     pub persistence: bool,
     pub power_limit_mw: u32,
+    /// Limit of its module of GPU and CPU, if it is on one.
+    #[serde(default)]
+    pub module_limit_mw: Option<u32>,
     pub locked_graphics_mhz: Option<(u32, u32)>,
     pub locked_memory_mhz: Option<(u32, u32)>,
     /// Application clocks as (memory, graphics), if set.
@@ -210,6 +213,7 @@ impl Gpu {
             instances: Vec::new(),
             persistence: false,
             power_limit_mw: model.model().power_mw.2,
+            module_limit_mw: None,
             locked_graphics_mhz: None,
             locked_memory_mhz: None,
             application_mhz: None,

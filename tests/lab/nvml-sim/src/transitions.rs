@@ -28,6 +28,9 @@ pub mod code {
     pub const UNKNOWN: u32 = 999;
 }
 
+/// Lowest power limit of a simulated module of GPU and CPU, and highest, which is the default, in milliwatts.
+pub const MODULE_MW: (u32, u32) = (400_000, 1_000_000);
+
 /// The current users of one GPU, except for the caller.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Users {
@@ -142,6 +145,7 @@ impl Gpu {
 
     fn forget_settings(&mut self) {
         self.power_limit_mw = self.spec().power_mw.2;
+        self.module_limit_mw = self.module_limit_mw.map(|_| MODULE_MW.1);
         self.locked_graphics_mhz = None;
         self.locked_memory_mhz = None;
         self.application_mhz = None;

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use nvml_sim::fault::Effect;
 use nvml_sim::state::Machine;
 
+use super::processors;
 use crate::spec::{NodeSpec, SHARE};
 
 /// Names of the lab's binary inside a node, by directory.
@@ -80,6 +81,11 @@ pub fn create(spec: &NodeSpec, faults: &[Effect]) -> io::Result<()> {
     }
     if !["/usr/sbin/sysctl", "/sbin/sysctl", "/usr/bin/sysctl"].iter().any(|path| Path::new(path).exists()) {
         link(&program, &upper.join(sbin).join("sysctl"))?;
+    }
+    if driver {
+        // An open module does not start without it.
+        let firmware = format!("usr/lib/firmware/nvidia/{}/gsp_ga10x.bin", nvml_sim::state::DRIVER_VERSION);
+        write(&upper.join(firmware), "")?;
     }
     if driver && !faults.contains(&Effect::NoLibrary) {
         for dir in library_dirs() {
@@ -191,6 +197,23 @@ pub fn prepare_boot(spec: &NodeSpec, machine: &Machine, faults: &[Effect]) -> io
     write(&boot.join("modules"), &modules(machine, driver))?;
     let version = if driver { proc_version(machine) } else { String::new() };
     write(&boot.join("nvidia-version"), &version)?;
+    if driver {
+        write_proc_gpus(&boot.join("nvidia-gpus"), machine)?;
+    }
+    Ok(())
+}
+
+/// Writes `/proc/driver/nvidia/gpus`, in which the driver describes also GPUs that it hides from programs.
+pub fn write_proc_gpus(folder: &Path, machine: &Machine) -> io::Result<()> {
+    for gpu in machine.gpus.iter().filter(|gpu| !gpu.lost) {
+        let (name, bus) = (gpu.spec().name(), gpu.bus.sysfs());
+        let text = format!(
+            "Model: \t\t {name}\nIRQ:   \t\t 41\nGPU UUID: \t {}\nBus Type: \t PCIe\nBus Location: \t {bus}\n\
+             Device Minor: \t {}\nGPU Excluded:\t No\n",
+            gpu.uuid, gpu.minor
+        );
+        write(&folder.join(bus).join("information"), &text)?;
+    }
     Ok(())
 }
 
@@ -212,6 +235,7 @@ pub fn show_module(root: &Path, machine: &Machine, module: &str) -> io::Result<(
         // Hosts whose kernel has no drivers have no such folder.
         if root.join("proc/driver").is_dir() {
             write(&root.join("proc/driver/nvidia/version"), &proc_version(machine))?;
+            write_proc_gpus(&root.join("proc/driver/nvidia/gpus"), machine)?;
         }
         super::mounts::make_devices(&root.join("dev"), machine)?;
     }
@@ -227,6 +251,7 @@ pub fn hide_module(root: &Path, module: &str) -> io::Result<()> {
     missing(fs::remove_dir_all(root.join("sys/module").join(module)))?;
     if module == "nvidia" {
         missing(fs::remove_file(root.join("proc/driver/nvidia/version")))?;
+        missing(fs::remove_dir_all(root.join("proc/driver/nvidia/gpus")))?;
         for entry in fs::read_dir(root.join("dev"))?.flatten() {
             if entry.file_name().to_string_lossy().starts_with("nvidia") {
                 let path = entry.path();
@@ -264,17 +289,30 @@ fn has_driver(machine: &Machine, faults: &[Effect]) -> bool {
 pub fn write_sys(sys: &Path, machine: &Machine, faults: &[Effect]) -> io::Result<()> {
     let driver = has_driver(machine, faults);
     for (path, text) in [
-        ("devices/system/cpu/smt/control", "on\n"),
         ("kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n"),
         ("kernel/mm/transparent_hugepage/defrag", "always defer defer+madvise [madvise] never\n"),
-        ("devices/system/node/node0/cpulist", "0-1\n"),
         ("class/dmi/id/product_name", "gpufleet lab node\n"),
         ("class/dmi/id/sys_vendor", "gpufleet\n"),
     ] {
         write(&sys.join(path), text)?;
     }
-    for name in ["bus/pci/devices", "bus/pci/drivers", "class/net", "class/infiniband", "fs/cgroup", "module"]
-    {
+    processors::write_sys(sys)?;
+    for name in ["class/net", "class/infiniband", "fs/cgroup", "module"] {
+        fs::create_dir_all(sys.join(name))?;
+    }
+    write_bus(sys, machine, faults)?;
+    if driver {
+        for (module, refs) in module_refs(machine) {
+            write_module(sys, machine, module, refs)?;
+        }
+    }
+    Ok(())
+}
+
+/// Writes the GPUs and NVSwitches on the PCI bus, below a /sys.
+pub fn write_bus(sys: &Path, machine: &Machine, faults: &[Effect]) -> io::Result<()> {
+    let driver = has_driver(machine, faults);
+    for name in ["bus/pci/devices", "bus/pci/drivers"] {
         fs::create_dir_all(sys.join(name))?;
     }
     for gpu in &machine.gpus {
@@ -291,7 +329,8 @@ pub fn write_sys(sys: &Path, machine: &Machine, faults: &[Effect]) -> io::Result
             ("subsystem_device", format!("0x{:04x}\n", subsystem >> 16)),
             ("class", "0x030200\n".to_owned()),
             ("revision", "0xa1\n".to_owned()),
-            ("numa_node", format!("{}\n", gpu.minor / 4)),
+            ("numa_node", format!("{}\n", processors::numa_node(gpu.minor))),
+            ("local_cpulist", format!("{}\n", processors::cpu_list(processors::numa_node(gpu.minor)))),
             ("current_link_width", "16\n".to_owned()),
             ("max_link_width", "16\n".to_owned()),
         ] {
@@ -310,11 +349,6 @@ pub fn write_sys(sys: &Path, machine: &Machine, faults: &[Effect]) -> io::Result
         let dir = sys.join("bus/pci/devices").join(format!("0000:e{number:x}:00.0"));
         write(&dir.join("vendor"), "0x10de\n")?;
         write(&dir.join("class"), "0x068000\n")?;
-    }
-    if driver {
-        for (module, refs) in module_refs(machine) {
-            write_module(sys, machine, module, refs)?;
-        }
     }
     Ok(())
 }

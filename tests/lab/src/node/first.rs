@@ -84,6 +84,7 @@ pub fn init(dir: &Path) -> Result<i32, Box<dyn std::error::Error>> {
     let store = Store::new(nvml_sim::store::DEFAULT_STATE);
     store.log_event("boot", json!({"boot_id": machine.boot_id, "boots": machine.boots}));
     apply_sysctls();
+    super::processors::boot();
     units::start_enabled();
     let mut server = if faults.contains(&Effect::RefuseSsh) {
         None

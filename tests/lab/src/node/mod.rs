@@ -4,5 +4,6 @@ pub mod files;
 pub mod first;
 pub mod kmsg;
 pub mod mounts;
+pub mod processors;
 pub mod ssh;
 pub mod units;

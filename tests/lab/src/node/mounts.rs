@@ -267,6 +267,7 @@ fn devices(root: &Path, machine: &Machine, faults: &[Effect]) -> Result<(), Moun
     ] {
         symlink(target, dev.join(name)).doing(|| format!("link /dev/{name}"))?;
     }
+    super::processors::write_latency(&dev).doing(|| "make /dev/cpu_dma_latency".to_owned())?;
     super::kmsg::begin(&dev.join("kmsg")).doing(|| "make /dev/kmsg".to_owned())?;
     if faults.contains(&Effect::NoDriver) || !machine.driver_loaded {
         return Ok(());
@@ -326,6 +327,12 @@ fn proc(spec: &NodeSpec, root: &Path, faults: &[Effect]) -> Result<(), MountErro
             bind(&boot.join(name), &proc.join(name))?;
         }
     }
+    // The host has other CPUs than the node's /sys says.
+    let status = boot.join("init-status");
+    fs::read_to_string(proc.join("1/status"))
+        .and_then(|text| fs::write(&status, super::processors::allowed_on_all(&text)))
+        .doing(|| "write the status of process 1".to_owned())?;
+    bind(&status, &proc.join("1/status"))?;
     let driver = proc.join("driver");
     if driver.is_dir() {
         tmpfs(&driver, "mode=555", MountFlags::empty())?;
@@ -333,6 +340,12 @@ fn proc(spec: &NodeSpec, root: &Path, faults: &[Effect]) -> Result<(), MountErro
         if !version.is_empty() {
             super::files::write(&driver.join("nvidia/version"), &version)
                 .doing(|| "write /proc/driver/nvidia/version".to_owned())?;
+        }
+        for entry in std::fs::read_dir(boot.join("nvidia-gpus")).into_iter().flatten().flatten() {
+            let text = std::fs::read_to_string(entry.path().join("information")).unwrap_or_default();
+            let folder = driver.join("nvidia/gpus").join(entry.file_name());
+            super::files::write(&folder.join("information"), &text)
+                .doing(|| "write /proc/driver/nvidia/gpus".to_owned())?;
         }
     }
     Ok(())

@@ -28,6 +28,7 @@ const MARK: &str = "LAB_UNIT";
 pub struct Unit {
     pub name: String,
     pub path: PathBuf,
+    pub drop_ins: Vec<PathBuf>,
     /// Key and value of every line, in order, of the unit file and its drop-ins.
     settings: Vec<(String, String)>,
     pub masked: bool,
@@ -84,18 +85,22 @@ impl Unit {
             .find(|path| fs::symlink_metadata(path).is_ok())
             .ok_or_else(not_found)?;
         if fs::read_link(&path).is_ok_and(|target| target == Path::new("/dev/null")) {
-            return Ok(Self { name, path, settings: Vec::new(), masked: true });
+            return Ok(Self { name, path, masked: true, ..Self::default() });
         }
         let mut settings = parse(&fs::read_to_string(&path).map_err(|_| not_found())?);
+        let mut drop_ins = Vec::new();
         for dir in [ADMIN_UNITS, "/run/systemd/system"] {
             let Ok(entries) = fs::read_dir(Path::new(dir).join(format!("{name}.d"))) else { continue };
-            let mut parts: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+            let paths = entries.flatten().map(|entry| entry.path());
+            let mut parts: Vec<PathBuf> =
+                paths.filter(|path| path.extension().is_some_and(|end| end == "conf")).collect();
             parts.sort();
             for text in parts.iter().filter_map(|path| fs::read_to_string(path).ok()) {
                 settings.extend(parse(&text));
             }
+            drop_ins.append(&mut parts);
         }
-        Ok(Self { name, path, settings, masked: false })
+        Ok(Self { name, path, drop_ins, settings, masked: false })
     }
 
     /// Returns all values of a key; an empty value clears the earlier ones, as in systemd.
@@ -358,8 +363,26 @@ impl Unit {
         if let Some(uid) = self.value("User").and_then(user_id) {
             command.uid(uid);
         }
+        crate::sys::limited(&mut command, self.limits());
         crate::sys::unblocked(&mut command);
         Ok((command, may_fail))
+    }
+
+    /// The limits that nodes are tuned by; a systemd knows more.
+    fn limits(&self) -> Vec<(libc::__rlimit_resource_t, libc::rlim_t)> {
+        let known = [
+            ("LimitMEMLOCK", libc::RLIMIT_MEMLOCK),
+            ("LimitNOFILE", libc::RLIMIT_NOFILE),
+            ("LimitSTACK", libc::RLIMIT_STACK),
+        ];
+        let limit = |(key, resource)| {
+            let value = match self.value(key)? {
+                "infinity" => libc::RLIM_INFINITY,
+                number => number.parse().ok()?,
+            };
+            Some((resource, value))
+        };
+        known.into_iter().filter_map(limit).collect()
     }
 
     fn environment(&self) -> BTreeMap<String, String> {

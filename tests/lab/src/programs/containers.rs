@@ -156,7 +156,7 @@ pub fn docker(arguments: &[String]) -> u8 {
     0
 }
 
-/// `nvidia-ctk --version` and `nvidia-ctk cdi generate`.
+/// `nvidia-ctk --version`, `nvidia-ctk cdi generate`, and `nvidia-ctk runtime configure` for containerd.
 pub fn ctk(store: &Store, arguments: &[String]) -> u8 {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words.as_slice() {
@@ -169,11 +169,30 @@ pub fn ctk(store: &Store, arguments: &[String]) -> u8 {
             out::line(specification(store).trim_end());
             0
         }
+        ["runtime", "configure", "--runtime", "containerd", rest @ ..] => {
+            store.log_event("nvidia-ctk", json!({"runtime": "containerd"}));
+            configure_containerd(rest.contains(&"--set-as-default"))
+        }
         _ => {
-            out::error("nvidia-ctk: the lab's toolkit knows `--version` and `cdi generate` alone");
+            out::error(
+                "nvidia-ctk: the lab's toolkit knows `--version`, `cdi generate` and `runtime configure --runtime containerd`",
+            );
             1
         }
     }
+}
+
+/// Writes what containerd 1 is to read, over whatever is there. Source: nvidia-ctk 1.17, `pkg/config/engine/containerd`.
+fn configure_containerd(default: bool) -> u8 {
+    let plugin = "plugins.\"io.containerd.grpc.v1.cri\".containerd";
+    let name = if default { "nvidia" } else { "runc" };
+    let text = format!(
+        "version = 2\n[{plugin}]\ndefault_runtime_name = \"{name}\"\n[{plugin}.runtimes.nvidia]\nruntime_type = \
+         \"io.containerd.runc.v2\"\n[{plugin}.runtimes.nvidia.options]\nBinaryName = \"/usr/bin/nvidia-container-runtime\"\n"
+    );
+    let written =
+        fs::create_dir_all("/etc/containerd").and_then(|()| fs::write("/etc/containerd/config.toml", text));
+    u8::from(written.is_err())
 }
 
 fn named(path: &str, default: &str) -> String {

@@ -3,6 +3,7 @@
 pub mod containers;
 pub mod daemons;
 pub mod grub;
+pub mod kubelet;
 pub mod modules;
 pub mod mps;
 pub mod nvidia_smi;
@@ -28,6 +29,7 @@ pub fn run(name: &str, arguments: &[String]) -> Option<ExitCode> {
         "nvidia-ctk" => containers::ctk,
         "nv-fabricmanager" => |_, arguments| containers::fabric_manager(arguments),
         "dcgmi" => containers::dcgmi,
+        "kubelet" => kubelet::run,
         "nvidia-persistenced" => |_, arguments| daemons::persistenced(arguments),
         "nvidia-cuda-mps-control" => |_, arguments| mps::run(arguments),
         "systemctl" => |_, arguments| systemctl::run(arguments),

@@ -82,22 +82,29 @@ pub fn run(store: &Store, arguments: &[String]) -> u8 {
 
 /// Returns the GPUs that `-i` names: index, UUID or PCI address, comma separated; all without it.
 fn select(machine: &Machine, list: Option<&str>) -> Result<Vec<usize>, String> {
-    let Some(list) = list else { return Ok((0..machine.gpus.len()).collect()) };
+    // A drained GPU is shown to no process that starts, and those behind it move up.
+    let visible: Vec<usize> = (0..machine.gpus.len()).filter(|index| !is_drained(machine, *index)).collect();
+    let Some(list) = list else { return Ok(visible) };
     list.split(',')
         .map(|word| {
-            machine
-                .gpus
+            visible
                 .iter()
                 .enumerate()
-                .position(|(index, gpu)| {
-                    word == index.to_string()
+                .filter_map(|(number, index)| Some((number, *index, machine.gpus.get(*index)?)))
+                .find(|(number, _, gpu)| {
+                    word == number.to_string()
                         || gpu.uuid == word
                         || gpu.bus.nvml().eq_ignore_ascii_case(word)
                         || gpu.bus.sysfs().eq_ignore_ascii_case(word)
                 })
+                .map(|(_, index, _)| index)
                 .ok_or_else(|| format!("No devices were found\n(no GPU is called `{word}`)"))
         })
         .collect()
+}
+
+fn is_drained(machine: &Machine, index: usize) -> bool {
+    machine.gpus.get(index).is_some_and(|gpu| gpu.draining)
 }
 
 fn list(machine: &Machine, index: usize) {
@@ -109,7 +116,8 @@ fn list(machine: &Machine, index: usize) {
         ));
         return;
     }
-    out::line(format!("GPU {index}: {} (UUID: {})", gpu.spec().name(), gpu.uuid));
+    let number = (0..index).filter(|before| !is_drained(machine, *before)).count();
+    out::line(format!("GPU {number}: {} (UUID: {})", gpu.spec().name(), gpu.uuid));
     for (device, (gi, ci)) in gpu.mig_devices().enumerate() {
         let profile = gpu.spec().profile_by_id(gi.profile_id);
         let (name, slices) = profile.map_or(("", 0), |p| (p.name.as_str(), p.slices));

@@ -4,11 +4,11 @@ use std::path::Path;
 
 use nvml_sim::defect;
 use nvml_sim::fault::Rule;
-use nvml_sim::state::{Client, Gpu};
+use nvml_sim::state::{Client, Gpu, Machine};
 use nvml_sim::store::Store;
 
 use super::daemons::detach;
-use crate::node::kmsg;
+use crate::node::{files, kmsg};
 use crate::out;
 
 const HELP: &str = "gpusimctl: look at and change the simulated GPUs of this node
@@ -21,6 +21,7 @@ const HELP: &str = "gpusimctl: look at and change the simulated GPUs of this nod
                                          compute_mode lost remap_pending remap_failed recovery_action volatile_uncorrectable
                                          volatile_correctable aggregate_uncorrectable aggregate_correctable
                                          remapped_correctable remapped_uncorrectable held_mib drain accounting
+                                         module
   gpusimctl set GPU|all DEFECT VALUE     makes one answer differ until VALUE is as_recorded: pcie_width margin_c fabric_state …
   gpusimctl defects                      lists the words
   gpusimctl machine KEY VALUE            KEY: driver_loaded module_version library_version nvidia_drm_refs passthrough
@@ -30,7 +31,8 @@ const HELP: &str = "gpusimctl: look at and change the simulated GPUs of this nod
   gpusimctl xid GPU CODE                 the driver logs an error of the GPU to /dev/kmsg; forgotten at the next boot
   gpusimctl vanish | freeze | power-cut  end the node at once; after a power cut it starts again
   gpusimctl cut SECONDS                  silence its connections for so long
-  gpusimctl boot                         what a boot does to the GPUs; for machines that the lab does not start itself";
+  gpusimctl boot [bus]                   what a boot does to the GPUs, for machines that the lab does not start itself;
+                                         bus: also shows them in /sys, and leaves the driver to `modprobe`";
 
 pub fn run(store: &Store, arguments: &[String]) -> u8 {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
@@ -131,11 +133,21 @@ fn act(store: &Store, words: &[&str]) -> Result<String, String> {
             store.order("cut", &seconds.to_string());
             Ok(String::new())
         }
-        ["boot"] => {
+        ["boot", how @ ..] if matches!(how, [] | ["bus"]) => {
             let boot_id =
                 std::fs::read_to_string("/proc/sys/kernel/random/boot_id").map_err(|e| e.to_string())?;
-            store.update(|machine| machine.reboot(boot_id.trim().to_owned())).map_err(say)?;
+            let bus = !how.is_empty();
+            let boot = |machine: &mut Machine| {
+                machine.reboot(boot_id.trim().to_owned());
+                machine.driver_loaded &= !bus;
+            };
+            store.update(boot).map_err(say)?;
             store.log_event("boot", serde_json::Value::Null);
+            if bus {
+                let machine = store.read().map_err(say)?;
+                files::write_bus(Path::new("/sys"), &machine, &[])
+                    .map_err(|error| format!("/sys: {error}"))?;
+            }
             Ok(String::new())
         }
         ["vanish" | "freeze" | "power-cut"] => {
@@ -171,6 +183,7 @@ pub fn set_gpu(gpu: &mut Gpu, key: &str, value: &str) -> Result<(), String> {
         "mig_pending" => gpu.mig.pending = truth(value)?,
         "persistence" => gpu.persistence = truth(value)?,
         "power_limit_mw" => gpu.power_limit_mw = number(value)?,
+        "module" => gpu.module_limit_mw = truth(value)?.then_some(nvml_sim::transitions::MODULE_MW.1),
         "compute_mode" => gpu.compute_mode = number(value)?,
         "lost" => gpu.lost = truth(value)?,
         "remap_pending" => gpu.health.remap_pending = truth(value)?,

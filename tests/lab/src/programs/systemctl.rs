@@ -272,6 +272,7 @@ fn properties(name: &str) -> Vec<(&'static str, String)> {
         _ => "dead",
     };
     let load = if unit.masked { "masked" } else { "loaded" };
+    let drop_ins: Vec<String> = unit.drop_ins.iter().map(|path| path.display().to_string()).collect();
     vec![
         ("Id", unit.name.clone()),
         ("Names", unit.name.clone()),
@@ -282,6 +283,7 @@ fn properties(name: &str) -> Vec<(&'static str, String)> {
         ("SubState", sub.to_owned()),
         ("UnitFileState", unit.enablement().to_owned()),
         ("FragmentPath", unit.path.display().to_string()),
+        ("DropInPaths", drop_ins.join(" ")),
         ("MainPID", unit.main_pid().to_string()),
         ("ExecStart", exec_start(&unit)),
         ("User", unit.value("User").unwrap_or_default().to_owned()),

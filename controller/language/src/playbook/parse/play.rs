@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use gpufleet_protocol::Disruption;
-use gpufleet_protocol::tasks::{GpuKeep, Kind as _};
+use gpufleet_protocol::tasks::{GpuKeep, Kind as _, KubernetesNode};
 use serde_json::json;
 
 use super::reach::{LogsIn, plain};
@@ -11,7 +11,7 @@ use super::task::Inherited;
 use super::{Base, Parser, join, keys};
 use crate::diagnostic::{Diagnostic, suggest};
 use crate::playbook::program::{
-    Amount, Flag, Item, Items, LateFile, Order, Play, Section, SectionName, Strategy, Wave, tasks_of,
+    Amount, Flag, Item, Items, LateFile, Order, Play, Section, SectionName, Strategy, Task, Wave, tasks_of,
 };
 use crate::template::{self, Dict, Value, is_template};
 use crate::yaml::{self, Node};
@@ -215,6 +215,7 @@ impl Parser<'_> {
         let disruption = tasks.iter().map(|task| task.kind.disruption).max().unwrap_or_default();
         let has_gpu_tasks = tasks.iter().any(|task| task.is_gpu());
         let keeps = tasks.iter().any(|task| task.kind.is::<GpuKeep>());
+        self.names_its_cluster(&play, &tasks);
         self.notified_handlers_exist(&play);
         play.disruption = disruption;
         play.has_gpu_tasks = has_gpu_tasks;
@@ -222,6 +223,26 @@ impl Parser<'_> {
         let default = if disruption > Disruption::Live { Strategy::HostPinned } else { Strategy::Linear };
         play.strategy = strategy.unwrap_or(default);
         Some(Arc::new(play))
+    }
+
+    /// Refuses `kubernetes_node` in a play that does not say which cluster its nodes are in.
+    fn names_its_cluster(&mut self, play: &Play, tasks: &[&Arc<Task>]) {
+        let drainer = play.policy.drain.info();
+        if drainer.has_labels {
+            return;
+        }
+        for task in tasks.iter().filter(|task| task.kind.is::<KubernetesNode>()) {
+            let label = match drainer.scheduler {
+                Some(_) => format!("the play has `drain: {}`", drainer.word),
+                None => "it writes through the cluster of the play's `drain`".to_owned(),
+            };
+            self.error(
+                Diagnostic::error(format!("`{}` needs a play with `drain: kubernetes`", task.kind.name))
+                    .at(&task.span)
+                    .label(label)
+                    .help("write `rollout: {drain: {kubernetes: {kubeconfig: ~/.kube/config}}}` in the play; the task itself drains nothing"),
+            );
+        }
     }
 
     /// Adds the task that `keep` stands for, behind all others.

@@ -300,3 +300,41 @@ fn everything_is_told_at_once() {
     help: did you mean `when`?
     "#);
 }
+
+#[test]
+fn the_cluster_of_a_kubernetes_node_has_to_be_named() {
+    let text = r"- hosts: all
+  rollout: {drain: slurm}
+  tasks:
+    - kubernetes_node: {labels: {pool: training}}
+";
+    insta::assert_snapshot!(errors_of(text), @r"
+    error: `kubernetes_node` needs a play with `drain: kubernetes`
+      --> play.yml:4:7
+       |
+     4 |     - kubernetes_node: {labels: {pool: training}}
+       |       ^^^^^^^^^^^^^^^ the play has `drain: slurm`
+    help: write `rollout: {drain: {kubernetes: {kubeconfig: ~/.kube/config}}}` in the play; the task itself drains nothing
+    ");
+    let text = text.replace("  rollout: {drain: slurm}\n", "");
+    assert!(errors_of(&text).contains("it writes through the cluster of the play's `drain`"));
+}
+
+#[test]
+fn a_key_of_others_at_kubernetes_is_refused_where_it_is_written() {
+    let text = r"- hosts: all
+  rollout: {drain: kubernetes}
+  tasks:
+    - kubernetes_node:
+        labels:
+          nvidia.com/gpu.product: H100
+";
+    insta::assert_snapshot!(errors_of(text), @r"
+    error: `labels`: `nvidia.com/gpu.product` belongs to NVIDIA's GPU feature discovery
+      --> play.yml:6:11
+       |
+     6 |           nvidia.com/gpu.product: H100
+       |           ^^^^^^^^^^^^^^^^^^^^^^
+    help: for example `kubernetes_node: {labels: {pool: training}, taints: [{key: nvidia.com/gpu, value: present, effect: NoSchedule}], allocatable: {nvidia.com/gpu: 8}}`
+    ");
+}

@@ -2,6 +2,7 @@
 
 #[cfg(feature = "kubernetes")]
 mod client;
+mod declared;
 mod flow;
 mod stage;
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use gpufleet_protocol::{
     FailureKind, NodeOp, OpOutcome, OpRequest, OpStatus,
+    facts::GpuSystem,
     health::HealthRequest,
     message::Mode,
     op::{Exec, Program},
@@ -37,10 +38,14 @@ impl Custody {
         if self.node.settings.gate.is_empty() {
             return Ok(Vec::new());
         }
-        let gpus = self.node.host.facts.as_ref().map(|facts| facts.gpu.gpus.len());
+        // A driver that does not answer lists none, and then the bus tells how many there are.
+        let listed = |gpus: &GpuSystem| match gpus.gpus.len() {
+            0 => gpus.pci_count,
+            listed => u32::try_from(listed).unwrap_or(u32::MAX),
+        };
         let request = HealthRequest {
             checks: self.node.settings.gate.clone(),
-            gpus: gpus.and_then(|gpus| u32::try_from(gpus).ok()),
+            gpus: self.node.host.facts.as_ref().map(|facts| listed(&facts.gpu)),
             since_boot: None,
         };
         let outcome = self.node.simple(NodeOp::Health(request), READING).await?;

@@ -284,10 +284,19 @@ impl Custody {
 
     /// A node that comes back with fewer GPUs than it had stays out of service.
     pub(crate) async fn all_back(&mut self, had: &Facts) -> Result<(), EarlyEnd> {
-        if had.gpu.gpus.is_empty() {
+        if had.gpu.gpus.is_empty() && had.gpu.pci_count == 0 {
             return Ok(());
         }
         self.node.facts().await?;
+        // Of a node whose driver listed none, such as one that was replaced on disk, only the bus told how many there are.
+        let on_bus = self.node.host.facts.as_ref().map_or(0, |facts| facts.gpu.pci_count);
+        if had.gpu.gpus.is_empty() && on_bus < had.gpu.pci_count {
+            return Err(EarlyEnd::Failed(format!(
+                "came back from its reboot with {on_bus} of {} GPUs on its PCI bus; it stays out of service: look at its kernel \
+                 log, or power-cycle it",
+                had.gpu.pci_count
+            )));
+        }
         if self.driver_failed(had) {
             return Ok(());
         }

@@ -14,6 +14,7 @@ mod play;
 use std::{collections::HashMap, time::Duration};
 
 use futures::future::{BoxFuture, FutureExt as _, ready};
+use gpufleet_protocol::{OpOutcome, message::Mode, tasks::KubernetesNode};
 use jiff::Timestamp;
 use serde::Serialize;
 
@@ -103,6 +104,18 @@ pub struct Outage {
     pub marker: Option<Marker>,
     /// Whether the scheduler has such a node at all.
     pub known: bool,
+}
+
+/// What a play declares of the scheduler's own object of a node.
+#[derive(Clone, Debug)]
+pub struct WantedObject {
+    pub declared: KubernetesNode,
+    /// Whether it is made so, or only compared.
+    pub mode: Mode,
+    /// The boot that the host itself is in, which proves that the object is that of the host; `None` if it did not tell.
+    pub boot_id: Option<String>,
+    /// The GPUs that the host reads, if that is asked for and it can.
+    pub offer: Option<GpuOffer>,
 }
 
 /// One scheduler.
@@ -227,6 +240,17 @@ pub trait Drainer: Send + Sync {
     /// What all nodes that have it say under a label, by their names at the scheduler; nothing where it knows no labels.
     fn labels<'a>(&'a self, _label: &'a str) -> BoxFuture<'a, Result<HashMap<String, String>, DrainError>> {
         ready(Ok(HashMap::new())).boxed()
+    }
+
+    /// Compares the scheduler's own object of a node with what is declared, and makes it so if that is wanted. Says what a
+    /// helper says of a declared state.
+    fn declare<'a>(
+        &'a self,
+        _target: &'a Target,
+        _wanted: &'a WantedObject,
+    ) -> BoxFuture<'a, Result<OpOutcome, DrainError>> {
+        let why = format!("{} keeps no object of a node that a task could declare", self.name());
+        ready(Err(DrainError::NotSent { why, left: "changed" })).boxed()
     }
 
     /// Takes the scheduler-wide lock; `None` means that this run holds it, or that there is no such lock, else the run that

@@ -14,7 +14,10 @@ const fn gpu(name: &'static str, unit: Option<Unit>, source: &'static str) -> Si
 pub static SIGNALS: &[SignalInfo] = &[
     node("nvml_init_code", "Result of `nvmlInit_v2`; 12 without the library."),
     node("worker_state", "What became of the process that reads NVML: `done`, `hung` or `crashed`."),
-    node("nvml_count", "Number of GPUs that the driver gives, by `nvmlDeviceGetCount_v2`."),
+    node(
+        "nvml_count",
+        "Number of GPUs that the driver has: those that it lists, by `nvmlDeviceGetCount_v2`, and drained ones, by `nvmlDeviceQueryDrainState`.",
+    ),
     node(
         "driver_version",
         "Version of the driver's library, by `nvmlSystemGetDriverVersion`; where `nvmlInit_v2` fails, by `nvmlSystemGetNVMLVersion`.",

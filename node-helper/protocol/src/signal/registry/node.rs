@@ -156,8 +156,8 @@ pub static SIGNALS: &[SignalInfo] = &[
     node(
         "dmabuf_capable",
         None,
-        "Whether network cards reach memory of GPUs without nvidia_peermem: with the open module and a kernel since \
-         5.12.",
+        "Whether network cards reach memory of GPUs without nvidia_peermem: with the open module and an RDMA core that takes \
+         dma-buf, by the kernel's symbols.",
     ),
     node(
         "drm_modeset",

@@ -4,6 +4,7 @@ mod accounting;
 mod clocks;
 mod compute_mode;
 mod confidential;
+mod drain_state;
 mod ecc;
 mod hardware;
 mod mig;
@@ -18,6 +19,7 @@ pub use accounting::{AccountingMode, GpuAccounting};
 pub use clocks::{ClockRange, GpuClocks};
 pub use compute_mode::{ComputeModeName, GpuComputeMode};
 pub use confidential::{ConfidentialMode, GpuConfidentialCompute};
+pub use drain_state::{DrainStateName, GpuDrainState};
 pub use ecc::{EccMode, GpuEcc};
 pub use hardware::{Belief, GpuKind, Hardware, Lasts};
 pub use mig::{
@@ -25,7 +27,7 @@ pub use mig::{
 };
 pub use mps::{GpuMps, MpsScope, MpsState};
 pub use persistence::{GpuPersistence, PersistenceMode};
-pub use power::GpuPower;
+pub use power::{GpuPower, PowerScope};
 pub use reset::{GpuReset, ResetWhen};
 
 /// The GPUs that a task applies to: all if empty, otherwise the union of the entries.

@@ -59,7 +59,11 @@ impl Kind for GpuPersistence {
 impl GpuKind for GpuPersistence {
     const HARDWARE: Hardware = Hardware {
         reads: &["nvmlDeviceGetPersistenceMode", "systemctl show nvidia-persistenced.service"],
-        writes: &["nvmlDeviceSetPersistenceMode", "systemctl enable, start, stop and disable of the unit"],
+        writes: &[
+            "nvmlDeviceSetPersistenceMode",
+            "systemctl enable, add-wants, start, stop and disable of the unit",
+            "/etc/systemd/system/nvidia-persistenced.service.d/{50-gpufleet,51-gpufleet-start}.conf, where the unit needs them",
+        ],
         takes_effect: "at once",
         survives_reset: Lasts::Partly(
             "the daemon: it is taken off for the reset and put back; the flag: set again",
@@ -68,11 +72,15 @@ impl GpuKind for GpuPersistence {
         survives_reload: Lasts::Partly("the daemon: yes, it opens the GPUs again; the flag: no"),
         survives_reboot: Lasts::Partly("the daemon: yes, if its unit is enabled; the flag: no"),
         architectures: "all",
-        source: "nvml.h 13; NVIDIA/nvidia-persistenced 595.71",
+        source: "nvml.h 13; NVIDIA/nvidia-persistenced 595.71; the unit of Ubuntu's nvidia-compute-utils; systemd 252",
         beliefs: &[
             Belief {
                 believed: "`persistence_mode` Enabled shows that the daemon runs",
                 fact: "the legacy flag gives the same reading; only the unit tells them apart",
+            },
+            Belief {
+                believed: "`systemctl enable nvidia-persistenced` keeps persistence on after a boot",
+                fact: "Ubuntu's unit has no [Install], so that it does nothing, and starts the daemon with `--no-persistence-mode`",
             },
             Belief {
                 believed: "the daemon has to be stopped for a reset",

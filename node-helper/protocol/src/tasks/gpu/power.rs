@@ -5,8 +5,19 @@ use serde::{Deserialize, Serialize};
 use super::{Belief, GpuKind, GpuSelector, Hardware, Lasts, covers};
 use crate::{
     Disruption, Unit, lenient,
-    tasks::{Alone, Class, Given, Kind, KindInfo, Number, ParamError, Reading},
+    tasks::{Alone, Class, Given, Kind, KindInfo, Number, ParamError, Reading, words::words},
 };
+
+words! { PowerScope {
+    /// The GPU.
+    Gpu: "gpu",
+    /// The module of GPU and CPU.
+    Module: "module" | "total_module",
+} }
+
+const fn of_gpu() -> PowerScope {
+    PowerScope::Gpu
+}
 
 /// Sets the power limit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -16,9 +27,12 @@ pub struct GpuPower {
     /// Limit in watts.
     #[serde(default, deserialize_with = "lenient::optional_u32", skip_serializing_if = "Option::is_none")]
     pub limit_watts: Option<u32>,
-    /// Limit in percent of the default limit of the GPU.
+    /// Limit in percent of the default limit of the GPU or the module.
     #[serde(default, deserialize_with = "lenient::optional_u32", skip_serializing_if = "Option::is_none")]
     pub limit_percent: Option<u32>,
+    /// What is limited: `gpu`, or `module`, which is GPU and CPU of a Grace board together.
+    #[serde(default = "of_gpu")]
+    pub scope: PowerScope,
     /// GPUs meant: indexes, UUIDs, PCI addresses or parts of product names; all when left out.
     #[serde(default, deserialize_with = "lenient::one_or_many", skip_serializing_if = "Vec::is_empty")]
     pub gpus: GpuSelector,
@@ -72,19 +86,27 @@ impl GpuKind for GpuPower {
             "nvmlDeviceGetPowerManagementLimitConstraints",
             "nvmlDeviceGetPowerManagementDefaultLimit",
             "nvmlDeviceGetEnforcedPowerLimit",
+            "nvmlDeviceGetFieldValues 187 to 189 and 192, within the scope of the module",
         ],
-        writes: &["nvmlDeviceSetPowerManagementLimit"],
+        writes: &[
+            "nvmlDeviceSetPowerManagementLimit",
+            "nvmlDeviceSetPowerManagementLimit_v2, with NVML_POWER_SCOPE_MODULE",
+        ],
         takes_effect: "at once",
         survives_reset: Lasts::Unsaid,
         survives_last_client: Lasts::No,
         survives_reload: Lasts::No,
         survives_reboot: Lasts::No,
-        architectures: "all with power management",
-        source: "nvml.h 13",
+        architectures: "GPU: all with power management; module: Grace Hopper and Grace Blackwell",
+        source: "nvml.h 13; nvidia-smi documentation, `--scope`",
         beliefs: &[
             Belief {
                 believed: "a power limit stays until it is set anew",
                 fact: "without persistence the driver takes the default again when the last client ends",
+            },
+            Belief {
+                believed: "on a Grace board the limit of the GPU is the limit of the module",
+                fact: "each has its own: with a limit of the module, the CPU's power comes out of what the GPU may draw",
             },
             Belief {
                 believed: "the limit that was asked for is the one that counts",
@@ -97,6 +119,6 @@ impl GpuKind for GpuPower {
 impl GpuPower {
     /// Whether a newer task declares everything that this one does.
     pub fn gives_way(&self, newer: &Self) -> bool {
-        covers(&newer.gpus, &self.gpus)
+        newer.scope == self.scope && covers(&newer.gpus, &self.gpus)
     }
 }

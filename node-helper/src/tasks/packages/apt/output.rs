@@ -148,6 +148,21 @@ pub fn unmet(stdout: &str) -> Option<String> {
     (!lines.is_empty()).then(|| format!("({})", lines.join("; ")))
 }
 
+/// Returns the packages that a list of unmet dependencies names: those that need others, and those that they need.
+pub fn unmatched(stdout: &str) -> impl Iterator<Item = &str> {
+    let list = stdout.split_once("have unmet dependencies:\n").map_or("", |(_, list)| list);
+    let lines = list.lines().take_while(|line| line.starts_with(' '));
+    // ` nvidia-open-575 : Depends: libnvidia-ml1 (= 575.57.08-1) but 580.173.02-1 is installed`, and further relations
+    // below, without the name.
+    lines.flat_map(|line| {
+        let (who, relation) = line.split_once(" : ").unwrap_or(("", line));
+        let needs = relation.split_once(": ").map_or(relation, |(_, needs)| needs);
+        [who.trim(), needs.split_whitespace().next().unwrap_or_default()]
+            .into_iter()
+            .filter(|name| !name.is_empty())
+    })
+}
+
 /// Whether an error means that the package lists lack something.
 pub fn lists_lack(errors: &str) -> bool {
     ["Unable to locate package", "has no installation candidate", "was not found", "find any package"]

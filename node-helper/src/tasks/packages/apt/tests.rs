@@ -255,3 +255,13 @@ fn what_apt_prints_is_read() {
         ]
     );
 }
+
+#[test]
+fn packages_that_do_not_fit_each_other_are_read() {
+    let text = "Reading state information...\nThe following packages have unmet dependencies:\n nvidia-open-575 : Depends: \
+                libnvidia-ml1 (= 575.57.08-1) but 580.173.02-1 is installed\n                   Depends: libcuda1 but it is not \
+                installed or\n                            libcuda-390 but it is not installable\nrest : no\n";
+    let names: Vec<&str> = output::unmatched(text).collect();
+    assert_eq!(names, ["nvidia-open-575", "libnvidia-ml1", "libcuda1", "libcuda-390"]);
+    assert_eq!(output::unmatched("Reading package lists...\n").count(), 0);
+}

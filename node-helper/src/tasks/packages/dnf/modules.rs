@@ -47,6 +47,14 @@ fn known(node: &Node<'_>, module: &str) -> Result<Known, Trouble> {
     })
 }
 
+/// Returns the enabled stream of a module.
+///
+/// # Errors
+/// If its file cannot be read.
+pub(in crate::tasks) fn stream(node: &Node<'_>, module: &str) -> Result<Option<String>, Trouble> {
+    Ok(known(node, module)?.stream)
+}
+
 /// Returns whether an earlier task of a prediction installs or removes a stream; `None` if there is no such task.
 fn assumed(node: &Node<'_>, spec: &str) -> Option<bool> {
     node.world.packages().get(spec).map(Option::is_some)

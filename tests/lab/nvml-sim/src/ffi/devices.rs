@@ -14,7 +14,7 @@ use nvml_wrapper_sys::bindings::{
 
 use super::handles::{self, Target};
 use super::recorded::{number, recorded};
-use super::session::{Call, ask, read};
+use super::session::{Call, ask, read, visible};
 use super::{check_version, fixed_text, put, put_text, version_of};
 use crate::model::Reading;
 use crate::state::{Bus, Gpu, name_hash};
@@ -34,7 +34,10 @@ macro_rules! getter {
 }
 
 getter! {
-    nvmlDeviceGetIndex(out: c_uint) = |call| { call.whole()?; call.index as c_uint };
+    nvmlDeviceGetIndex(out: c_uint) = |call| {
+        call.whole()?;
+        visible(call.machine).iter().position(|index| *index == call.index).unwrap_or(call.index) as c_uint
+    };
     nvmlDeviceGetMinorNumber(out: c_uint) = |call| { call.whole()?; call.gpu.minor };
     nvmlDeviceGetBoardId(out: c_uint) = |call| call.gpu.bus.bus << 8 | call.gpu.bus.device;
     nvmlDeviceGetModuleId(out: c_uint) = |call| module_id(call);
@@ -228,7 +231,7 @@ macro_rules! count {
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name(out: *mut c_uint) -> u32 {
             // SAFETY: NVML's own contract for this pointer.
-            ask(stringify!($name), |machine| unsafe { put(out, machine.gpus.len() as c_uint) })
+            ask(stringify!($name), |machine| unsafe { put(out, visible(machine).len() as c_uint) })
         }
     )*};
 }
@@ -240,12 +243,13 @@ macro_rules! handle_by_index {
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name(index: c_uint, out: *mut nvmlDevice_t) -> u32 {
             ask(stringify!($name), |machine| {
-                let gpu = machine.gpus.get(index as usize).ok_or(code::INVALID_ARGUMENT)?;
+                let index = *visible(machine).get(index as usize).ok_or(code::INVALID_ARGUMENT)?;
+                let gpu = machine.gpus.get(index).ok_or(code::INVALID_ARGUMENT)?;
                 if gpu.lost {
                     return Err(code::GPU_IS_LOST);
                 }
                 // SAFETY: NVML's own contract for this pointer.
-                unsafe { put(out, handles::gpu_handle(index as usize)) }
+                unsafe { put(out, handles::gpu_handle(index)) }
             })
         }
     )*};
@@ -265,7 +269,8 @@ macro_rules! handle_by_text {
                 // SAFETY: not null; NVML's contract is a text with a final zero.
                 let text = unsafe { CStr::from_ptr(text) }.to_string_lossy();
                 let find: fn(&Gpu, &str) -> bool = $found;
-                for (index, gpu) in machine.gpus.iter().enumerate() {
+                let seen = visible(machine);
+                for (index, gpu) in machine.gpus.iter().enumerate().filter(|(index, _)| seen.contains(index)) {
                     if find(gpu, &text) {
                         // SAFETY: NVML's own contract for this pointer.
                         return unsafe { put(out, handles::gpu_handle(index)) };
@@ -639,11 +644,8 @@ unsafe extern "C" fn nvmlDeviceQueryDrainState(pci: *mut nvmlPciInfo_st, out: *m
         }
         // SAFETY: not null; NVML's own contract for this structure.
         let (domain, bus, device) = unsafe { ((*pci).domain, (*pci).bus, (*pci).device) };
-        let gpu = machine
-            .gpus
-            .iter()
-            .find(|gpu| gpu.bus == Bus { domain, bus, device })
-            .ok_or(code::INVALID_ARGUMENT)?;
+        let gpu =
+            machine.gpus.iter().find(|gpu| gpu.bus == Bus { domain, bus, device }).ok_or(code::NOT_FOUND)?;
         // SAFETY: NVML's own contract for this pointer.
         unsafe { put(out, gpu.draining.into()) }
     })

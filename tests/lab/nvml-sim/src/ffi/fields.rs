@@ -12,7 +12,7 @@ use super::put;
 use super::recorded::{number, recorded};
 use super::session::{Call, read};
 use crate::model::Reading;
-use crate::transitions::code;
+use crate::transitions::{MODULE_MW, code};
 
 /// First field id that driver 580 does not know.
 const FIELD_END: u32 = 274;
@@ -66,12 +66,18 @@ fn field(call: &Call<'_>, id: u32, scope: u32) -> Result<Number, u32> {
         144 => Ok(Unsigned(health.remap_pending.into())),
         145 => Ok(Unsigned(health.remap_failed.into())),
         // Scope 1 is the module, which only Grace boards have.
-        185..=191 if scope == 1 => Err(code::NOT_SUPPORTED),
+        187..=190 | 192 if scope == 1 => match (gpu.module_limit_mw, id) {
+            (None, _) => Err(code::NOT_SUPPORTED),
+            (Some(_), 187) => Ok(Unsigned(MODULE_MW.0)),
+            (Some(_), 188 | 189) => Ok(Unsigned(MODULE_MW.1)),
+            (Some(limit), _) => Ok(Unsigned(limit)),
+        },
+        185..=192 if scope == 1 => Err(code::NOT_SUPPORTED),
         185 | 186 => Ok(Unsigned(gpu.spec().number("nvmlDeviceGetPowerUsage") as u32)),
         187 => Ok(Unsigned(low)),
         188 => Ok(Unsigned(high)),
         189 => Ok(Unsigned(default)),
-        190 | 191 => Ok(Unsigned(gpu.power_limit_mw)),
+        190 | 192 => Ok(Unsigned(gpu.power_limit_mw)),
         230 => Ok(Unsigned(health.recovery_action)),
         FIELD_END.. => Err(code::INVALID_ARGUMENT),
         _ => Err(code::NOT_SUPPORTED),

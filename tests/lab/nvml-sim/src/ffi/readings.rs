@@ -168,7 +168,9 @@ clocks! {
 
 /// Returns the clock: an idle GPU runs at its lowest one, or at the lower end of a locked range.
 fn clock_now(call: &Call<'_>, kind: c_uint) -> Result<c_uint, u32> {
-    let idle = at_index(call, "nvmlDeviceGetClockInfo", &[kind])? as c_uint;
+    // Graphics and multiprocessors have one clock.
+    let read = if kind == 0 { 1 } else { kind };
+    let idle = at_index(call, "nvmlDeviceGetClockInfo", &[read])? as c_uint;
     match (kind, call.gpu.locked_graphics_mhz) {
         (0 | 1, Some((low, high))) if low > 1 => Ok(idle.clamp(low, high)),
         _ => Ok(idle),

@@ -27,6 +27,8 @@ struct Open {
     /// How many `nvmlInit` calls are open.
     count: u32,
     files: Vec<File>,
+    /// GPUs that were drained when the session began, which it does not see.
+    hidden: Vec<usize>,
 }
 
 static SESSION: OnceLock<Session> = OnceLock::new();
@@ -82,9 +84,17 @@ pub(super) fn init(name: &'static str) -> u32 {
             files.extend(open_device(&holders::device_file(&machine.device_dir, gpu.minor)));
         }
         open.files = files;
+        let drained = machine.gpus.iter().enumerate().filter(|(_, gpu)| gpu.draining);
+        open.hidden = drained.map(|(index, _)| index).collect();
     }
     open.count += 1;
     code::SUCCESS
+}
+
+/// Returns the GPUs that this session sees, in its order.
+pub(super) fn visible(machine: &Machine) -> Vec<usize> {
+    let open = session().open.lock().unwrap_or_else(PoisonError::into_inner);
+    (0..machine.gpus.len()).filter(|index| !open.hidden.contains(index)).collect()
 }
 
 pub(super) fn shutdown() -> u32 {

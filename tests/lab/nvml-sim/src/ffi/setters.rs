@@ -11,7 +11,7 @@ use serde_json::json;
 use super::session::{change, change_at, store};
 use super::{check_version, put};
 use crate::state::Bus;
-use crate::transitions::code;
+use crate::transitions::{MODULE_MW, code};
 
 fn flag(value: c_uint) -> Result<bool, u32> {
     match value {
@@ -88,12 +88,21 @@ unsafe extern "C" fn nvmlDeviceSetPowerManagementLimit_v2(
 ) -> u32 {
     // SAFETY: NVML's own contract for this structure.
     let checked = unsafe { check_version(value, 2).map(|()| ((*value).powerScope, (*value).powerValueMw)) };
-    let args = json!({"limit_mw": checked.ok().map(|(_, limit)| limit)});
+    let args = json!({
+        "scope": checked.ok().map(|(scope, _)| scope),
+        "limit_mw": checked.ok().map(|(_, limit)| limit),
+    });
     change("nvmlDeviceSetPowerManagementLimit_v2", device, args, |gpu, _| {
         let (scope, limit) = checked?;
-        // 0 is the GPU; module and memory scopes belong to other boards.
-        if scope != 0 {
-            return Err(code::NOT_SUPPORTED);
+        // 0 is the GPU, 1 the module, 2 the memory, which no board lets anybody limit.
+        match (scope, gpu.module_limit_mw.is_some()) {
+            (0, _) => {}
+            (1, true) if !(MODULE_MW.0..=MODULE_MW.1).contains(&limit) => return Err(code::INVALID_ARGUMENT),
+            (1, true) => {
+                gpu.module_limit_mw = Some(limit);
+                return Ok(());
+            }
+            _ => return Err(code::NOT_SUPPORTED),
         }
         match gpu.set_power_limit(limit) {
             code::SUCCESS => Ok(()),

@@ -1,0 +1,243 @@
+//! Parameters of `network_interface`, the settings of network cards.
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Alone, Class, Given, Ground, GroundKind, Kind, KindInfo, Number, ParamError, Reading, words::words,
+};
+use crate::{
+    Disruption, NodeOp, Unit, lenient,
+    operation::{Effect, Needs, Newer, Operation, Reach, paths},
+};
+
+words! { PauseFrames { On: "on", Off: "off" } }
+
+/// Sets MTU, rings, channels and pause frames of interfaces of network cards.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct NetworkInterface {
+    /// Interfaces, such as `eth1`. Without it, all interfaces of cards that `driver` and `rdma` leave, without virtual
+    /// functions and representors.
+    #[serde(default, deserialize_with = "lenient::one_or_many", skip_serializing_if = "Vec::is_empty")]
+    pub name: Vec<String>,
+    /// Only interfaces of this driver, such as `mlx5_core`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub driver: Option<String>,
+    /// Only interfaces whose card is an RDMA device too, or only those whose card is none.
+    #[serde(default, deserialize_with = "lenient::optional_flag", skip_serializing_if = "Option::is_none")]
+    pub rdma: Option<bool>,
+    /// Largest packet in bytes, without the header of Ethernet; the driver's own bounds count.
+    #[serde(default, deserialize_with = "lenient::optional_u32", skip_serializing_if = "Option::is_none")]
+    pub mtu: Option<u32>,
+    /// Entries of the receive ring.
+    #[serde(default, deserialize_with = "lenient::optional_u32", skip_serializing_if = "Option::is_none")]
+    pub ring_rx: Option<u32>,
+    /// Entries of the send ring.
+    #[serde(default, deserialize_with = "lenient::optional_u32", skip_serializing_if = "Option::is_none")]
+    pub ring_tx: Option<u32>,
+    /// Combined channels: queues that receive and send, each with an interrupt of its own.
+    #[serde(default, deserialize_with = "lenient::optional_u32", skip_serializing_if = "Option::is_none")]
+    pub channels: Option<u32>,
+    /// Pause frames of Ethernet (802.3x) in both directions; `off` where priorities are paused one by one (PFC).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pause: Option<PauseFrames>,
+    /// Whether the interface of the default route, or of this connection, may be set too. Its link may go down for
+    /// seconds, or for good.
+    #[serde(default, deserialize_with = "lenient::flag", skip_serializing_if = "std::ops::Not::not")]
+    pub allow_management: bool,
+}
+
+impl NetworkInterface {
+    /// The folder of the files that set it at boot.
+    pub const FOLDER: &str = "/etc/systemd/network";
+
+    /// Returns the name of the file of an interface; before all others, because only the first one that matches counts.
+    pub fn file_of(interface: &str) -> String {
+        format!("00-gpufleet-{interface}.link")
+    }
+
+    fn sets_nothing(&self) -> bool {
+        self.mtu.is_none()
+            && self.ring_rx.is_none()
+            && self.ring_tx.is_none()
+            && self.channels.is_none()
+            && self.pause.is_none()
+    }
+}
+
+/// Whether it may be the name of an interface. Source: kernel, net/core/dev.c, `dev_valid_name`; narrower, because such
+/// names become names of files.
+fn is_name(name: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.' | b'@');
+    (1..=15).contains(&name.len()) && !name.starts_with(['.', '-']) && name.bytes().all(plain)
+}
+
+impl Kind for NetworkInterface {
+    const INFO: KindInfo = KindInfo {
+        name: "network_interface",
+        aliases: &[],
+        class: Class::Node,
+        disruption: Disruption::Clients,
+        gpus: false,
+        needs_root: true,
+        judged: true,
+        alone: Alone::DISTURBS,
+        free_form: None,
+        open_keys: false,
+        ignored: &[],
+        refused: &[],
+        secret: &[],
+        numbers: &[
+            Number::within("mtu", Some(Unit::Bytes), 68, 65535),
+            Number::from("ring_rx", None, 1),
+            Number::from("ring_tx", None, 1),
+            Number::from("channels", None, 1),
+        ],
+        since: &[],
+        summary: "Sets MTU, rings, channels and pause frames of network cards, now and for every boot.",
+        example: "network_interface: {driver: mlx5_core, rdma: true, mtu: 9000, ring_rx: 8192}",
+        reading: Reading::of::<Self>(),
+    };
+
+    fn rewrite(_: &mut Given) {}
+
+    fn check(&self) -> Result<(), ParamError> {
+        if self.name.is_empty() && self.driver.is_none() && self.rdma.is_none() {
+            return Err(ParamError::new("name", "one of `name`, `driver` and `rdma` is needed"));
+        }
+        if let Some(name) = self.name.iter().find(|name| !is_name(name)) {
+            return Err(ParamError::new("name", format!("`{name}` is not the name of an interface")));
+        }
+        if self.driver.as_ref().is_some_and(|driver| driver.is_empty() || driver.contains('/')) {
+            return Err(ParamError::new("driver", "it is the name of a driver, such as `mlx5_core`"));
+        }
+        if self.sets_nothing() {
+            let message = "one of `mtu`, `ring_rx`, `ring_tx`, `channels` and `pause` is needed";
+            return Err(ParamError::new("mtu", message));
+        }
+        Ok(())
+    }
+}
+
+impl GroundKind for NetworkInterface {
+    const GROUND: Ground = Ground {
+        reads: &[
+            "/sys/class/net, and ethtool -g, -l and -a; ip -d link for the largest MTU of the card",
+            "/proc/net/route, ipv6_route, tcp and tcp6, ip route and ip addr, and the open sockets of the processes above \
+             the helper: which interfaces carry the connection",
+            "/run/udev/data/nINDEX: path and driver of the card, and the .link file that the boot applied",
+            "/run/systemd/netif/links/INDEX and the .network file it names; /run/NetworkManager/devices/INDEX and the \
+             connection it names; /etc/network/interfaces",
+            "tuned's active profile, section [net]",
+        ],
+        writes: &[
+            "/sys/class/net/NAME/mtu, and ethtool -G, -L and -A",
+            "/etc/systemd/network/00-gpufleet-NAME.link, with a copy of the file that counted before it (names stay)",
+        ],
+        takes_effect: "at once, with a short loss of link with many cards: clients of the network are drained first",
+        survives: "reboots; a reload of the driver too, because udev applies the .link file whenever the card appears. The \
+                   initramfs may hold an older copy",
+        owners: &[
+            "a connection of NetworkManager, a .network file of systemd-networkd (netplan writes those) or ifupdown with an \
+             MTU of its own sets it after udev and wins: another value is refused, with the place where it is set",
+            "the same for rings, channels and pause in a connection of NetworkManager; tuned's [net] is named",
+            "of .link files only the first that matches counts",
+            "interfaces of a bond or team get its MTU: refused",
+            "another task of the same run with another value for the same interface: refused, because each would undo the \
+             other at every run",
+        ],
+        source: "systemd.link(5), nm-settings(5), ethtool(8), ip-link(8); kernel, ABI/testing/sysfs-class-net",
+    };
+}
+
+impl Operation for NetworkInterface {
+    paths!();
+
+    fn effect(&self) -> Effect {
+        Effect::Declares
+    }
+
+    fn needs(&self) -> Needs<'_> {
+        Needs::Session
+    }
+
+    fn reach(&self) -> Reach<'_> {
+        let path = |name: &String| format!("{}/{}", Self::FOLDER, Self::file_of(name));
+        let mut paths: Vec<String> = self.name.iter().map(path).collect();
+        if paths.is_empty() {
+            paths.push(Self::FOLDER.to_owned());
+        }
+        Reach::Places { paths, driver: false }
+    }
+
+    fn lasting(&mut self) -> bool {
+        true
+    }
+
+    fn yields(&mut self, newer: &Newer<'_>) -> bool {
+        let NodeOp::NetworkInterface(new) = newer.op else { return true };
+        // Which interfaces a filter leaves is known on the node only.
+        let all_of_these = match (self.name.is_empty(), new.name.is_empty()) {
+            (false, false) => {
+                self.driver == new.driver
+                    && self.rdma == new.rdma
+                    && self.name.iter().all(|name| new.name.contains(name))
+            }
+            (true, true) => self.driver == new.driver && self.rdma == new.rdma,
+            _ => false,
+        };
+        if !all_of_these {
+            return true;
+        }
+        macro_rules! given {
+            ($($field:ident),*) => {$( if new.$field.is_some() { self.$field = None; } )*};
+        }
+        given!(mtu, ring_rx, ring_tx, channels, pause);
+        !self.sets_nothing()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::de;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn read(value: Value) -> Result<NetworkInterface, ParamError> {
+        let task: NetworkInterface = serde_json::from_value(value).map_err(de::Error::custom)?;
+        task.check().map(|()| task)
+    }
+
+    #[test]
+    fn interfaces_and_a_setting_are_needed() {
+        for right in [json!({"name": "eth1", "mtu": "9000"}), json!({"rdma": "no", "pause": false})] {
+            assert!(read(right.clone()).is_ok(), "{right}");
+        }
+        for wrong in [
+            json!({"mtu": 9000}),
+            json!({"name": "eth1"}),
+            json!({"name": "../eth1", "mtu": 9000}),
+            json!({"name": "-eth1", "mtu": 9000}),
+            json!({"name": "a-name-of-16-char", "mtu": 9000}),
+            json!({"driver": "a/b", "mtu": 9000}),
+        ] {
+            assert!(read(wrong.clone()).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_newer_task_takes_over_the_same_interfaces() {
+        let old = || read(json!({"name": ["a", "b"], "mtu": 9000, "channels": 8})).unwrap();
+        let newer = |value| NodeOp::NetworkInterface(Box::new(read(value).unwrap()));
+        let mut partly = old();
+        assert!(partly.yields(&Newer::of(&newer(json!({"name": ["b", "a", "c"], "mtu": 1500})))));
+        assert_eq!(partly.mtu, None);
+        assert!(!partly.yields(&Newer::of(&newer(json!({"name": ["b", "a"], "channels": 4})))));
+        let mut other = old();
+        assert!(other.yields(&Newer::of(&newer(json!({"name": "a", "mtu": 1500})))));
+        assert!(other.yields(&Newer::of(&newer(json!({"rdma": true, "mtu": 1500})))));
+        assert_eq!(other, old());
+    }
+}

@@ -1,0 +1,67 @@
+//! What a reboot that a task asks for, or a reload of the driver, takes from the GPUs, for its plan.
+
+use std::collections::BTreeSet;
+
+use gpufleet_protocol::op::{GpuGroup, GpuMember};
+
+use super::{desired::merge, group::Gpus, plan::losses, wording::joined};
+use crate::deadline::Deadline;
+
+/// What the tasks of a prediction declared so far: a run sets it again after a reboot.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Declared {
+    pub members: Vec<GpuMember>,
+    /// PCI addresses of GPUs that are to be drained.
+    pub drained: BTreeSet<String>,
+    /// Whether the plan of a task that needs a reboot told what that takes.
+    pub told: bool,
+}
+
+/// What takes from all GPUs what their driver keeps in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taker {
+    Reboot,
+    Reload,
+}
+
+impl Taker {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Reboot => "reboot",
+            Self::Reload => "reload of the driver",
+        }
+    }
+}
+
+impl Gpus {
+    /// Returns what a reboot or a reload takes that no task of this prediction declares, a sentence for each GPU. Nothing
+    /// where the GPUs cannot be read: then nobody knows what they have.
+    pub fn lost_by(&mut self, taker: Taker, deadline: &Deadline) -> Vec<String> {
+        let Ok(state) = self.predicted_state(deadline) else { return Vec::new() };
+        let group = GpuGroup { members: self.declared.members.clone(), defer_to_reboot: true };
+        let by = taker.as_str();
+        let mut lost = match self.declared.told && taker == Taker::Reboot {
+            true => Vec::new(),
+            false => losses::at_once(&state, &merge(&group, &state), by),
+        };
+        let ends = state.drained.iter().map(|hidden| &hidden.gpu);
+        let ends = ends.filter(|gpu| !self.declared.drained.contains(&gpu.pci));
+        lost.extend(ends.map(|gpu| {
+            format!("GPU {} is drained, which the {by} ends and no task up to here declares", gpu.index)
+        }));
+        match lost.is_empty() {
+            true => lost,
+            false => vec![joined(&lost)],
+        }
+    }
+
+    /// Notes GPUs that a task drains, or gives back.
+    pub fn declare_drains<'a>(&mut self, pcis: impl Iterator<Item = &'a str>, on: bool) {
+        for pci in pcis {
+            match on {
+                true => self.declared.drained.insert(pci.to_owned()),
+                false => self.declared.drained.remove(pci),
+            };
+        }
+    }
+}

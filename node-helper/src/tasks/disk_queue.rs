@@ -1,0 +1,785 @@
+//! `disk_queue`: how the kernel queues what disks read and write, now and whenever a disk appears.
+//!
+//! The scheduler comes first, on the node and in the rule, because another one resets the depth.
+
+use std::{collections::BTreeMap, fs};
+
+use gpufleet_protocol::{
+    Change, Disruption, FailureKind, Layer, Property, Subject,
+    change::Value as Typed,
+    glob::Glob,
+    tasks::{DiskQueue, DiskScheduler, DiskType},
+};
+use serde_json::{Map, Value, json};
+
+use super::{
+    edits,
+    edits::Present,
+    knobs::{self, Impossible},
+    layered, modprobe,
+    sysctl::owners::Profile,
+};
+use crate::{
+    declare::{Node, NodeKind, Plan, Trouble},
+    os::files::{FileError, Ownership},
+    world::Effect,
+};
+
+const BLOCK: &str = "/sys/block";
+/// Disks that are made of software, which `type` leaves out.
+const SOFT: &str = "loop*|ram*|zram*|dm-*|md*|sr*|fd*|nbd*|rbd*|drbd*|bcache*|zd*";
+/// Folders of udev's rules; of files with the same name, the first folder's counts.
+const RULES: [&str; 5] = [
+    "/etc/udev/rules.d",
+    "/run/udev/rules.d",
+    "/usr/local/lib/udev/rules.d",
+    "/usr/lib/udev/rules.d",
+    "/lib/udev/rules.d",
+];
+const HEAD: &str = "# Written by gpufleet: `disk_queue`.\n";
+/// More disks than any machine has.
+const MOST: usize = 1024;
+
+#[derive(Debug)]
+struct Setting {
+    name: &'static str,
+    wanted: String,
+    /// By disk, without those that have no such setting; none if it is known only after an assumed boot.
+    now: BTreeMap<String, Option<String>>,
+}
+
+impl Setting {
+    /// Returns the names of the disks that it is set of, or would be, shortened.
+    fn of(&self, disks: &[String]) -> String {
+        let having: Vec<String> = disks.iter().filter(|disk| self.now.contains_key(*disk)).cloned().collect();
+        shown(if having.is_empty() { disks } else { &having })
+    }
+}
+
+#[derive(Debug)]
+pub struct State {
+    disks: Vec<String>,
+    settings: Vec<Setting>,
+    /// What disks do not have, and why.
+    impossible: Impossible,
+    file: Present,
+    text: String,
+    /// What others set of the same after us.
+    others: Vec<Other>,
+    /// Why another task's rule of our file and this one undo each other.
+    conflict: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Other {
+    who: String,
+    name: &'static str,
+    value: String,
+}
+
+#[derive(Clone, Debug)]
+pub enum Step {
+    Live { disk: String, name: &'static str, value: String },
+    File(edits::Step),
+}
+
+fn file(disk: &str, name: &str) -> String {
+    format!("{BLOCK}/{disk}/queue/{name}")
+}
+
+fn assumption(disk: &str, name: &str) -> String {
+    file(disk, name)
+}
+
+/// Returns the scheduler in use of `none [mq-deadline] kyber`.
+fn in_use(text: &str) -> &str {
+    let bracketed = text.split_whitespace().find_map(|word| word.strip_prefix('[')?.strip_suffix(']'));
+    bracketed.unwrap_or(text)
+}
+
+fn matches_any(patterns: &str, name: &str) -> bool {
+    patterns.split('|').any(|pattern| Glob::of_shell(pattern).matches(name))
+}
+
+/// Returns what a rule sets, such as `("scheduler", "none")`, in its order.
+fn assigned(line: &str) -> Vec<(&str, &str)> {
+    let mut found = Vec::new();
+    for part in line.split("ATTR{queue/").skip(1) {
+        let Some((name, rest)) = part.split_once('}') else { continue };
+        // `==` and `!=` compare.
+        let value = rest.strip_prefix('=').filter(|rest| !rest.starts_with('=')).or(rest.strip_prefix(":="));
+        let value = value.and_then(|value| value.trim_start().strip_prefix('"'));
+        if let Some((value, _)) = value.and_then(|value| value.split_once('"')) {
+            found.push((name, value));
+        }
+    }
+    found
+}
+
+/// Returns what a rule of ours for this condition sets; none for every other line, also one with conditions more, which is for
+/// other disks.
+fn of_rule<'l>(line: &'l str, condition: &str) -> Option<Vec<(&'l str, &'l str)>> {
+    let rest = line.strip_prefix(condition)?.strip_prefix(',')?;
+    let assignment = |part: &'l str| {
+        let part = part.trim();
+        let is_one = part.starts_with("ATTR{queue/") && part.ends_with('"') && part.matches('"').count() == 2;
+        assigned(part).first().copied().filter(|_| is_one)
+    };
+    rest.split(',').map(assignment).collect()
+}
+
+/// Returns what the first rule of ours for this condition sets.
+fn rule_in<'t>(text: &'t str, condition: &str) -> Vec<(&'t str, &'t str)> {
+    text.lines().find_map(|line| of_rule(line, condition)).unwrap_or_default()
+}
+
+/// Whether a rule may be for a disk, by its name and sort: conditions that are not understood count as met.
+fn may_match(line: &str, disk: &str, rotational: Option<&str>) -> bool {
+    line.split(',').map(str::trim).all(|part| {
+        let condition = |key: &str| {
+            let rest = part.strip_prefix(key)?;
+            let (equal, value) = match rest.strip_prefix("==") {
+                Some(value) => (true, value),
+                None => (false, rest.strip_prefix("!=")?),
+            };
+            Some((equal, value.trim().trim_matches('"')))
+        };
+        if let Some((equal, patterns)) = condition("KERNEL") {
+            return matches_any(patterns, disk) == equal;
+        }
+        match (condition("ATTR{queue/rotational}"), rotational) {
+            (Some((equal, value)), Some(rotational)) => (value == rotational) == equal,
+            _ => true,
+        }
+    })
+}
+
+fn tuned(profile: &Profile, name: &'static str) -> Option<Other> {
+    let key = match name {
+        "scheduler" => "elevator",
+        "read_ahead_kb" => "readahead",
+        _ => return None,
+    };
+    let (path, value) = profile.sets("disk", key)?;
+    Some(Other { who: format!("tuned's profile {} ({key} in {path})", profile.name), name, value })
+}
+
+trait Rule {
+    fn condition(&self) -> String;
+    fn edited(&self, text: &str) -> String;
+    fn fits(&self, node: &Node<'_>, disk: &str) -> Result<bool, Trouble>;
+    fn differing(
+        &self,
+        node: &Node<'_>,
+        disks: &[String],
+        text: &str,
+    ) -> Result<Vec<(String, &'static str, String)>, Trouble>;
+    fn conflict(&self, node: &Node<'_>, disks: &[String], text: &str) -> Result<Option<String>, Trouble>;
+    fn others(&self, node: &Node<'_>, disks: &[String]) -> Result<Vec<Other>, Trouble>;
+}
+
+impl Rule for DiskQueue {
+    /// Returns the condition of the rule. `ENV{DEVTYPE}` leaves partitions out, which have no queue.
+    fn condition(&self) -> String {
+        let mut parts = vec![
+            "ACTION==\"add|change\"".to_owned(),
+            "SUBSYSTEM==\"block\"".to_owned(),
+            "ENV{DEVTYPE}==\"disk\"".to_owned(),
+        ];
+        match self.device.is_empty() {
+            false => parts.push(format!("KERNEL==\"{}\"", self.device.join("|"))),
+            true => parts.push(format!("KERNEL!=\"{SOFT}\"")),
+        }
+        parts.extend(match self.sort {
+            None => None,
+            Some(DiskType::Nvme) => Some("KERNEL==\"nvme*\"".to_owned()),
+            Some(DiskType::Ssd) => Some("ATTR{queue/rotational}==\"0\"".to_owned()),
+            Some(DiskType::Rotational) => Some("ATTR{queue/rotational}==\"1\"".to_owned()),
+        });
+        parts.join(", ")
+    }
+
+    /// Returns the text with the rule of these disks: what it sets already stays, and the scheduler is first.
+    fn edited(&self, text: &str) -> String {
+        let condition = self.condition();
+        let is_own = |line: &str| of_rule(line, &condition).is_some();
+        let mut sets: Vec<(String, String)> = Vec::new();
+        let wanted = self.settings();
+        for own in text.lines().filter_map(|line| of_rule(line, &condition)) {
+            let kept = own.into_iter().filter(|(name, _)| !wanted.iter().any(|(own, _)| own == name));
+            sets.extend(kept.map(|(name, value)| (name.to_owned(), value.to_owned())));
+        }
+        sets.extend(wanted.into_iter().map(|(name, value)| (name.to_owned(), value)));
+        sets.sort_by_key(|(name, _)| (name != "scheduler", name.clone()));
+        let values: String =
+            sets.iter().map(|(name, value)| format!(", ATTR{{queue/{name}}}=\"{value}\"")).collect();
+        let rule = format!("{condition}{values}\n");
+        let mut out = String::new();
+        let mut placed = false;
+        for line in text.lines() {
+            match is_own(line) {
+                false => out.push_str(&format!("{line}\n")),
+                true if placed => {}
+                true => {
+                    out.push_str(&rule);
+                    placed = true;
+                }
+            }
+        }
+        if out.is_empty() {
+            out.push_str(HEAD);
+        }
+        if !placed {
+            out.push_str(&rule);
+        }
+        out
+    }
+
+    fn fits(&self, node: &Node<'_>, disk: &str) -> Result<bool, Trouble> {
+        let named = match self.device.is_empty() {
+            true => !matches_any(SOFT, disk),
+            false => self.device.iter().any(|pattern| Glob::of_shell(pattern).matches(disk)),
+        };
+        // A path of a multipath drive of NVMe is no disk of its own.
+        if !named || knobs::value(node, &format!("{BLOCK}/{disk}/hidden"))?.as_deref() == Some("1") {
+            return Ok(false);
+        }
+        let rotational = || knobs::value(node, &file(disk, "rotational"));
+        Ok(match self.sort {
+            None => true,
+            Some(DiskType::Nvme) => disk.starts_with("nvme"),
+            Some(DiskType::Ssd) => rotational()?.as_deref() == Some("0"),
+            Some(DiskType::Rotational) => rotational()?.as_deref() == Some("1"),
+        })
+    }
+
+    /// Returns what lines set of the disks in another way: a disk, the setting, and the value.
+    fn differing(
+        &self,
+        node: &Node<'_>,
+        disks: &[String],
+        text: &str,
+    ) -> Result<Vec<(String, &'static str, String)>, Trouble> {
+        let wanted = self.settings();
+        let mut found = Vec::new();
+        for line in text.lines().map(str::trim).filter(|line| !line.starts_with('#')) {
+            for (name, value) in assigned(line) {
+                let Some((name, _)) = wanted.iter().find(|(own, wanted)| *own == name && wanted != value)
+                else {
+                    continue;
+                };
+                for disk in disks {
+                    let rotational = knobs::value(node, &file(disk, "rotational"))?;
+                    if may_match(line, disk, rotational.as_deref()) {
+                        found.push((disk.clone(), *name, value.to_owned()));
+                        break;
+                    }
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// Two tasks of which each would write what the other one has written.
+    fn conflict(&self, node: &Node<'_>, disks: &[String], text: &str) -> Result<Option<String>, Trouble> {
+        let condition = self.condition();
+        let others = text.lines().filter(|line| of_rule(line, &condition).is_none());
+        let others: String = others.map(|line| format!("{line}\n")).collect();
+        let found = self.differing(node, disks, &others)?;
+        Ok(found.first().map(|(disk, name, value)| {
+            format!(
+                "another rule in {}, of a task with other disks, sets {name} of {disk} to {value}, and the two would undo each other \
+                 at every run; write each disk into one task only, such as `device: [\"sd*\"]` with `type: ssd` beside `type: nvme`; \
+                 if no task declares that rule any more, take its line out of the file",
+                Self::FILE
+            )
+        }))
+    }
+
+    /// Returns what comes after our rule and sets the same of one of the disks.
+    fn others(&self, node: &Node<'_>, disks: &[String]) -> Result<Vec<Other>, Trouble> {
+        let wanted = self.settings();
+        let own = Self::FILE.rsplit('/').next().unwrap_or_default();
+        let mut found = Vec::new();
+        for path in layered::files(node, &RULES, ".rules")? {
+            // Another task's rule in our own file is no owner: it agrees, or is a conflict.
+            if path.rsplit('/').next().is_none_or(|name| name <= own) {
+                continue;
+            }
+            let bytes = node.world.read(&node.roots.path(&path))?.unwrap_or_default();
+            let text = String::from_utf8_lossy(&bytes).replace("\\\n", " ");
+            for (_, name, value) in self.differing(node, disks, &text)? {
+                found.push(Other { who: path.clone(), name, value });
+            }
+        }
+        if let Some(profile) = Profile::read(node)? {
+            let of = |(name, wanted): &(&'static str, String)| {
+                tuned(&profile, name).filter(|other| other.value != *wanted)
+            };
+            found.extend(wanted.iter().filter_map(of));
+        }
+        Ok(found)
+    }
+}
+
+impl NodeKind for DiskQueue {
+    type State = State;
+    type Step = Step;
+
+    fn observe(&self, node: &Node<'_>) -> Result<State, Trouble> {
+        let folder = node.roots.path(BLOCK);
+        let entries = match fs::read_dir(&folder) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                return Err(Trouble::NotApplicable(
+                    "the kernel shows no disks here, as in containers".to_owned(),
+                ));
+            }
+            Err(error) => return Err(FileError::new("list", folder, error).into()),
+        };
+        let mut disks: Vec<String> =
+            entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).take(MOST).collect();
+        disks.sort_by_key(|name| (name.len(), name.clone()));
+        let mut chosen = Vec::new();
+        for disk in disks {
+            if self.fits(node, &disk)? {
+                chosen.push(disk);
+            }
+        }
+        if chosen.is_empty() {
+            return Err(Trouble::NotApplicable("this node has no such disk".to_owned()));
+        }
+        let file = Present::read(node, Self::FILE)?;
+        let rule = rule_in(file.text()?, &self.condition());
+        let at_boot =
+            |name: &str| rule.iter().find(|(set, _)| *set == name).map(|(_, value)| (*value).to_owned());
+        let (mut settings, mut impossible) = (Vec::new(), Impossible::default());
+        for (name, wanted) in self.settings() {
+            let mut now = BTreeMap::new();
+            let mut lacking = Vec::new();
+            for disk in &chosen {
+                let Some(text) = had(node, disk, name)? else {
+                    lacking.push(disk.clone());
+                    continue;
+                };
+                knobs::changeable(node, &self::file(disk, name))?;
+                judge(node, disk, name, &wanted, &text)?;
+                let value = match node.world.parameter(&assumption(disk, name)) {
+                    Some(assumed) => Some(assumed),
+                    None if node.world.rebooted() => at_boot(name),
+                    None => Some(in_use(&text).to_owned()),
+                };
+                now.insert(disk.clone(), value);
+            }
+            // Without a scheduler is what `none` asks for.
+            if !lacking.is_empty() && wanted != DiskScheduler::None.as_str() {
+                impossible.push(name, format!("the kernel has none for {}", shown(&lacking)));
+            }
+            settings.push(Setting { name, wanted, now });
+        }
+        if settings.iter().all(|setting: &Setting| setting.now.is_empty()) && !impossible.is_empty() {
+            return Err(impossible.trouble());
+        }
+        let text = self.edited(file.text()?);
+        let others = self.others(node, &chosen)?;
+        let conflict = self.conflict(node, &chosen, file.text()?)?;
+        Ok(State { disks: chosen, settings, impossible, text, file, others, conflict })
+    }
+
+    fn plan(&self, state: &State) -> Result<Plan<Step>, Trouble> {
+        if let Some(conflict) = &state.conflict {
+            return Err(Trouble::invalid(conflict));
+        }
+        let mut plan = Plan::default();
+        let mut reset: Vec<&str> = Vec::new();
+        for setting @ Setting { name, wanted, now } in &state.settings {
+            let subject = Subject::kernel_setting(format!("queue/{name} of {}", setting.of(&state.disks)));
+            let change = |from: Typed| {
+                Change::new(subject.clone(), Property::VALUE, from, Typed::parsed(wanted), Disruption::Live)
+            };
+            let known: Vec<&str> = now.values().flatten().map(String::as_str).collect();
+            if known.len() < now.len() {
+                let note = "no rule of ours sets it, so its value after the boot is known only in the run";
+                plan.changes.push(change(Typed::Unknown).with_note(note).possible());
+                continue;
+            }
+            let wrong = |disk: &str| now.get(disk).is_some_and(|now| now.as_ref() != Some(wanted));
+            for disk in &state.disks {
+                let is_wrong = wrong(disk);
+                if is_wrong && *name == "scheduler" {
+                    reset.push(disk);
+                }
+                // Also where it is right now: the scheduler resets it.
+                let is_reset = *name == "nr_requests" && reset.contains(&disk.as_str());
+                if is_wrong || is_reset && now.contains_key(disk) {
+                    plan.steps.push(Step::Live { disk: disk.clone(), name, value: wanted.clone() });
+                }
+            }
+            if state.disks.iter().any(|disk| wrong(disk)) {
+                plan.changes.push(change(Typed::parsed(&knobs::spread(known))));
+            }
+        }
+        let before = state.file.text()?;
+        if before != state.text {
+            let was = rule_in(before, &self.condition());
+            plan.steps.extend(state.file.written(state.text.clone(), Ownership::default()).map(Step::File));
+            for setting @ Setting { name, wanted, .. } in &state.settings {
+                let from = was.iter().find(|(set, _)| set == name).map(|(_, value)| *value);
+                if from != Some(wanted.as_str()) {
+                    let subject =
+                        Subject::kernel_setting(format!("queue/{name} of {}", setting.of(&state.disks)));
+                    let from = from.map_or(Typed::Absent, Typed::parsed);
+                    let change =
+                        Change::new(subject, Property::VALUE, from, Typed::parsed(wanted), Disruption::Live);
+                    plan.changes.push(change.at(Layer::Boot));
+                }
+            }
+        }
+        plan.warnings.extend(state.others.iter().map(|other| {
+            format!("{} sets {} to {} after {}, and wins", other.who, other.name, other.value, Self::FILE)
+        }));
+        plan.warnings.dedup();
+        state.impossible.warn(&mut plan.warnings);
+        Ok(plan)
+    }
+
+    fn after(&self, state: &State, plan: &Plan<Step>) -> Vec<Effect> {
+        let files = plan.steps.iter().filter_map(|step| match step {
+            Step::File(step) => Some(step.effect()),
+            Step::Live { .. } => None,
+        });
+        let live = state.settings.iter().flat_map(|setting| {
+            setting.now.keys().map(|disk| Effect::Parameter {
+                name: assumption(disk, setting.name),
+                value: setting.wanted.clone(),
+            })
+        });
+        files.chain(live).collect()
+    }
+
+    fn apply(&self, node: &Node<'_>, _: &State, plan: &Plan<Step>) -> Result<Map<String, Value>, Trouble> {
+        for step in &plan.steps {
+            match step {
+                Step::File(step) => step.apply()?,
+                Step::Live { disk, name, value } => {
+                    let path = file(disk, name);
+                    knobs::write(node, &path, value)?;
+                    let now = knobs::value(node, &path)?.unwrap_or_default();
+                    if in_use(&now) != value {
+                        return Err(Trouble::failed(
+                            FailureKind::Unconverged,
+                            format!(
+                                "{name} of {disk} was set to {value}, but reads {} afterwards",
+                                in_use(&now)
+                            ),
+                        ));
+                    }
+                }
+            }
+        }
+        Ok(Map::new())
+    }
+
+    fn data(&self, state: &State) -> Map<String, Value> {
+        let mut data: Map<String, Value> = [("disks".to_owned(), json!(state.disks))].into_iter().collect();
+        state.impossible.tell(&mut data);
+        data
+    }
+}
+
+/// Returns the text of a setting; none if the disk has no such setting, as those that pass each request on to other disks.
+///
+/// Before Linux 6.4 these have the files of the scheduler and of the depth too, without effect: the one reads `none`, and there
+/// is no folder `mq`. Source: kernel, block/elevator.c, blk-sysfs.c and blk-mq-sysfs.c.
+fn had(node: &Node<'_>, disk: &str, name: &str) -> Result<Option<String>, Trouble> {
+    if matches!(name, "scheduler" | "nr_requests") {
+        let scheduler = knobs::value(node, &file(disk, "scheduler"))?;
+        let is_mq = node.roots.path(format!("{BLOCK}/{disk}/mq")).exists();
+        if !is_mq && scheduler.is_none_or(|text| text == "none") {
+            return Ok(None);
+        }
+    }
+    knobs::value(node, &file(disk, name))
+}
+
+/// Refuses what the kernel does not take of a disk.
+fn judge(node: &Node<'_>, disk: &str, name: &str, wanted: &str, now: &str) -> Result<(), Trouble> {
+    if name == "scheduler" {
+        let words: Vec<&str> = now.split_whitespace().map(|word| word.trim_matches(['[', ']'])).collect();
+        if !words.contains(&wanted) {
+            let module = match wanted {
+                "kyber" => "kyber-iosched",
+                other => other,
+            };
+            if modprobe::is_loaded_by_plan(&node.world, module) {
+                return Err(Trouble::Possible);
+            }
+            let module = match wanted {
+                "bfq" => "; a module may bring it: `modprobe: {name: bfq, persistent: present}`",
+                "kyber" => "; a module may bring it: `modprobe: {name: kyber-iosched, persistent: present}`",
+                _ => "",
+            };
+            return Err(Trouble::invalid(format!(
+                "{disk} has no scheduler {wanted}; it has {}{module}",
+                words.join(", ")
+            )));
+        }
+    }
+    if name == "max_sectors_kb" {
+        let most =
+            knobs::value(node, &file(disk, "max_hw_sectors_kb"))?.and_then(|most| most.parse::<u32>().ok());
+        if let (Some(most), Ok(wanted)) = (most, wanted.parse::<u32>())
+            && wanted > most
+        {
+            return Err(Trouble::invalid(format!(
+                "max_sectors_kb of {disk} is at most {most}, not {wanted}"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Returns the names of disks, shortened.
+fn shown(disks: &[String]) -> String {
+    match disks {
+        [one, two, three, rest @ ..] if !rest.is_empty() => {
+            format!("{one}, {two}, {three} and {} more", rest.len())
+        }
+        few => few.join(", "),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gpufleet_protocol::{OpOutcome, OpStatus, message::Mode};
+
+    use super::*;
+    use crate::tasks::testing::{Bench, failure};
+
+    fn bench() -> Bench {
+        let bench = Bench::new();
+        for (disk, rotational, scheduler) in [
+            ("nvme0n1", "0", "[none] mq-deadline kyber"),
+            ("nvme1n1", "0", "none [mq-deadline] kyber"),
+            ("sda", "1", "none [mq-deadline] bfq"),
+            ("loop0", "0", "none [mq-deadline]"),
+        ] {
+            for (name, value) in [
+                ("scheduler", scheduler),
+                ("rotational", rotational),
+                ("nr_requests", "256"),
+                ("read_ahead_kb", "128"),
+                ("max_sectors_kb", "1280"),
+                ("max_hw_sectors_kb", "2048"),
+            ] {
+                bench.write(&format!("sys/block/{disk}/queue/{name}"), &format!("{value}\n"));
+            }
+            bench.write(&format!("sys/block/{disk}/mq/0/nr_tags"), "1023\n");
+        }
+        bench.write("sys/block/nvme0c0n1/hidden", "1\n");
+        bench
+    }
+
+    fn run(bench: &Bench, task: Value, mode: Mode) -> OpOutcome {
+        let task: DiskQueue = serde_json::from_value(task).unwrap();
+        bench.run(&task, mode)
+    }
+
+    fn shown(outcome: &OpOutcome) -> Vec<String> {
+        crate::tasks::testing::shown(outcome)
+    }
+
+    const RULES: &str = "etc/udev/rules.d/99-gpufleet-disk.rules";
+
+    #[test]
+    fn the_scheduler_comes_first_now_and_at_boot() {
+        let bench = bench();
+        let task = || json!({"type": "nvme", "scheduler": "none", "nr_requests": 256, "read_ahead_kb": 4096});
+        let predicted = run(&bench, task(), Mode::Predict);
+        assert_eq!(
+            shown(&predicted),
+            [
+                "queue/scheduler of nvme0n1, nvme1n1: mq-deadline (1), none (1) -> none (live)",
+                "queue/read_ahead_kb of nvme0n1, nvme1n1: 128 -> 4096 (live)",
+                "queue/scheduler of nvme0n1, nvme1n1 at boot: nothing -> none (live)",
+                "queue/nr_requests of nvme0n1, nvme1n1 at boot: nothing -> 256 (live)",
+                "queue/read_ahead_kb of nvme0n1, nvme1n1 at boot: nothing -> 4096 (live)",
+            ]
+        );
+        bench.activate(Disruption::Reboot);
+        assert_eq!(run(&bench, task(), Mode::Predict).status, OpStatus::Ok, "after the boot");
+        let plan = bench.node(|node| {
+            let task: DiskQueue = serde_json::from_value(task()).unwrap();
+            task.plan(&task.observe(node).unwrap()).unwrap()
+        });
+        let live: Vec<String> = plan
+            .steps
+            .iter()
+            .filter_map(|step| match step {
+                Step::Live { disk, name, .. } => Some(format!("{disk} {name}")),
+                Step::File(_) => None,
+            })
+            .collect();
+        let order =
+            ["nvme1n1 scheduler", "nvme1n1 nr_requests", "nvme0n1 read_ahead_kb", "nvme1n1 read_ahead_kb"];
+        assert_eq!(live, order, "the new scheduler resets nr_requests");
+        let done = run(&bench, task(), Mode::Apply);
+        assert_eq!((&done.status, &done.changes), (&OpStatus::Changed, &predicted.changes), "{done:?}");
+        assert_eq!(
+            bench.read(RULES),
+            format!(
+                "# Written by gpufleet: `disk_queue`.\n\
+                 ACTION==\"add|change\", SUBSYSTEM==\"block\", ENV{{DEVTYPE}}==\"disk\", KERNEL!=\"{SOFT}\", KERNEL==\"nvme*\", \
+                 ATTR{{queue/scheduler}}=\"none\", ATTR{{queue/nr_requests}}=\"256\", ATTR{{queue/read_ahead_kb}}=\"4096\"\n"
+            )
+        );
+        assert_eq!(run(&bench, task(), Mode::Apply).status, OpStatus::Ok);
+        // Another task of the same disks, and one of others.
+        bench.write("sys/block/nvme0n1/queue/rq_affinity", "1\n");
+        bench.write("sys/block/nvme1n1/queue/rq_affinity", "1\n");
+        let done = run(&bench, json!({"type": "nvme", "rq_affinity": 2, "read_ahead_kb": 128}), Mode::Apply);
+        assert_eq!(done.status, OpStatus::Changed, "{done:?}");
+        let done = run(&bench, json!({"device": ["sd*"], "scheduler": "bfq"}), Mode::Apply);
+        assert_eq!(done.status, OpStatus::Changed, "{done:?}");
+        let text = bench.read(RULES);
+        assert_eq!(text.lines().count(), 3, "{text}");
+        assert!(text.contains("ATTR{queue/scheduler}=\"none\", ATTR{queue/nr_requests}=\"256\", ATTR{queue/read_ahead_kb}=\"128\", ATTR{queue/rq_affinity}=\"2\""), "{text}");
+        assert!(text.contains("KERNEL==\"sd*\", ATTR{queue/scheduler}=\"bfq\""), "{text}");
+        assert_eq!(bench.read("sys/block/loop0/queue/read_ahead_kb"), "128\n");
+    }
+
+    #[test]
+    fn the_rule_of_other_disks_is_not_ours() {
+        let bench = bench();
+        let of_disks = |text: &str| text.lines().filter(|line| line.contains("sd*")).count();
+        let one = json!({"device": ["sd*"], "type": "rotational", "read_ahead_kb": 256});
+        assert_eq!(run(&bench, one.clone(), Mode::Apply).status, OpStatus::Changed);
+        let all = json!({"device": ["sd*"], "nr_requests": 128});
+        let done = run(&bench, all.clone(), Mode::Apply);
+        assert_eq!(done.status, OpStatus::Changed, "{done:?}");
+        let text = bench.read(RULES);
+        assert_eq!(of_disks(&text), 2, "{text}");
+        assert!(
+            text.contains("ATTR{queue/rotational}==\"1\", ATTR{queue/read_ahead_kb}=\"256\"\n"),
+            "{text}"
+        );
+        assert!(text.contains("KERNEL==\"sd*\", ATTR{queue/nr_requests}=\"128\"\n"), "{text}");
+        for task in [one, all] {
+            let again = run(&bench, task, Mode::Apply);
+            assert_eq!((again.status, again.warnings), (OpStatus::Ok, Vec::new()));
+        }
+        assert_eq!(
+            of_rule("X==\"a\", ATTR{queue/b}=\"1\", ATTR{queue/c}=\"2\"", "X==\"a\"").unwrap().len(),
+            2
+        );
+        for other in [
+            "X==\"a\", ATTR{queue/b}!=\"1\", ATTR{queue/c}=\"2\"",
+            "X==\"a\", ATTR{queue/c}=\"2\", RUN+=\"x\"",
+            "X==\"a\"",
+        ] {
+            assert_eq!(of_rule(other, "X==\"a\""), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn tasks_that_undo_each_other_are_refused() {
+        let bench = bench();
+        let ssd = json!({"type": "ssd", "scheduler": "mq-deadline"});
+        assert_eq!(run(&bench, ssd.clone(), Mode::Predict).status, OpStatus::Changed);
+        let nvme = json!({"type": "nvme", "scheduler": "none"});
+        let told = run(&bench, nvme.clone(), Mode::Predict);
+        assert!(failure(&told).contains("sets scheduler of nvme0n1 to mq-deadline"), "{told:?}");
+        bench.forget();
+        assert_eq!(run(&bench, ssd, Mode::Apply).status, OpStatus::Changed);
+        for disk in ["nvme0n1", "nvme1n1"] {
+            bench.write(&format!("sys/block/{disk}/queue/scheduler"), "none [mq-deadline] kyber\n");
+        }
+        let before = bench.snapshot();
+        assert!(failure(&run(&bench, nvme, Mode::Apply)).contains("would undo each other at every run"));
+        assert_eq!(bench.snapshot(), before);
+        // The same value, and another setting, are no conflict.
+        let beside = json!({"type": "nvme", "scheduler": "mq-deadline", "read_ahead_kb": 256});
+        assert_eq!(run(&bench, beside, Mode::Apply).status, OpStatus::Changed);
+    }
+
+    #[test]
+    fn a_disk_without_a_scheduler_is_left_out() {
+        let bench = bench();
+        // A path to more than one controller, before and since Linux 6.4.
+        bench.write("sys/block/nvme2n1/queue/rotational", "0\n");
+        bench.write("sys/block/nvme2n1/queue/scheduler", "none\n");
+        bench.write("sys/block/nvme2n1/queue/nr_requests", "128\n");
+        bench.write("sys/block/nvme3n1/queue/rotational", "0\n");
+        let task = || json!({"type": "nvme", "scheduler": "mq-deadline", "nr_requests": 64});
+        let predicted = run(&bench, task(), Mode::Predict);
+        let done = run(&bench, task(), Mode::Apply);
+        assert_eq!((&done.status, &done.changes), (&OpStatus::Changed, &predicted.changes), "{done:?}");
+        assert_eq!(done.changes[0].what(), "queue/scheduler of nvme0n1, nvme1n1");
+        assert_eq!(
+            done.warnings,
+            [
+                "`scheduler` is not applicable here: the kernel has none for nvme2n1, nvme3n1",
+                "`nr_requests` is not applicable here: the kernel has none for nvme2n1, nvme3n1"
+            ]
+        );
+        assert_eq!(bench.read("sys/block/nvme2n1/queue/nr_requests"), "128\n");
+        bench.write("sys/block/nvme0n1/queue/scheduler", "none [mq-deadline]\n");
+        bench.write("sys/block/nvme1n1/queue/scheduler", "none [mq-deadline]\n");
+        assert_eq!(run(&bench, task(), Mode::Apply).status, OpStatus::Ok);
+        let none = run(&bench, json!({"device": "nvme2n1", "scheduler": "kyber"}), Mode::Apply);
+        assert!(matches!(none.status, OpStatus::NotApplicable { .. }), "{none:?}");
+    }
+
+    #[test]
+    fn what_a_disk_does_not_take_is_refused() {
+        let bench = bench();
+        let told = |task: Value| failure(&run(&bench, task, Mode::Predict)).to_owned();
+        assert_eq!(
+            told(json!({"type": "nvme", "scheduler": "bfq"})),
+            "nvme0n1 has no scheduler bfq; it has none, mq-deadline, kyber; a module may bring it: `modprobe: {name: bfq, \
+             persistent: present}`"
+        );
+        assert_eq!(
+            told(json!({"device": "sda", "max_sectors_kb": 4096})),
+            "max_sectors_kb of sda is at most 2048, not 4096"
+        );
+        let none = run(&bench, json!({"device": "vd*", "scheduler": "none"}), Mode::Apply);
+        assert!(matches!(none.status, OpStatus::NotApplicable { .. }), "{none:?}");
+    }
+
+    #[test]
+    fn who_comes_after_is_named() {
+        let bench = bench();
+        bench.write(
+            "usr/lib/udev/rules.d/99-zz.rules",
+            "# x\nACTION==\"add\", KERNEL==\"nvme[0-9]*n[0-9]*\", \\\n  ATTR{queue/scheduler}=\"kyber\"\nKERNEL==\"sd*\", ATTR{queue/read_ahead_kb}=\"8\"\n",
+        );
+        bench.write(
+            "usr/lib/udev/rules.d/60-first.rules",
+            "KERNEL==\"nvme*\", ATTR{queue/scheduler}=\"kyber\"\n",
+        );
+        // Masked, and so is the file of the same name.
+        std::fs::create_dir_all(bench.path("etc/udev/rules.d")).unwrap();
+        std::os::unix::fs::symlink("/dev/null", bench.path("etc/udev/rules.d/99-z.rules")).unwrap();
+        bench
+            .write("usr/lib/udev/rules.d/99-z.rules", "KERNEL==\"nvme*\", ATTR{queue/scheduler}=\"kyber\"\n");
+        bench.write("etc/tuned/active_profile", "throughput-performance\n");
+        bench.write("usr/lib/tuned/throughput-performance/tuned.conf", "[disk]\nreadahead=>4096\n");
+        bench.write("etc/systemd/system/multi-user.target.wants/tuned.service", "");
+        let done =
+            run(&bench, json!({"type": "nvme", "scheduler": "none", "read_ahead_kb": 128}), Mode::Predict);
+        assert_eq!(
+            done.warnings,
+            [
+                "/usr/lib/udev/rules.d/99-zz.rules sets scheduler to kyber after /etc/udev/rules.d/99-gpufleet-disk.rules, and \
+                 wins",
+                "tuned's profile throughput-performance (readahead in /usr/lib/tuned/throughput-performance/tuned.conf) sets \
+                 read_ahead_kb to >4096 after /etc/udev/rules.d/99-gpufleet-disk.rules, and wins"
+            ]
+        );
+        assert_eq!(
+            assigned("ATTR{queue/a}==\"1\", ATTR{queue/b}=\"2\", ATTR{queue/c}:=\"3\""),
+            [("b", "2"), ("c", "3")]
+        );
+    }
+}
