@@ -24,6 +24,7 @@ if [ ! -e "$policy" ]; then
     chmod 755 "$policy"
     trap 'rm -f "$policy"' EXIT
 fi
+# Why --reinstall: where somebody removed a program of an installed package, apt-get has nothing to do otherwise.
 # shellcheck disable=SC2086
-apt-get install -q -y --no-install-recommends $missing >&2
+apt-get install -q -y --reinstall --no-install-recommends $missing >&2
 mkdir -p /run/sshd

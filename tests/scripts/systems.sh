@@ -37,10 +37,11 @@ if [ -n "$missing" ]; then
         trap 'rm -f "$policy"' EXIT
     fi
     # First without an update: most machines have the lists, and fetching them takes longer than the rest.
+    # Why --reinstall: where somebody removed a program of an installed package, apt-get has nothing to do otherwise.
     # shellcheck disable=SC2086
-    apt-get install -q -y --no-install-recommends $missing >&2 || {
+    apt-get install -q -y --reinstall --no-install-recommends $missing >&2 || {
         apt-get update -q >&2
-        apt-get install -q -y --no-install-recommends $missing >&2
+        apt-get install -q -y --reinstall --no-install-recommends $missing >&2
     }
 fi
 
