@@ -16,4 +16,6 @@ pub use run::{Finding, Report, check};
 pub use sarif::sarif;
 
 #[cfg(test)]
+mod guide_tests;
+#[cfg(test)]
 mod tests;
