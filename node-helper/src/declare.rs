@@ -18,7 +18,7 @@ use crate::{
     os::{
         attributes,
         files::FileError,
-        reload::Refusal,
+        reload::{self, Refusal},
         roots::Roots,
         users::{Identity, UserError, Users},
     },
@@ -385,8 +385,19 @@ fn predict<D: NodeKind>(declaration: &D, node: &Node<'_>, overlay: &Overlay) -> 
     let declares = declaration.declares(&state);
     agreed(overlay, Mode::Predict, &declares)?;
     overlay.declare(Mode::Predict, declares);
-    overlay.assume(declaration.after(&state, &plan));
+    let effects = declaration.after(&state, &plan);
+    let reloads = effects.iter().find_map(|effect| match effect {
+        Effect::UnitFilesRead(verb) => Some(*verb),
+        _ => None,
+    });
+    overlay.assume(effects);
     let mut answer = outcome(&plan, told(declaration, node, &state));
+    // A warning, because a task before this one may drain the node. Not after a reboot, which ends all containers.
+    if let Some(verb) = reloads.filter(|_| !node.world.rebooted())
+        && let Some(refusal) = overlay.reload_refused(|| reload::foreseen(node.roots).err())
+    {
+        answer.warnings.push(format!("as the node is now, the run is refused: {}", refusal.to(verb)));
+    }
     // Not where a reboot of this prediction has ended them.
     if declaration.ends_gpu_work() && plan.needs >= Disruption::Clients && !node.world.rebooted() {
         answer.blockers = gpu::holders(node.roots);

@@ -19,6 +19,7 @@ use crate::os::{
     checksum::{self, Digests},
     files::{self, FileError},
     glob,
+    reload::Refusal,
     roots::Roots,
     trail::{self, Met, Trail},
     tree,
@@ -178,8 +179,8 @@ pub enum Effect {
         name: String,
         version: Option<String>,
     },
-    /// systemd reloaded its unit files.
-    UnitFilesRead,
+    /// systemd read its unit files, by this verb of `systemctl`.
+    UnitFilesRead(&'static str),
     /// What a kind wrote into a database that is kept over a boot, by a name that it chooses.
     Noted {
         name: String,
@@ -201,6 +202,8 @@ struct Assumed {
     emptied: Vec<PathBuf>,
     /// The assumed paths at the last assumed reload of systemd; `None` if there was none.
     units_read: Option<BTreeMap<PathBuf, Entry>>,
+    /// Why systemd may not read its units as the node is, if that was asked.
+    reload: Option<Option<Refusal>>,
 }
 
 /// The assumptions of one session, shared by clones.
@@ -248,6 +251,12 @@ impl Overlay {
         *self.lock() = Assumed::default();
     }
 
+    /// Returns why systemd may not read its units; asks once for all tasks of a prediction, because that reads what all
+    /// processes have open.
+    pub fn reload_refused(&self, ask: impl FnOnce() -> Option<Refusal>) -> Option<Refusal> {
+        self.lock().reload.get_or_insert_with(ask).clone()
+    }
+
     /// Assumes a reset or reboot.
     pub fn activate(&self, class: Disruption, roots: &Roots) {
         if class == Disruption::Reboot {
@@ -285,7 +294,7 @@ impl Overlay {
                 Effect::Package { name, version } => {
                     assumed.packages.insert(name, version);
                 }
-                Effect::UnitFilesRead => assumed.units_read = Some(assumed.paths.clone()),
+                Effect::UnitFilesRead(_) => assumed.units_read = Some(assumed.paths.clone()),
                 Effect::Noted { name, value } => {
                     assumed.noted.insert(name, value);
                 }

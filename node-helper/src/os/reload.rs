@@ -4,7 +4,7 @@
 //! GPUs if its runtime gave them past systemd, as the legacy mode of nvidia-container-toolkit does, or by a name in
 //! `/dev/char` that is not there (NVIDIA/nvidia-container-toolkit#48). So [`before`] makes these names, as
 //! `nvidia-ctk system create-dev-char-symlinks` does, and refuses a reload that a running container would pay for.
-//! Invariant: what is running is never ended here.
+//! A plan asks [`foreseen`], which makes nothing. Invariant: what is running is never ended here.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -51,7 +51,7 @@ const VERBS: [&str; 13] = [
 const MOST: u64 = 1 << 20;
 
 /// Why systemd was not told to read its units.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     #[error(transparent)]
     Loss(Loss),
@@ -62,8 +62,19 @@ pub enum Refusal {
     Unknown { verb: String, why: String },
 }
 
+impl Refusal {
+    /// Returns the same answer to another verb.
+    #[must_use]
+    pub fn to(mut self, other: &str) -> Self {
+        match &mut self {
+            Self::Loss(Loss { verb, .. }) | Self::Unknown { verb, .. } => other.clone_into(verb),
+        }
+        self
+    }
+}
+
 /// A reload that would take GPUs from containers.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`systemctl {verb}` was not run, because systemd would take {} from what runs in {}: its rules there do not name \
      these devices (NVIDIA/nvidia-container-toolkit#48){}; drain the node first, or give containers their GPUs by CDI",
@@ -211,29 +222,47 @@ fn in_use(file: &Path) -> Option<Number> {
 /// # Errors
 /// If a container would lose GPUs, or nobody can tell.
 pub fn before(verb: &str, roots: &Roots) -> Result<(), Refusal> {
-    if !VERBS.contains(&verb) {
+    if !reads_units(verb) {
         return Ok(());
     }
-    let devices: Vec<Device> = PLACES.into_iter().flat_map(|place| devices(place, roots)).collect();
-    check(verb, roots, &devices)
+    check(verb, roots, &all_devices(roots), true)
 }
 
-fn check(verb: &str, roots: &Roots, devices: &[Device]) -> Result<(), Refusal> {
-    match loss(verb, roots, devices) {
+/// Whether systemd reads its units after this verb of `systemctl`.
+pub fn reads_units(verb: &str) -> bool {
+    VERBS.contains(&verb)
+}
+
+/// Returns what [`before`] would answer to a reload now; makes nothing. That the names in `/dev/char` can be made is
+/// taken for granted.
+///
+/// # Errors
+/// As [`before`].
+pub fn foreseen(roots: &Roots) -> Result<(), Refusal> {
+    check("daemon-reload", roots, &all_devices(roots), false)
+}
+
+fn all_devices(roots: &Roots) -> Vec<Device> {
+    PLACES.into_iter().flat_map(|place| devices(place, roots)).collect()
+}
+
+fn check(verb: &str, roots: &Roots, devices: &[Device], links: bool) -> Result<(), Refusal> {
+    match loss(verb, roots, devices, links) {
         Ok(None) => Ok(()),
         Ok(Some(loss)) => Err(Refusal::Loss(loss)),
         Err(error) => Err(Refusal::Unknown { verb: verb.to_owned(), why: error.to_string() }),
     }
 }
 
-fn loss(verb: &str, roots: &Roots, devices: &[Device]) -> Result<Option<Loss>, FileError> {
+/// `makes`: whether names in `/dev/char` are made.
+fn loss(verb: &str, roots: &Roots, devices: &[Device], makes: bool) -> Result<Option<Loss>, FileError> {
     let mut known = Known { devices, drivers: drivers(roots)?, unlinked: BTreeSet::new() };
     if known.is_empty() {
         return Ok(None);
     }
     let mut links = None;
     let mut linked = BTreeSet::new();
-    for device in devices {
+    for device in devices.iter().filter(|_| makes) {
         if linked.insert(device.number)
             && let Err(error) = link(&roots.path("/dev/char"), device)
         {
@@ -468,13 +497,61 @@ mod tests {
     }
 
     fn reload(bench: &Bench, devices: &[Device]) -> Result<(), String> {
-        check("daemon-reload", &bench.roots, devices).map_err(|loss| loss.to_string())
+        check("daemon-reload", &bench.roots, devices, true).map_err(|loss| loss.to_string())
     }
 
     #[track_caller]
     fn takes(bench: &Bench, devices: &[Device], taken: &str) {
         let loss = reload(bench, devices).unwrap_err();
         assert!(loss.contains(&format!("would take {taken} from what runs in docker-ab.scope:")), "{loss}");
+    }
+
+    #[test]
+    fn a_plan_foresees_a_refusal_and_makes_nothing() {
+        use gpufleet_protocol::{OpStatus, message::Mode, tasks::UnitSettings};
+        let bench = Bench::new();
+        container(&bench, &docker(""));
+        let before = bench.snapshot();
+        let foreseen = check("daemon-reload", &bench.roots, &gpus(), false).unwrap_err().to("enable");
+        assert!(
+            foreseen.to_string().starts_with("`systemctl enable` was not run, because systemd would take")
+        );
+        assert_eq!(crate::tasks::testing::changed(&before, &bench.snapshot()), Vec::<PathBuf>::new());
+        // Each kind that reloads says so, in the words of its run.
+        bench.script(
+            "usr/bin/systemctl",
+            "#!/bin/sh\ncase $* in *show*) printf 'Id=cron.service\nLoadState=loaded\n';; esac\n",
+        );
+        let task: UnitSettings = serde_json::from_value(serde_json::json!({
+            "unit": "cron.service", "settings": {"Service": {"LimitMEMLOCK": "infinity"}}
+        }))
+        .unwrap();
+        let planned = bench.run(&task, Mode::Predict);
+        let failed = bench.run(&task, Mode::Apply);
+        let OpStatus::Failed { message, .. } = &failed.status else { panic!("{failed:?}") };
+        assert!(message.starts_with("`systemctl daemon-reload` was not run"), "{message}");
+        assert!(
+            planned.warnings.contains(&format!("as the node is now, the run is refused: {message}")),
+            "{planned:?}"
+        );
+        // Not after a boot, which has ended the container.
+        bench.forget();
+        bench.activate(gpufleet_protocol::Disruption::Reboot);
+        let booted = bench.run(&task, Mode::Predict);
+        assert!(!booted.warnings.iter().any(|line| line.contains("was not run")), "{booted:?}");
+    }
+
+    #[test]
+    fn a_node_is_asked_once_and_answers_each_verb() {
+        let bench = Bench::new();
+        container(&bench, &docker(""));
+        let ask = || bench.overlay.reload_refused(|| foreseen(&bench.roots).err());
+        let first = ask();
+        assert!(first.is_some());
+        fs::remove_dir_all(bench.path("proc/77")).unwrap();
+        assert_eq!(ask(), first);
+        bench.forget();
+        assert_eq!(ask(), None);
     }
 
     #[test]

@@ -146,6 +146,7 @@ impl Parts for CpuIdle {
             about: about.join(", "),
             stays: global.is_some(),
             after: "systemd-modules-load.service",
+            requires: None,
         })
     }
 

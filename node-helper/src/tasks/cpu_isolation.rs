@@ -1,7 +1,10 @@
 //! `cpu_isolation`: CPUs that nothing runs on but what is put there.
 //!
 //! The words are planned and written by `kernel_cmdline`. What counts is what the kernel says after the boot: it passes over
-//! a word that it does not understand. Services are kept away by CPUAffinity= of systemd itself.
+//! a word that it does not understand. Services are kept away by CPUAffinity= of systemd itself, and everything by a
+//! partition of cpusets.
+
+mod partition;
 
 use std::{collections::BTreeMap, path::PathBuf};
 
@@ -9,7 +12,7 @@ use gpufleet_protocol::{
     Change, Disruption, FailureKind, Property, Subject,
     change::Value as Typed,
     cpus::CpuList,
-    tasks::{CpuIsolation, IsolationWord, KernelCmdline, Presence},
+    tasks::{CpuIsolation, IsolationFlag, IsolationWord, KernelCmdline, Presence},
 };
 use serde_json::{Map, Value, json};
 
@@ -49,8 +52,9 @@ const ASSUMED: &str = "CPUs of process 1";
 pub struct State {
     cmdline: Option<(KernelCmdline, kernel_cmdline::State)>,
     /// What the kernel says of each word that it tells of; none for a word that it does not know.
-    kernel: Vec<(IsolationWord, Option<CpuList>)>,
+    kernel: Vec<(&'static str, Option<CpuList>)>,
     services: Option<Services>,
+    partition: Option<partition::State>,
     /// Threads of cores of which only some are to be kept free.
     halves: CpuList,
     /// Daemons that inherit the affinity.
@@ -80,6 +84,7 @@ pub enum Step {
     Cmdline(Plan<kernel_cmdline::Step>),
     File(edits::Step),
     Reload,
+    Partition(partition::Step),
 }
 
 fn list(node: &Node<'_>, name: &str) -> Result<Option<CpuList>, Trouble> {
@@ -94,7 +99,9 @@ fn task_of(task: &CpuIsolation) -> Option<KernelCmdline> {
     let all = [IsolationWord::IsolCpus, IsolationWord::NohzFull, IsolationWord::RcuNocbs];
     match (&task.cpus, task.state) {
         (Some(cpus), Presence::Present) if !task.words.is_empty() => {
-            let add = task.words.iter().map(|word| format!("{word}={cpus}")).collect();
+            let flags =
+                |word| if word == IsolationWord::IsolCpus { task.flags_text() } else { String::new() };
+            let add = task.words.iter().map(|word| format!("{word}={}{cpus}", flags(*word))).collect();
             Some(KernelCmdline { add, remove: Vec::new() })
         }
         (_, Presence::Present) => None,
@@ -227,10 +234,7 @@ impl NodeKind for CpuIsolation {
         if cpus == present {
             return Err(Trouble::invalid("it leaves no CPU for anything else"));
         }
-        if self.words.contains(&IsolationWord::NohzFull)
-            && self.state == Presence::Present
-            && list(node, "nohz_full")?.is_none()
-        {
+        if self.stops_ticks() && self.state == Presence::Present && list(node, "nohz_full")?.is_none() {
             return Err(Trouble::NotApplicable(
                 "the running kernel was built without nohz_full (CONFIG_NO_HZ_FULL)".to_owned(),
             ));
@@ -260,17 +264,18 @@ impl NodeKind for CpuIsolation {
             None => None,
         };
         let mut kernel = Vec::new();
-        for word in &self.words {
-            match word {
-                IsolationWord::IsolCpus => kernel.push((*word, list(node, "isolated")?)),
-                IsolationWord::NohzFull => kernel.push((*word, list(node, "nohz_full")?)),
-                IsolationWord::RcuNocbs => {}
-            }
+        if self.shows_domain() {
+            kernel.push((IsolationWord::IsolCpus.as_str(), list(node, "isolated")?));
+        }
+        if self.stops_ticks() {
+            kernel.push((IsolationWord::NohzFull.as_str(), list(node, "nohz_full")?));
         }
         let starters = STARTERS.into_iter().filter(|name| self.services && node.roots.tool(name).is_some());
         let services = services(node, self, &present)?;
+        let online = list(node, "online")?.unwrap_or_else(|| present.clone());
+        let partition = partition::observe(node, self, &online)?;
         let (starters, rebooted) = (starters.collect(), node.world.rebooted());
-        Ok(State { cmdline, kernel, services, halves, starters, rebooted })
+        Ok(State { cmdline, kernel, services, partition, halves, starters, rebooted })
     }
 
     fn plan(&self, state: &State) -> Result<Plan<Step>, Trouble> {
@@ -295,6 +300,9 @@ impl NodeKind for CpuIsolation {
         if let Some(services) = &state.services {
             services.plan(state, &mut plan)?;
         }
+        if let Some(partition) = &state.partition {
+            partition.plan(&mut plan, Step::Partition)?;
+        }
         Ok(plan)
     }
 
@@ -304,9 +312,12 @@ impl NodeKind for CpuIsolation {
             match (step, &state.cmdline) {
                 (Step::Cmdline(plan), Some((task, known))) => effects.extend(task.after(known, plan)),
                 (Step::Cmdline(_), None) => {}
+                (Step::Partition(step), _) => {
+                    effects.extend(state.partition.iter().flat_map(|partition| partition.after([step])));
+                }
                 (Step::File(step), _) => effects.push(step.effect()),
                 (Step::Reload, _) => {
-                    effects.push(Effect::UnitFilesRead);
+                    effects.push(Effect::UnitFilesRead("daemon-reload"));
                     let keep = state.services.as_ref().map(|services| services.keep.to_string());
                     effects.extend(keep.map(|value| Effect::Parameter { name: ASSUMED.to_owned(), value }));
                 }
@@ -331,6 +342,9 @@ impl NodeKind for CpuIsolation {
                     task.apply(node, known, plan)?;
                 }
                 (Step::File(step), ..) => step.apply()?,
+                (Step::Partition(step), ..) => {
+                    state.partition.as_ref().map_or(Ok(()), |partition| partition.apply(node, step))?;
+                }
                 (Step::Reload, _, Some(services)) => {
                     let run =
                         tool::run(node, &services.systemctl).args(["--no-ask-password", "daemon-reload"]);
@@ -343,12 +357,16 @@ impl NodeKind for CpuIsolation {
     }
 
     fn data(&self, state: &State) -> Map<String, Value> {
-        let told = |(word, cpus): &(IsolationWord, Option<CpuList>)| {
-            (word.to_string(), json!(cpus.as_ref().map(CpuList::to_string)))
+        let told = |(word, cpus): &(&str, Option<CpuList>)| {
+            ((*word).to_owned(), json!(cpus.as_ref().map(CpuList::to_string)))
         };
         let mut data: Map<String, Value> = state.kernel.iter().map(told).collect();
-        if self.words.contains(&IsolationWord::RcuNocbs) {
-            data.insert("unknown".to_owned(), json!(["rcu_nocbs"]));
+        let unknown = self.untold();
+        if !unknown.is_empty() {
+            data.insert("unknown".to_owned(), json!(unknown));
+        }
+        if let Some(partition) = &state.partition {
+            partition.tell(&mut data);
         }
         if let Some(now) = state.services.as_ref().and_then(|services| services.now.as_ref()) {
             data.insert("services".to_owned(), json!(now.to_string()));
@@ -358,10 +376,30 @@ impl NodeKind for CpuIsolation {
 }
 
 trait Judges {
+    /// Whether `isolated` of the kernel shows what `isolcpus` does.
+    fn shows_domain(&self) -> bool;
+    /// Returns what no file of the kernel tells.
+    fn untold(&self) -> Vec<&'static str>;
     fn judge_kernel(&self, state: &State) -> Result<(), Trouble>;
 }
 
 impl Judges for CpuIsolation {
+    /// Source: kernel, kernel/sched/isolation.c, `housekeeping_isolcpus_setup`: without flags it is `domain`.
+    fn shows_domain(&self) -> bool {
+        self.words.contains(&IsolationWord::IsolCpus)
+            && (self.flags.is_empty() || self.flags.contains(&IsolationFlag::Domain))
+    }
+
+    fn untold(&self) -> Vec<&'static str> {
+        [
+            ("rcu_nocbs", self.words.contains(&IsolationWord::RcuNocbs)),
+            ("isolcpus=managed_irq", self.flags.contains(&IsolationFlag::ManagedIrq)),
+        ]
+        .into_iter()
+        .filter_map(|(name, is_declared)| is_declared.then_some(name))
+        .collect()
+    }
+
     /// What the kernel has made of the words that it was booted with.
     fn judge_kernel(&self, state: &State) -> Result<(), Trouble> {
         let wanted = self.cpus.clone().unwrap_or_default();
@@ -597,6 +635,28 @@ cpus=$(sed -n 's/^CPUAffinity=//p' $d/etc/systemd/system.conf.d/*.conf 2>/dev/nu
         assert_eq!(bench.run(&gone, Mode::Apply).status, OpStatus::Ok);
         bench.write("proc/cmdline", "quiet nohz_full=2-7\n");
         assert!(failure(&bench.run(&gone, Mode::Apply)).contains("no boot loader"));
+    }
+
+    #[test]
+    fn flags_of_isolcpus_go_before_the_cpus() {
+        let bench = bench();
+        let flags = task(json!({"cpus": "1-3,5-7", "words": "isolcpus", "flags": ["managed_irq", "nohz"]}));
+        assert_eq!(bench.run(&flags, Mode::Apply).status, OpStatus::Changed);
+        assert!(bench.read("etc/default/grub").contains("isolcpus=nohz,managed_irq,1-3,5-7"));
+        bench.write("proc/cmdline", "quiet isolcpus=nohz,managed_irq,1-3,5-7\n");
+        let ignored = bench.run(&flags, Mode::Apply);
+        assert!(failure(&ignored).starts_with("the kernel was booted with nohz_full="), "{ignored:?}");
+        bench.write("sys/devices/system/cpu/nohz_full", "1-3,5-7\n");
+        let right = bench.run(&flags, Mode::Apply);
+        // Without `domain` the scheduler isolates nothing, and `isolated` is not asked.
+        assert_eq!(
+            (&right.status, &right.data["unknown"]),
+            (&OpStatus::Ok, &json!(["isolcpus=managed_irq"]))
+        );
+        let without = task(json!({"cpus": "1", "words": "isolcpus", "flags": "nohz"}));
+        std::fs::remove_file(bench.path("sys/devices/system/cpu/nohz_full")).unwrap();
+        let none = bench.run(&without, Mode::Predict);
+        assert!(matches!(none.status, OpStatus::NotApplicable { .. }), "{none:?}");
     }
 
     #[test]

@@ -1,16 +1,14 @@
 //! `initramfs`: the image of each installed kernel is there, and not older than what it is made from.
 
 use std::{
-    fs,
-    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::SystemTime,
 };
 
 use gpufleet_protocol::{Change, Disruption, Property, Subject, tasks::Initramfs};
 use serde_json::{Map, Value, json};
 
-use super::initramfs::{self, Images};
+use super::initramfs::{self, Images, put};
 use crate::{
     declare::{Node, NodeKind, Plan, Trouble},
     os::files,
@@ -65,13 +63,6 @@ pub enum Step {
     BuildAll,
 }
 
-/// Returns when something was put at a path: by its change, because packages keep the times of their files.
-fn time(path: &Path) -> Option<SystemTime> {
-    let meta = fs::metadata(path).ok()?;
-    let (seconds, nanos) = (u64::try_from(meta.ctime()).ok()?, u32::try_from(meta.ctime_nsec()).ok()?);
-    Some(UNIX_EPOCH + Duration::new(seconds, nanos))
-}
-
 fn collect(node: &Node<'_>, path: &Path, depth: usize, found: &mut Vec<Input>) -> Result<(), Trouble> {
     let too_many = || {
         Trouble::io(format!("more than {FILES} files, or folders {DEPTH} deep, are at {}", path.display()))
@@ -84,13 +75,13 @@ fn collect(node: &Node<'_>, path: &Path, depth: usize, found: &mut Vec<Input>) -
                 return Err(too_many());
             }
             // Its own time too, for files that are gone.
-            found.push(Input { path: path.to_owned(), time: time(&place) });
+            found.push(Input { path: path.to_owned(), time: put(&place) });
             for name in node.world.names(&place)? {
                 collect(node, &path.join(name), depth + 1, found)?;
             }
         }
         Entry::File { content: Content::On(on), .. } => {
-            found.push(Input { path: path.to_owned(), time: time(&on) });
+            found.push(Input { path: path.to_owned(), time: put(&on) });
         }
         Entry::File { .. } => found.push(Input { path: path.to_owned(), time: None }),
     }
@@ -213,6 +204,8 @@ impl NodeKind for Initramfs {
 
 #[cfg(test)]
 mod tests {
+    use std::{fs, time::Duration};
+
     use gpufleet_protocol::{OpStatus, message::Mode};
 
     use super::*;

@@ -6,8 +6,9 @@
 use std::{
     collections::BTreeMap,
     fs,
+    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
-    time::{Duration, SystemTime},
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use gpufleet_protocol::{Change, Disruption, Layer, Property, Subject};
@@ -21,6 +22,8 @@ use crate::{
 
 /// Time limit of a listing, for which a hundred megabytes may have to be unpacked.
 const LISTING: Duration = Duration::from_secs(60);
+/// Images that are listed for one file: a node keeps few kernels.
+const MOST_LISTED: usize = 4;
 
 /// Whether the images hold a module.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -168,7 +171,15 @@ impl Initramfs {
             Some((image, Some(built))) => {
                 let mut stale = false;
                 for path in options {
-                    stale |= changed(node, path)?.is_none_or(|changed| changed > built);
+                    // What was put there before the build is in it, whatever time its text has.
+                    let time = changed(node, path)?;
+                    let is_in_it = time.is_some() && put(path).is_some_and(|put| put <= built);
+                    if !stale && !is_in_it {
+                        stale = match holds_text(node, &images, path)? {
+                            Some(is_in_it) => !is_in_it,
+                            None => time.is_none_or(|time| time > built),
+                        };
+                    }
                 }
                 match (stale || will_change).then(|| listed(node, &image, module)) {
                     // Not listed: the result is right whether the module is in it or not.
@@ -358,6 +369,66 @@ fn changed(node: &Node<'_>, path: &Path) -> Result<Option<SystemTime>, Trouble> 
     })
 }
 
+/// Returns when something was put at a path: by its change, because packages keep the times of their files.
+pub fn put(path: &Path) -> Option<SystemTime> {
+    let meta = fs::metadata(path).ok()?;
+    let (seconds, nanos) = (u64::try_from(meta.ctime()).ok()?, u32::try_from(meta.ctime_nsec()).ok()?);
+    Some(UNIX_EPOCH + Duration::new(seconds, nanos))
+}
+
+/// Whether all images hold a file of /etc/modprobe.d with the text that it has now; none where nothing tells.
+///
+/// lsinitrd tells the text. lsinitramfs tells only the size: another one is another text, and the same one says nothing.
+fn holds_text(node: &Node<'_>, images: &[PathBuf], path: &Path) -> Result<Option<bool>, Trouble> {
+    let Some(bytes) = node.world.read(path)? else { return Ok(None) };
+    let Some(name) = path.file_name().and_then(|name| name.to_str()) else { return Ok(None) };
+    let inside = format!("etc/modprobe.d/{name}");
+    let (lister, tells_text) = match (node.roots.tool("lsinitramfs"), node.roots.tool("lsinitrd")) {
+        (Some(lister), _) => (lister, false),
+        (None, Some(lister)) => (lister, true),
+        (None, None) => return Ok(None),
+    };
+    let mut all = Some(true);
+    for image in images.iter().take(MOST_LISTED) {
+        let run = Run::new(&lister).env("LC_ALL", "C").user(node.user.clone());
+        let run = if tells_text { run.args(["-f", &inside]) } else { run.arg("-l") }.arg(image);
+        // What does not end, or fails, tells nothing.
+        let done = run.finish(&node.deadline.within(LISTING)).ok().filter(|done| done.exit.success());
+        let is_same = match done {
+            Some(done) if tells_text => Some(done.stdout().as_bytes() == bytes),
+            Some(done) => sizes(&done.stdout(), &inside).and_then(|size| match size {
+                Some(size) if size == bytes.len() as u64 => None,
+                _ => Some(false),
+            }),
+            None => None,
+        };
+        match is_same {
+            Some(false) => return Ok(Some(false)),
+            Some(true) => {}
+            None => all = None,
+        }
+    }
+    Ok(all.filter(|_| !images.is_empty() && images.len() <= MOST_LISTED))
+}
+
+/// Returns the size of a file in a long listing, such as `-rw-r--r-- 1 root root 42 Jan 1 00:00 etc/modprobe.d/a.conf`; the
+/// inner none if it is not there, the outer one if the listing is not long.
+fn sizes(text: &str, name: &str) -> Option<Option<u64>> {
+    let mut is_long = false;
+    for line in text.lines() {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let [mode, _, _, _, size, .., path] = fields.as_slice() else { continue };
+        if fields.len() < 9 || mode.len() < 10 {
+            continue;
+        }
+        is_long = true;
+        if *path == name {
+            return Some(size.parse().ok());
+        }
+    }
+    is_long.then_some(None)
+}
+
 /// Whether an image holds a module.
 fn listed(node: &Node<'_>, image: &Path, module: &str) -> Result<bool, String> {
     let lister = LISTERS.iter().find_map(|name| node.roots.tool(name));
@@ -375,4 +446,74 @@ fn listed(node: &Node<'_>, image: &Path, module: &str) -> Result<bool, String> {
             canonical(name) == canonical(module) && (rest.is_empty() || rest.starts_with('.'))
         })
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tasks::testing::Bench;
+
+    const OPTIONS: &str = "etc/modprobe.d/nvme.conf";
+
+    /// A node with an image that holds the module, older or newer than the options by their time.
+    fn bench(text: &str) -> Bench {
+        let bench = Bench::new();
+        bench.write("lib/modules/6.1.0-9/modules.builtin", "");
+        bench.write("boot/initrd.img-6.1.0-9", "image\n");
+        bench.write(OPTIONS, text);
+        bench
+    }
+
+    fn age(bench: &Bench, below: &str, seconds: u64) {
+        let then = SystemTime::now() - Duration::from_secs(seconds);
+        fs::File::options().write(true).open(bench.path(below)).unwrap().set_modified(then).unwrap();
+    }
+
+    fn stale(bench: &Bench) -> bool {
+        let path = bench.path(OPTIONS);
+        let read = bench.node(|node| Initramfs::read(node, "nvme", &[&path], false).unwrap());
+        matches!(read.holds, Holds::Yes { stale: true })
+    }
+
+    #[test]
+    fn the_text_in_the_image_counts_and_not_its_time() {
+        let bench = bench("options nvme poll_queues=4\n");
+        bench.script(
+            "usr/bin/lsinitrd",
+            "#!/bin/sh\n[ \"$1\" = -f ] && { cat $(dirname $0)/../../inside; exit; }\n\
+             echo '-rw-r--r-- 1 root root 1 Jan 1 00:00 usr/lib/modules/6.1.0-9/kernel/nvme.ko.zst'\n",
+        );
+        age(&bench, "boot/initrd.img-6.1.0-9", 3600);
+        bench.write("inside", "options nvme poll_queues=4\n");
+        assert!(!stale(&bench), "the same text was only written again");
+        // Put there after the build with an old time, as `cp -p` does.
+        bench.write("inside", "options nvme poll_queues=2\n");
+        age(&bench, OPTIONS, 7200);
+        assert!(stale(&bench));
+        bench.script(
+            "usr/bin/lsinitrd",
+            "#!/bin/sh\n[ \"$1\" = -f ] && exit 1\necho '-rw-r--r-- 1 root root 1 Jan 1 00:00 kernel/nvme.ko'\n",
+        );
+        assert!(!stale(&bench), "by its time, where nothing tells its text");
+        age(&bench, OPTIONS, 0);
+        assert!(stale(&bench));
+    }
+
+    #[test]
+    fn another_size_in_a_long_listing_is_another_text() {
+        let bench = bench("options nvme poll_queues=4\n");
+        bench.script(
+            "usr/bin/lsinitramfs",
+            "#!/bin/sh\n[ \"$1\" = -l ] || { echo kernel/nvme.ko; exit; }\n\
+             printf '%s 1 root     root  %s Nov 20 10:00 etc/modprobe.d/nvme.conf\\n' -rw-r--r-- $(cat $(dirname $0)/../../size)\n",
+        );
+        age(&bench, "boot/initrd.img-6.1.0-9", 3600);
+        age(&bench, OPTIONS, 7200);
+        bench.write("size", "3\n");
+        assert!(stale(&bench));
+        bench.write("size", "27\n");
+        assert!(!stale(&bench), "the same size says nothing, and its time is older");
+        assert_eq!(sizes("etc/modprobe.d/a.conf\n", "etc/modprobe.d/a.conf"), None);
+        assert_eq!(sizes("drwxr-xr-x 2 root root 0 Nov 20 10:00 etc\n", "etc/modprobe.d/a.conf"), Some(None));
+    }
 }

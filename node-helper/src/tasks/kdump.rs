@@ -182,14 +182,15 @@ impl NodeKind for Kdump {
             match (step, &state.cmdline) {
                 (Step::Cmdline(plan), Some((task, known))) => effects.extend(task.after(known, plan)),
                 (Step::Cmdline(_), None) => {}
-                (Step::Enable, _) => effects.push(Effect::Unit {
-                    name: state.unit.clone(),
-                    view: UnitView {
+                (Step::Enable, _) => {
+                    let view = UnitView {
                         active: None,
                         file_state: "enabled".to_owned(),
                         boot: BootView::default(),
-                    },
-                }),
+                    };
+                    effects.push(Effect::Unit { name: state.unit.clone(), view });
+                    effects.push(Effect::UnitFilesRead("enable"));
+                }
                 (Step::Load, _) => {
                     effects.push(Effect::Parameter { name: LOADED.to_owned(), value: "1".to_owned() });
                 }

@@ -122,6 +122,12 @@ pub fn value(node: &Node<'_>, path: &str) -> Result<Option<String>, Trouble> {
     }
 }
 
+/// Returns the last part of what a link leads to, such as the name of a driver; none if it is no link.
+pub fn link_name(node: &Node<'_>, path: &str) -> Option<String> {
+    let target = fs::read_link(node.roots.path(path)).ok()?;
+    Some(target.file_name()?.to_str()?.to_owned())
+}
+
 /// Whether a file is listed, and yet not to be read, because what it sets is offline: ENODEV, and EBUSY from the policy of
 /// CPUs that are offline (drivers/cpufreq/cpufreq.c, `show`).
 fn is_of_something_offline(error: &io::Error) -> bool {

@@ -31,6 +31,8 @@ pub struct OwnUnit {
     pub stays: bool,
     /// Units that it starts after.
     pub after: &'static str,
+    /// A unit that it needs, and starts after too.
+    pub requires: Option<&'static str>,
 }
 
 #[derive(Debug)]
@@ -72,13 +74,14 @@ impl OwnUnit {
     }
 
     fn text(&self) -> String {
+        let requires = self.requires.map_or(String::new(), |unit| format!("Requires={unit}\nAfter={unit}\n"));
         let kind = if self.stays { "Type=simple" } else { "Type=oneshot\nRemainAfterExit=yes" };
         format!(
             "# Written by gpufleet.\n\
              [Unit]\n\
              Description=gpufleet: {}\n\
              After={}\n\
-             \n\
+             {requires}\n\
              [Service]\n\
              {kind}\n\
              ExecStart=/bin/sh {SCRIPTS}/{}.sh\n\
@@ -185,10 +188,11 @@ impl State {
             }],
             // It is started again.
             Step::Stop => Vec::new(),
-            Step::Start => vec![view(true, "enabled"), Effect::UnitFilesRead],
+            Step::Start => vec![view(true, "enabled"), Effect::UnitFilesRead("daemon-reload")],
             Step::Remove => {
                 let gone = |path: &PathBuf| Effect::Path { path: path.clone(), entry: Entry::Absent };
-                vec![gone(&self.unit.0), gone(&self.script.0), view(false, "")]
+                let verb = if self.unit.1.is_some() { "disable" } else { "daemon-reload" };
+                vec![gone(&self.unit.0), gone(&self.script.0), view(false, ""), Effect::UnitFilesRead(verb)]
             }
         };
         steps.into_iter().flat_map(effect).collect()

@@ -1,5 +1,7 @@
 //! `package_hold`: packages that keep their version, through apt-mark, dnf's versionlock or zypper's locks.
 
+mod set;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use gpufleet_protocol::{
@@ -9,6 +11,7 @@ use gpufleet_protocol::{
 };
 use serde_json::{Map, Value, json};
 
+use self::set::Set;
 use super::{
     packages::versionlock::{self, Lock, Locks},
     selections::NOTED,
@@ -42,6 +45,8 @@ pub struct State {
     by_pattern: BTreeMap<String, String>,
     /// What updates packages by itself.
     updaters: Vec<String>,
+    /// If the packages are one set.
+    set: Option<Set>,
 }
 
 /// The name without an architecture.
@@ -197,8 +202,23 @@ impl NodeKind for PackageHold {
         let pattern =
             |(name, lock): (&String, &Option<Lock>)| Some((name.clone(), lock.as_ref()?.pattern.clone()?));
         let by_pattern = packages.iter().filter_map(pattern).collect();
-        let packages = packages.into_iter().map(|(name, lock)| (name, lock.is_some())).collect();
-        Ok(State { manager, packages, by_pattern, updaters: updaters(node)? })
+        let packages: BTreeMap<String, bool> =
+            packages.into_iter().map(|(name, lock)| (name, lock.is_some())).collect();
+        let set = match self.together && !packages.is_empty() {
+            // What a task before this one installs has its versions in the run only.
+            true if !node.world.packages().is_empty() => None,
+            true => {
+                let is_there = |pattern: &Glob| {
+                    packages.keys().any(|name| pattern.matches(name) || pattern.matches(plain(name)))
+                };
+                let all = self.name.iter().zip(&patterns);
+                let lacking =
+                    all.filter(|(_, pattern)| !is_there(pattern)).map(|(name, _)| name.clone()).collect();
+                Some(Set::read(node, manager, &packages, lacking)?)
+            }
+            false => None,
+        };
+        Ok(State { manager, packages, by_pattern, updaters: updaters(node)?, set })
     }
 
     fn plan(&self, state: &State) -> Result<Plan<Vec<String>>, Trouble> {
@@ -215,6 +235,10 @@ impl NodeKind for PackageHold {
                 "{name} is held by a lock that somebody wrote as a pattern, `{line}`, which may hold others too; remove it with \
                  `dnf versionlock delete '{line}'`, and run again"
             )));
+        }
+        if let Some(set) = &state.set {
+            set.judge()?;
+            plan.warnings.extend(set.warnings(&state.packages));
         }
         let word = |held: bool| if held { "held" } else { "not held" };
         let differing: Vec<&String> =
@@ -269,7 +293,8 @@ impl NodeKind for PackageHold {
     fn data(&self, state: &State) -> Map<String, Value> {
         let held: Vec<&String> =
             state.packages.iter().filter(|(_, held)| **held).map(|(name, _)| name).collect();
-        let data = [("held", json!(held)), ("updaters", json!(state.updaters))];
+        let mut data = vec![("held", json!(held)), ("updaters", json!(state.updaters))];
+        data.extend(state.set.as_ref().map(|set| ("pending", json!(set.pending()))));
         data.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
     }
 }
@@ -342,6 +367,55 @@ mod tests {
         bench.script("usr/bin/dpkg-query", "#!/bin/sh\necho locked >&2\nexit 2\n");
         let unknown = bench.run(&task(json!({"name": "nvidia-*"})), Mode::Predict);
         assert!(matches!(unknown.status, OpStatus::Unknown { .. }), "{unknown:?}");
+    }
+
+    #[test]
+    fn a_set_of_which_only_part_is_held_is_told_and_one_that_moved_apart_is_a_fault() {
+        let bench = debian();
+        let policy = |driver: &str, newer: &str| {
+            format!(
+                "nvidia-driver-580:\n  Installed: {driver}-0ubuntu1\n  Candidate: {newer}-0ubuntu1\nlibnvidia-gl-580:\n  Installed: \
+                 580.65.06-0ubuntu1\n  Candidate: 580.95.05-0ubuntu1\nlinux-image-amd64:\n  Installed: 6.1.1\n  Candidate: 6.1.1\n"
+            )
+        };
+        bench.script(
+            "usr/bin/apt-cache",
+            "#!/bin/sh\n[ $1 = policy ] && cat $(dirname \"$0\")/../../policy\n",
+        );
+        bench.write("policy", &policy("580.65.06", "580.95.05"));
+        let set = task(json!({
+            "name": ["nvidia-driver-*", "libnvidia-*", "linux-image-*", "nvidia-fabricmanager-*"], "together": true
+        }));
+        let predicted = bench.run(&set, Mode::Predict);
+        assert_eq!(
+            predicted.warnings,
+            [
+                "only part of the set is held: libnvidia-gl-580:amd64; not linux-image-amd64, nvidia-driver-580, which an update would \
+                 move without them",
+                "an update is there for nvidia-driver-580 (580.95.05-0ubuntu1), and moves it at the next upgrade, without \
+                 linux-image-amd64",
+                "of the set, no installed package is nvidia-fabricmanager-*",
+            ]
+        );
+        assert_eq!(
+            predicted.data["pending"],
+            json!(["libnvidia-gl-580:amd64 580.95.05-0ubuntu1", "nvidia-driver-580 580.95.05-0ubuntu1"])
+        );
+        bench.forget();
+        assert_eq!(bench.run(&set, Mode::Apply).status, OpStatus::Changed);
+        let held = bench.run(&set, Mode::Apply);
+        assert_eq!((&held.status, held.warnings.len()), (&OpStatus::Ok, 1), "{held:?}");
+        // The driver moved before it was held.
+        bench.write("policy", &policy("580.95.05", "580.95.05"));
+        for mode in [Mode::Predict, Mode::Apply] {
+            let apart = bench.run(&set, mode);
+            assert!(
+                failure(&apart).starts_with(
+                    "the packages of the set have moved apart: 580.65.06 (libnvidia-gl-580:amd64), 580.95.05 (nvidia-driver-580);"
+                ),
+                "{apart:?}"
+            );
+        }
     }
 
     /// A node with dnf, whose plugin reads and writes its list as the real one does.

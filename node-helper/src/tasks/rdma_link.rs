@@ -3,7 +3,10 @@
 use gpufleet_protocol::{FailureKind, tasks::RdmaLink};
 use serde_json::{Map, Value, json};
 
-use super::{knobs, modprobe, tool};
+use super::{
+    dcb::{self, Dcb},
+    knobs, modprobe,
+};
 use crate::{
     declare::{Node, NodeKind, Plan, Trouble},
     signals::{
@@ -13,8 +16,6 @@ use crate::{
     world::Effect,
 };
 
-/// Largest answer of `dcb`, in bytes.
-const LARGEST: usize = 64 * 1024;
 /// Differences that a message tells.
 const MOST_TOLD: usize = 8;
 
@@ -40,44 +41,25 @@ pub struct State {
     gone: Vec<String>,
 }
 
-/// Reads `prio-pfc 0:off 1:off 2:off 3:on …`. Source: iproute2, dcb/dcb_pfc.c.
-fn priorities(text: &str) -> Option<Vec<u8>> {
-    let mut words = text.split_whitespace().skip_while(|word| *word != "prio-pfc").skip(1);
-    let mut found = Vec::new();
-    let mut count = 0;
-    while let Some((number, state)) = words.next().and_then(|word| word.split_once(':')) {
-        let (Ok(number), "on" | "off") = (number.parse::<u8>(), state) else { break };
-        count += 1;
-        if state == "on" {
-            found.push(number);
-        }
+/// What a question about an interface ends with, where it is not answered.
+fn untold(what: &str, trouble: Trouble) -> String {
+    match trouble {
+        Trouble::Failed { message, .. } | Trouble::Missing(message) => message,
+        Trouble::NotApplicable(_) | Trouble::Possible => format!("{what} is known only in the run"),
     }
-    (count > 0).then_some(found)
 }
 
 fn pfc(node: &Node<'_>, interface: &str) -> Result<Vec<u8>, String> {
-    let Some(program) = node.roots.tool("dcb") else {
-        return Err("there is no program `dcb` (iproute2) to read it".to_owned());
-    };
-    let run = tool::run(node, program).args(["pfc", "show", "dev", interface]).limit(LARGEST);
-    let done = match tool::ask(node, &run) {
-        Ok(done) => done,
-        Err(_) => return Err(format!("dcb pfc show dev {interface} does not end")),
-    };
-    if !done.exit.success() {
-        return Err(done.complaint(&format!("dcb pfc show dev {interface}")));
-    }
-    priorities(&done.stdout()).ok_or_else(|| format!("dcb pfc show dev {interface} tells no priorities"))
+    let read = Dcb::find(node).and_then(|dcb| dcb.pfc(node, interface));
+    let found = read.map_err(|trouble| untold("PFC", trouble))?;
+    found.ok_or_else(|| format!("the driver of {interface} has no DCB"))
 }
 
 fn trust(node: &Node<'_>, interface: &str) -> Result<String, String> {
-    let path = format!("/sys/class/net/{interface}/qos/trust");
-    match knobs::value(node, &path) {
-        Ok(Some(word)) if matches!(word.as_str(), "pcp" | "dscp") => Ok(word),
-        Ok(Some(_)) => Err(format!("{path} holds something else than pcp or dscp")),
-        Ok(None) => Err(format!("there is no {path}, which only MLNX_OFED and DOCA bring")),
-        Err(_) => Err(format!("{path} cannot be read")),
-    }
+    let driver = knobs::link_name(node, &format!("/sys/class/net/{interface}/device/driver"));
+    let read = dcb::trust(node, interface, driver.as_deref());
+    let found = read.map_err(|trouble| untold("trust", trouble))?;
+    found.map(|(word, _)| word).ok_or_else(|| format!("the driver of {interface} has no such setting"))
 }
 
 impl NodeKind for RdmaLink {
@@ -219,13 +201,13 @@ impl Judge for RdmaLink {
             wrong.push(format!("{name} is a port of InfiniBand, which has neither PFC nor trust"));
             return;
         }
-        let shown = |list: &[u8]| match list {
-            [] => "none".to_owned(),
-            list => list.iter().map(u8::to_string).collect::<Vec<_>>().join(","),
-        };
         match (&port.pfc, self.priorities()) {
             (Some(Ok(found)), Some(wanted)) if *found != wanted => {
-                wrong.push(format!("PFC of {name} is on for {}, not for {}", shown(found), shown(&wanted)));
+                wrong.push(format!(
+                    "PFC of {name} is on for {}, not for {}",
+                    dcb::word(found),
+                    dcb::word(&wanted)
+                ));
             }
             (Some(Err(why)), _) => unknown.push(format!("PFC of {name} is not known: {why}")),
             _ => {}
@@ -347,7 +329,7 @@ mod tests {
         let task = || json!({"device": "mlx5_1", "pfc": 3, "trust": "dscp"});
         let unknown = run(&bench, task(), Mode::Predict);
         assert!(
-            matches!(&unknown.status, OpStatus::Unknown { reason } if reason.contains("no program `dcb`") && reason.contains("trust of")),
+            matches!(&unknown.status, OpStatus::Unknown { reason } if reason.contains("`dcb`") && reason.contains("trust of")),
             "{unknown:?}"
         );
         bench.script("usr/sbin/dcb", "#!/bin/sh\necho 'pfc-cap 8 macsec-bypass off delay 0'\necho 'prio-pfc 0:off 1:off 2:off 3:on 4:off 5:off 6:off 7:off'\n");
@@ -361,6 +343,5 @@ mod tests {
         );
         let infiniband = run(&bench, json!({"device": "mlx5_0", "pfc": 3}), Mode::Apply);
         assert!(failure(&infiniband).contains("a port of InfiniBand"), "{infiniband:?}");
-        assert_eq!(priorities("prio-pfc x:on"), None);
     }
 }

@@ -84,6 +84,15 @@ fn any_stale(node: &Node<'_>, systemctl: &PathBuf) -> Result<bool, Trouble> {
     Ok(units.any(|unit| drop_ins.are_newer(node, &unit_files::names_of(&unit), &unit)))
 }
 
+/// Returns the verb of `systemctl`.
+const fn verb(step: &Step) -> &'static str {
+    match step {
+        Step::DaemonReexec => "daemon-reexec",
+        Step::DaemonReload => "daemon-reload",
+        Step::Do(verb) => verb,
+    }
+}
+
 impl NodeKind for Service {
     type State = State;
     type Step = Step;
@@ -177,8 +186,8 @@ impl NodeKind for Service {
                 Some(_) => Some(!state.runs_once()),
             };
         }
-        let reads = |step: &Step| matches!(step, Step::DaemonReload | Step::DaemonReexec);
-        let read = plan.steps.iter().any(reads).then_some(Effect::UnitFilesRead);
+        let read =
+            plan.steps.iter().map(verb).find(|verb| reload::reads_units(verb)).map(Effect::UnitFilesRead);
         if view == state.view || self.name.is_empty() {
             return read.into_iter().collect();
         }
@@ -210,12 +219,7 @@ impl NodeKind for Service {
                     (base.args([verb, "--", unit.as_str()]), format!("systemctl {verb} {unit}"))
                 }
             };
-            let verb = match step {
-                Step::DaemonReexec => "daemon-reexec",
-                Step::DaemonReload => "daemon-reload",
-                Step::Do(verb) => verb,
-            };
-            reload::before(verb, node.roots)?;
+            reload::before(verb(step), node.roots)?;
             (node.progress)(what.clone());
             let done = run.finish(node.deadline)?;
             if !done.exit.success() {

@@ -22,6 +22,22 @@ words! { IsolationWord {
     RcuNocbs: "rcu_nocbs",
 } }
 
+words! { IsolationFlag {
+    /// As `nohz_full`.
+    Nohz: "nohz",
+    /// The scheduler puts no program there by itself, which is what `isolcpus` does without flags.
+    Domain: "domain",
+    /// Interrupts that only the kernel places go elsewhere where they can.
+    ManagedIrq: "managed_irq",
+} }
+
+words! { PartitionSort {
+    /// The scheduler puts no program there by itself.
+    Isolated: "isolated",
+    /// Only the programs of the slice run there, and the scheduler spreads them.
+    Root: "root",
+} }
+
 /// Keeps CPUs free of what nobody put there.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -33,11 +49,18 @@ pub struct CpuIsolation {
     /// Words of the kernel command line: `isolcpus`, `nohz_full`, `rcu_nocbs`. Words that are not named are left alone.
     #[serde(default, deserialize_with = "lenient::one_or_many", skip_serializing_if = "Vec::is_empty")]
     pub words: Vec<IsolationWord>,
+    /// Flags of the word `isolcpus`: `nohz`, `domain`, `managed_irq`. Without any, the kernel takes it for `domain`.
+    #[serde(default, deserialize_with = "lenient::one_or_many", skip_serializing_if = "Vec::is_empty")]
+    pub flags: Vec<IsolationFlag>,
+    /// Makes a cpuset partition of the CPUs, now and at every boot, without a word and a reboot: `isolated` or `root`. Only
+    /// what runs in the slice `isolated.slice` gets them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub partition: Option<PartitionSort>,
     /// Whether all services are kept on the other CPUs, by CPUAffinity= of systemd itself. Jobs and containers inherit it
     /// from the daemon that starts them.
     #[serde(default, deserialize_with = "lenient::flag", skip_serializing_if = "std::ops::Not::not")]
     pub services: bool,
-    /// `absent` takes the named words away, or without `words` all three and the affinity of services.
+    /// `absent` takes the named words away, or without `words` all three, the affinity of services and the partition.
     #[serde(default)]
     pub state: Presence,
 }
@@ -45,6 +68,26 @@ pub struct CpuIsolation {
 impl CpuIsolation {
     /// The drop-in of systemd itself.
     pub const FILE: &str = "/etc/systemd/system.conf.d/90-gpufleet-cpu-affinity.conf";
+    /// The slice of the partition, at the top of the tree: one below another has the CPUs of that one at most.
+    pub const SLICE: &str = "isolated.slice";
+    /// The drop-in that gives the slice its CPUs.
+    pub const SLICE_FILE: &str = "/etc/systemd/system/isolated.slice.d/90-gpufleet-cpus.conf";
+    /// The service that makes the partition, without `.service`.
+    pub const UNIT: &str = "gpufleet-cpu-partition";
+
+    /// Returns the declared text of the word `isolcpus` before its CPUs: the flags in the order of the manual.
+    pub fn flags_text(&self) -> String {
+        let mut flags = self.flags.clone();
+        flags.sort_unstable();
+        flags.dedup();
+        flags.iter().map(|flag| format!("{flag},")).collect()
+    }
+
+    /// Whether CPUs are to run without a timer tick.
+    pub fn stops_ticks(&self) -> bool {
+        self.words.contains(&IsolationWord::NohzFull)
+            || self.words.contains(&IsolationWord::IsolCpus) && self.flags.contains(&IsolationFlag::Nohz)
+    }
 }
 
 impl Kind for CpuIsolation {
@@ -64,7 +107,8 @@ impl Kind for CpuIsolation {
         secret: &[],
         numbers: &[],
         since: &[],
-        summary: "Keeps CPUs free of what nobody put there: by words of the kernel command line, and by the affinity of services.",
+        summary: "Keeps CPUs free of what nobody put there: by words of the kernel command line, by the affinity of services, and by a \
+                  cpuset partition.",
         example: "cpu_isolation: {cpus: 8-63, words: [isolcpus, nohz_full, rcu_nocbs]}",
         reading: Reading::of::<Self>(),
     };
@@ -73,23 +117,35 @@ impl Kind for CpuIsolation {
 
     fn check(&self) -> Result<(), ParamError> {
         if self.state == Presence::Absent {
-            return match (&self.cpus, self.services) {
-                (None, false) => Ok(()),
-                (Some(_), _) => Err(ParamError::new("cpus", "`state: absent` excludes it")),
-                (None, true) => Err(ParamError::new("services", "`state: absent` excludes it")),
+            let given = [
+                ("cpus", self.cpus.is_some()),
+                ("services", self.services),
+                ("flags", !self.flags.is_empty()),
+                ("partition", self.partition.is_some()),
+            ];
+            return match given.into_iter().find(|(_, is_given)| *is_given) {
+                None => Ok(()),
+                Some((name, _)) => Err(ParamError::new(name, "`state: absent` excludes it")),
             };
         }
         let Some(cpus) = self.cpus.as_ref().filter(|cpus| !cpus.is_empty()) else {
             return Err(ParamError::new("cpus", "it names no CPU"));
         };
-        if self.words.is_empty() && !self.services {
-            return Err(ParamError::new("words", "one of `words` and `services: true` is needed"));
+        if self.words.is_empty() && !self.services && self.partition.is_none() {
+            let message = "one of `words`, `services: true` and `partition` is needed";
+            return Err(ParamError::new("words", message));
+        }
+        if !self.flags.is_empty() && !self.words.contains(&IsolationWord::IsolCpus) {
+            return Err(ParamError::new(
+                "flags",
+                "they are of the word `isolcpus`, which `words` does not name",
+            ));
         }
         // Source: kernel, kernel/time/tick-sched.c: the boot CPU keeps the time for the others.
-        if cpus.contains(0) && self.words.contains(&IsolationWord::NohzFull) {
+        if cpus.contains(0) && self.stops_ticks() {
             return Err(ParamError::new(
                 "cpus",
-                "CPU 0 keeps the time, and cannot be among those of `nohz_full`",
+                "CPU 0 keeps the time, and cannot be among those of `nohz_full` and of the flag `nohz`",
             ));
         }
         Ok(())
@@ -101,22 +157,29 @@ impl GroundKind for CpuIsolation {
         reads: &[
             "present, online, isolated and nohz_full of /sys/devices/system/cpu, and the threads of cores",
             "with `words`, what `kernel_cmdline` reads",
+            "with `partition`, cgroup.controllers and cpuset.cpus.isolated of /sys/fs/cgroup, and cpuset.cpus.partition and \
+             cpuset.cpus.effective of isolated.slice there, whose own answer counts (`isolated invalid (reason)`)",
             "Cpus_allowed_list of process 1; system.conf and system.conf.d of /etc, /run, /usr/local/lib and /usr/lib",
         ],
         writes: &[
+            "with `partition`, /etc/systemd/system/isolated.slice.d/90-gpufleet-cpus.conf (AllowedCPUs=), and \
+             gpufleet-cpu-partition.service with /etc/gpufleet/gpufleet-cpu-partition.sh, which writes cpuset.cpus.partition",
             "the words of the kernel command line, as `kernel_cmdline` does",
             "/etc/systemd/system.conf.d/90-gpufleet-cpu-affinity.conf, followed by systemctl daemon-reload",
         ],
-        takes_effect: "words at the next boot; the affinity of services at once for systemd, and for each service at its next start",
+        takes_effect: "words at the next boot; a partition at once, and programs that run on its CPUs move off them; the affinity of services at once for systemd, and for each service at its next start",
         survives: "reboots",
         owners: &[
             "tuned's profiles cpu-partitioning and realtime put the same words on the command line",
             "slurmd, containerd, docker and the kubelet inherit the affinity of services, and so do jobs and containers: give them \
              their own with `unit_settings`",
-            "cpuset partitions isolate CPUs at run time, which `isolated` of newer kernels shows too",
-            "per-CPU kernel threads stay where they are; whether rcu_nocbs is in force no file tells",
+            "cpuset partitions of others isolate CPUs at run time, which `isolated` of newer kernels shows too",
+            "a slice or container whose own cpuset.cpus names the same CPUs makes the partition invalid: the kernel's reason is told",
+            "per-CPU kernel threads stay where they are; whether rcu_nocbs and the flag managed_irq are in force no file tells, nor \
+             isolcpus without the flag domain",
         ],
-        source: "kernel, admin-guide/kernel-parameters; systemd-system.conf(5); measured with Linux 6.18 and systemd 252: \
+        source: "kernel, admin-guide/kernel-parameters and admin-guide/cgroup-v2 (cpuset.cpus.partition), \
+                 kernel/sched/isolation.c; systemd.resource-control(5), systemd-system.conf(5); measured with Linux 6.18 and systemd 252: \
                  daemon-reload moves process 1 at once, services at their restart",
     };
 }
@@ -135,6 +198,7 @@ impl Operation for CpuIsolation {
     fn reach(&self) -> Reach<'_> {
         Reach::places([
             Self::FILE,
+            Self::SLICE_FILE,
             "/etc/default/grub",
             "/etc/default/grub.d",
             "/etc/kernel/cmdline",
@@ -152,10 +216,16 @@ impl Operation for CpuIsolation {
         if is_all(self) || is_all(new) {
             return false;
         }
-        // One task may declare the words, and another the services.
+        // One task may declare the words, another the services, and a third the partition.
         self.words.retain(|word| !new.words.contains(word));
+        if !self.words.contains(&IsolationWord::IsolCpus) {
+            self.flags.clear();
+        }
         self.services &= !new.services;
-        !self.words.is_empty() || self.services
+        if new.partition.is_some() {
+            self.partition = None;
+        }
+        !self.words.is_empty() || self.services || self.partition.is_some()
     }
 }
 
@@ -178,6 +248,8 @@ mod tests {
             json!({"cpus": "0-3", "services": true}),
             json!({"state": "absent"}),
             json!({"state": "absent", "words": ["nohz_full"]}),
+            json!({"cpus": "8-63", "partition": "isolated"}),
+            json!({"cpus": "8-63", "words": "isolcpus", "flags": ["managed_irq", "domain"]}),
         ] {
             assert!(read(right.clone()).is_ok(), "{right}");
         }
@@ -187,6 +259,11 @@ mod tests {
             json!({"cpus": "0-3", "words": ["nohz_full"]}),
             json!({"cpus": "1", "words": ["nosmt"]}),
             json!({"cpus": "1", "state": "absent"}),
+            json!({"partition": "isolated", "state": "absent"}),
+            json!({"partition": "isolated"}),
+            json!({"cpus": "1", "partition": "member"}),
+            json!({"cpus": "1", "words": "nohz_full", "flags": "domain"}),
+            json!({"cpus": "0-1", "words": "isolcpus", "flags": "nohz"}),
         ] {
             assert!(read(wrong.clone()).is_err(), "{wrong}");
         }
@@ -201,6 +278,11 @@ mod tests {
         assert!(old.yields(&Newer::of(&newer(json!({"cpus": "8-15", "words": "isolcpus"})))));
         assert_eq!(old.words, [IsolationWord::NohzFull]);
         assert!(!old.yields(&Newer::of(&newer(json!({"state": "absent"})))));
+        let mut partition =
+            read(json!({"cpus": "8-63", "partition": "root", "words": "isolcpus", "flags": "nohz"})).unwrap();
+        assert!(partition.yields(&Newer::of(&newer(json!({"cpus": "8-15", "words": "isolcpus"})))));
+        assert_eq!((partition.words.len(), partition.flags.len()), (0, 0));
+        assert!(!partition.yields(&Newer::of(&newer(json!({"cpus": "8-15", "partition": "isolated"})))));
         let mut services = read(json!({"cpus": "8-63", "services": true})).unwrap();
         assert!(services.yields(&Newer::of(&newer(json!({"state": "absent", "words": "nohz_full"})))));
         let mut gone = read(json!({"state": "absent", "words": ["nohz_full"]})).unwrap();

@@ -73,7 +73,7 @@ pub use control::{
 };
 pub use cpu_frequency::{CpuDriverMode, CpuEnergyPreference, CpuFrequency, CpuGovernor};
 pub use cpu_idle::{CpuIdle, IdleBound};
-pub use cpu_isolation::{CpuIsolation, IsolationWord};
+pub use cpu_isolation::{CpuIsolation, IsolationFlag, IsolationWord, PartitionSort};
 pub use cuda_compat::CudaCompat;
 pub use disk_queue::{DiskQueue, DiskScheduler, DiskType};
 pub use docker_daemon::DockerDaemon;
@@ -105,7 +105,7 @@ pub use machine::{
     Cron, CronState, CronTime, Hostname, HostnameStrategy, Modprobe, ModulePersistence, ModuleState, Mount,
     MountState,
 };
-pub use network_interface::{NetworkInterface, PauseFrames};
+pub use network_interface::{FecMode, NetworkInterface, PauseFrames};
 pub use number::Number;
 pub use nvidia_services::{Dcgm, FabricManager, NvidiaImex, RunState};
 pub use package_hold::{HoldState, PackageHold};

@@ -3,7 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Alone, Class, Given, Ground, GroundKind, Kind, KindInfo, Number, ParamError, Reading, words::words,
+    Alone, Class, Given, Ground, GroundKind, Kind, KindInfo, Number, ParamError, RdmaTrust, Reading,
+    rdma_link::{NO_PRIORITIES, priorities},
+    words::words,
 };
 use crate::{
     Disruption, NodeOp, Unit, lenient,
@@ -12,7 +14,16 @@ use crate::{
 
 words! { PauseFrames { On: "on", Off: "off" } }
 
-/// Sets MTU, rings, channels and pause frames of interfaces of network cards.
+words! { FecMode {
+    /// The card chooses by its cable.
+    Auto: "auto",
+    Off: "off",
+    Rs: "rs",
+    BaseR: "baser",
+    Llrs: "llrs",
+} }
+
+/// Sets MTU, rings, channels, pause frames, priorities and error correction of interfaces of network cards.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -42,6 +53,15 @@ pub struct NetworkInterface {
     /// Pause frames of Ethernet (802.3x) in both directions; `off` where priorities are paused one by one (PFC).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pause: Option<PauseFrames>,
+    /// Priorities of Ethernet that are paused one by one (PFC), and no others, such as `3`; `none` for no priority.
+    #[serde(default, deserialize_with = "lenient::optional_text", skip_serializing_if = "Option::is_none")]
+    pub pfc: Option<String>,
+    /// By what the card tells priorities apart: `dscp`, of the IP header, or `pcp`, of the VLAN's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trust: Option<RdmaTrust>,
+    /// Error correction of the link (FEC), the same at both ends: `auto`, `off`, `rs`, `baser` or `llrs`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fec: Option<FecMode>,
     /// Whether the interface of the default route, or of this connection, may be set too. Its link may go down for
     /// seconds, or for good.
     #[serde(default, deserialize_with = "lenient::flag", skip_serializing_if = "std::ops::Not::not")]
@@ -51,10 +71,26 @@ pub struct NetworkInterface {
 impl NetworkInterface {
     /// The folder of the files that set it at boot.
     pub const FOLDER: &str = "/etc/systemd/network";
+    /// The folder of the rules of udev.
+    pub const RULES: &str = "/etc/udev/rules.d";
 
     /// Returns the name of the file of an interface; before all others, because only the first one that matches counts.
     pub fn file_of(interface: &str) -> String {
         format!("00-gpufleet-{interface}.link")
+    }
+
+    /// Returns the name of the file of udev that sets what a .link file cannot.
+    pub fn rules_of(interface: &str) -> String {
+        format!("99-gpufleet-net-{interface}.rules")
+    }
+
+    /// Returns the priorities of `pfc` as a sorted list, or `none`; `None` if it is not given or wrong.
+    pub fn pfc_text(&self) -> Option<String> {
+        let found = priorities(self.pfc.as_deref()?)?;
+        Some(match found.as_slice() {
+            [] => "none".to_owned(),
+            list => list.iter().map(u8::to_string).collect::<Vec<_>>().join(","),
+        })
     }
 
     fn sets_nothing(&self) -> bool {
@@ -63,6 +99,9 @@ impl NetworkInterface {
             && self.ring_tx.is_none()
             && self.channels.is_none()
             && self.pause.is_none()
+            && self.pfc.is_none()
+            && self.trust.is_none()
+            && self.fec.is_none()
     }
 }
 
@@ -95,7 +134,7 @@ impl Kind for NetworkInterface {
             Number::from("channels", None, 1),
         ],
         since: &[],
-        summary: "Sets MTU, rings, channels and pause frames of network cards, now and for every boot.",
+        summary: "Sets MTU, rings, channels, pause frames, PFC, trust and FEC of network cards, now and for every boot.",
         example: "network_interface: {driver: mlx5_core, rdma: true, mtu: 9000, ring_rx: 8192}",
         reading: Reading::of::<Self>(),
     };
@@ -113,8 +152,17 @@ impl Kind for NetworkInterface {
             return Err(ParamError::new("driver", "it is the name of a driver, such as `mlx5_core`"));
         }
         if self.sets_nothing() {
-            let message = "one of `mtu`, `ring_rx`, `ring_tx`, `channels` and `pause` is needed";
+            let message =
+                "one of `mtu`, `ring_rx`, `ring_tx`, `channels`, `pause`, `pfc`, `trust` and `fec` is needed";
             return Err(ParamError::new("mtu", message));
+        }
+        if self.pfc.is_some() && self.pfc_text().is_none() {
+            return Err(ParamError::new("pfc", NO_PRIORITIES));
+        }
+        if self.pause == Some(PauseFrames::On) && self.pfc_text().is_some_and(|list| list != "none") {
+            let message =
+                "the link is paused as a whole (`pause: on`) or priority by priority (`pfc`), not both";
+            return Err(ParamError::new("pause", message));
         }
         Ok(())
     }
@@ -123,7 +171,8 @@ impl Kind for NetworkInterface {
 impl GroundKind for NetworkInterface {
     const GROUND: Ground = Ground {
         reads: &[
-            "/sys/class/net, and ethtool -g, -l and -a; ip -d link for the largest MTU of the card",
+            "/sys/class/net, and ethtool -g, -l, -a and --show-fec; with `pfc`, dcb pfc show; with `trust`, qos/trust in sysfs \
+             (MLNX_OFED), else dcb apptrust show, and for mlx5_core of the kernel dcb app show; ip -d link for the largest MTU of the card",
             "/proc/net/route, ipv6_route, tcp and tcp6, ip route and ip addr, and the open sockets of the processes above \
              the helper: which interfaces carry the connection",
             "/run/udev/data/nINDEX: path and driver of the card, and the .link file that the boot applied",
@@ -132,22 +181,25 @@ impl GroundKind for NetworkInterface {
             "tuned's active profile, section [net]",
         ],
         writes: &[
-            "/sys/class/net/NAME/mtu, and ethtool -G, -L and -A",
+            "/sys/class/net/NAME/mtu, and ethtool -G, -L, -A and --set-fec; dcb pfc set; qos/trust, dcb apptrust set, or entries \
+             of DSCP by dcb app",
             "/etc/systemd/network/00-gpufleet-NAME.link, with a copy of the file that counted before it (names stay)",
+            "with `pfc`, `trust` and `fec`, which such files do not know, /etc/udev/rules.d/99-gpufleet-net-NAME.rules",
         ],
         takes_effect: "at once, with a short loss of link with many cards: clients of the network are drained first",
-        survives: "reboots; a reload of the driver too, because udev applies the .link file whenever the card appears. The \
+        survives: "reboots; a reload of the driver too, because udev applies the .link file and the rule whenever the card appears. The \
                    initramfs may hold an older copy",
         owners: &[
             "a connection of NetworkManager, a .network file of systemd-networkd (netplan writes those) or ifupdown with an \
              MTU of its own sets it after udev and wins: another value is refused, with the place where it is set",
             "the same for rings, channels and pause in a connection of NetworkManager; tuned's [net] is named",
+            "lldpad at boot is named, because it sets PFC by what the switch tells (DCBX); so may the firmware of a card",
             "of .link files only the first that matches counts",
             "interfaces of a bond or team get its MTU: refused",
             "another task of the same run with another value for the same interface: refused, because each would undo the \
              other at every run",
         ],
-        source: "systemd.link(5), nm-settings(5), ethtool(8), ip-link(8); kernel, ABI/testing/sysfs-class-net",
+        source: "systemd.link(5), nm-settings(5), ethtool(8), ip-link(8), dcb-pfc(8), dcb-apptrust(8), dcb-app(8), udev(7); kernel, ABI/testing/sysfs-class-net",
     };
 }
 
@@ -164,9 +216,10 @@ impl Operation for NetworkInterface {
 
     fn reach(&self) -> Reach<'_> {
         let path = |name: &String| format!("{}/{}", Self::FOLDER, Self::file_of(name));
-        let mut paths: Vec<String> = self.name.iter().map(path).collect();
+        let rule = |name: &String| format!("{}/{}", Self::RULES, Self::rules_of(name));
+        let mut paths: Vec<String> = self.name.iter().flat_map(|name| [path(name), rule(name)]).collect();
         if paths.is_empty() {
-            paths.push(Self::FOLDER.to_owned());
+            paths.extend([Self::FOLDER, Self::RULES].map(str::to_owned));
         }
         Reach::Places { paths, driver: false }
     }
@@ -193,7 +246,7 @@ impl Operation for NetworkInterface {
         macro_rules! given {
             ($($field:ident),*) => {$( if new.$field.is_some() { self.$field = None; } )*};
         }
-        given!(mtu, ring_rx, ring_tx, channels, pause);
+        given!(mtu, ring_rx, ring_tx, channels, pause, pfc, trust, fec);
         !self.sets_nothing()
     }
 }
@@ -212,7 +265,11 @@ mod tests {
 
     #[test]
     fn interfaces_and_a_setting_are_needed() {
-        for right in [json!({"name": "eth1", "mtu": "9000"}), json!({"rdma": "no", "pause": false})] {
+        for right in [
+            json!({"name": "eth1", "mtu": "9000"}),
+            json!({"rdma": "no", "pause": false}),
+            json!({"rdma": true, "pfc": 3, "trust": "dscp", "fec": "rs", "pause": "off"}),
+        ] {
             assert!(read(right.clone()).is_ok(), "{right}");
         }
         for wrong in [
@@ -222,6 +279,9 @@ mod tests {
             json!({"name": "-eth1", "mtu": 9000}),
             json!({"name": "a-name-of-16-char", "mtu": 9000}),
             json!({"driver": "a/b", "mtu": 9000}),
+            json!({"rdma": true, "pfc": "8"}),
+            json!({"rdma": true, "pfc": 3, "pause": "on"}),
+            json!({"rdma": true, "fec": "fast"}),
         ] {
             assert!(read(wrong.clone()).is_err(), "{wrong}");
         }

@@ -21,6 +21,10 @@ pub struct PackageHold {
     /// `present` (default): they keep their version; `absent`: updates may change them.
     #[serde(default)]
     pub state: HoldState,
+    /// The packages are one set, such as driver, kernel and fabric manager, of which none may move without the others: a plan
+    /// says where only part is held or has an update, and packages of the driver with several versions are a failure.
+    #[serde(default, deserialize_with = "lenient::flag", skip_serializing_if = "std::ops::Not::not")]
+    pub together: bool,
 }
 
 impl Kind for PackageHold {
@@ -51,6 +55,9 @@ impl Kind for PackageHold {
         if self.name.is_empty() {
             return Err(ParamError::new("name", "a package is needed"));
         }
+        if self.together && self.state == HoldState::Absent {
+            return Err(ParamError::new("together", "`state: absent` excludes it"));
+        }
         let legal = |c: char| c.is_ascii_alphanumeric() || "+-._:*?".contains(c);
         let good = |name: &String| !name.is_empty() && !name.starts_with('-') && name.chars().all(legal);
         match self.name.iter().find(|name| !good(name)) {
@@ -69,6 +76,8 @@ impl GroundKind for PackageHold {
             "/etc/zypp/locks",
             "apt.conf.d (unattended-upgrades)",
             "/etc/dnf/automatic.conf",
+            "with `together`, apt-cache policy, or rpm -qa and dnf -C check-update: versions, and updates as the lists on the node \
+             have them",
         ],
         writes: &["apt-mark hold", "dnf versionlock", "zypper addlock"],
         takes_effect: "at once, for every later update",

@@ -45,17 +45,25 @@ pub struct RdmaLink {
 impl RdmaLink {
     /// Returns the priorities of `pfc`, sorted; `None` if it is not given or wrong.
     pub fn priorities(&self) -> Option<Vec<u8>> {
-        let text = self.pfc.as_deref()?;
-        if text == "none" {
-            return Some(Vec::new());
-        }
-        let one = |word: &str| word.trim().parse::<u8>().ok().filter(|number| *number < 8);
-        let mut found: Vec<u8> = text.split(',').map(one).collect::<Option<_>>()?;
-        found.sort_unstable();
-        found.dedup();
-        Some(found)
+        priorities(self.pfc.as_deref()?)
     }
 }
+
+/// Reads a list of priorities of Ethernet, or `none`; sorted. `None` if it is neither.
+pub(super) fn priorities(text: &str) -> Option<Vec<u8>> {
+    if text == "none" {
+        return Some(Vec::new());
+    }
+    let one = |word: &str| word.trim().parse::<u8>().ok().filter(|number| *number < 8);
+    let mut found: Vec<u8> = text.split(',').map(one).collect::<Option<_>>()?;
+    found.sort_unstable();
+    found.dedup();
+    Some(found)
+}
+
+/// Why a text is no list of priorities.
+pub(super) const NO_PRIORITIES: &str =
+    "it is a list of priorities from 0 to 7, such as `3` or `3,4`, or `none`";
 
 impl Kind for RdmaLink {
     const INFO: KindInfo = KindInfo {
@@ -90,8 +98,7 @@ impl Kind for RdmaLink {
             return Err(ParamError::new("device", format!("`{name}` is not the name of an RDMA device")));
         }
         if self.pfc.is_some() && self.priorities().is_none() {
-            let message = "it is a list of priorities from 0 to 7, such as `3` or `3,4`, or `none`";
-            return Err(ParamError::new("pfc", message));
+            return Err(ParamError::new("pfc", NO_PRIORITIES));
         }
         if self.link_layer == Some(RdmaLayer::InfiniBand) && (self.pfc.is_some() || self.trust.is_some()) {
             return Err(ParamError::new("link_layer", "`pfc` and `trust` are of Ethernet"));
@@ -104,14 +111,15 @@ impl GroundKind for RdmaLink {
     const GROUND: Ground = Ground {
         reads: &[
             "/sys/class/infiniband/DEVICE/ports/PORT: state, phys_state, rate, link_layer",
-            "with `pfc`, dcb pfc show (iproute2) of the port's interface; with `trust`, its qos/trust in sysfs (MLNX_OFED)",
+            "with `pfc`, dcb pfc show (iproute2) of the port's interface; with `trust`, its qos/trust in sysfs (MLNX_OFED), else dcb \
+             apptrust show, and for mlx5_core of the kernel dcb app show",
         ],
         writes: &["nothing"],
         takes_effect: "it only checks: what differs is a failure that names each port",
         survives: "nothing is set; after a reboot of the same run it looks again",
         owners: &[
             "a subnet manager makes InfiniBand ports ACTIVE: INIT means that none has",
-            "mlnx_qos, dcb and lldpad set PFC and trust, which a reload of the driver loses",
+            "`network_interface` sets PFC and trust; mlnx_qos, dcb and lldpad too, which a reload of the driver loses",
         ],
         source: "kernel, ABI/stable/sysfs-class-infiniband; dcb-pfc(8)",
     };

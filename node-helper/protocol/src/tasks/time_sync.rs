@@ -16,6 +16,8 @@ words! { TimeDaemon {
     Chrony: "chrony",
     Timesyncd: "timesyncd" | "systemd-timesyncd",
     Ntpd: "ntpd",
+    /// phc2sys or timemaster, by PTP.
+    Ptp: "ptp" | "phc2sys" | "timemaster",
 } }
 
 /// Checks that the clock is kept right by one daemon, and declares its servers.
@@ -86,6 +88,10 @@ impl Kind for TimeSync {
             let message = format!("`{name}` is there twice, and a daemon would ask it once");
             return Err(ParamError::new("servers", message));
         }
+        if self.daemon == Some(TimeDaemon::Ptp) && !self.servers.is_empty() {
+            let message = "with PTP a grandmaster announces itself, and no server is asked";
+            return Err(ParamError::new("servers", message));
+        }
         if self.daemon == Some(TimeDaemon::Ntpd) && !self.servers.is_empty() {
             let message =
                 "ntpd reads no files beside ntp.conf: `template` or `lineinfile` declares its servers";
@@ -99,7 +105,8 @@ impl GroundKind for TimeSync {
     const GROUND: Ground = Ground {
         reads: &[
             "timedatectl show: whether the kernel's clock is synchronised, by whatever daemon",
-            "which of chrony, systemd-timesyncd and ntpd run, and start at boot",
+            "which of chrony, systemd-timesyncd, ntpd, phc2sys, ptp4l and timemaster run, and start at boot; their arguments, which tell \
+             whether they steer the clock (chronyd -x does not; phc2sys -a without -r, and -E ntpshm)",
             "chronyc tracking and sources; timedatectl show-timesync and timesync-status; ntpq",
             "/etc/chrony/chrony.conf or /etc/chrony.conf, and what it includes; drop-ins of timesyncd.conf",
         ],
@@ -112,12 +119,14 @@ impl GroundKind for TimeSync {
         survives: "reboots",
         owners: &[
             "two daemons at once would both steer the clock: a failure",
+            "ptp4l keeps the clock of a card, from which phc2sys or chrony (refclock PHC) takes the time: no second daemon",
             "servers of chrony.conf, of files that it includes and of DHCP count beside those declared, and are named; \
              systemd-timesyncd prefers servers of a link that systemd-networkd has by DHCP",
             "a later drop-in of timesyncd.conf with NTP=, as cloud-init writes it: refused",
             "in containers the clock is the host's: not applicable",
         ],
-        source: "adjtimex(2), timedatectl(1), timesyncd.conf(5); chrony.conf(5), chronyc(1) 4.0 and later",
+        source: "adjtimex(2), timedatectl(1), timesyncd.conf(5); chrony.conf(5), chronyc(1) 4.0 and later; ptp4l(8), phc2sys(8), \
+                 timemaster(8)",
     };
 }
 
@@ -180,6 +189,7 @@ mod tests {
             json!({"servers": "-h"}),
             json!({"servers": "a\nkeyfile /x"}),
             json!({"servers": "a", "daemon": "ntpd"}),
+            json!({"servers": "a", "daemon": "ptp"}),
             json!({"servers": ["a", "b", "A"]}),
             json!({"servers": ["2001:db8::1", "2001:DB8:0::1"]}),
         ] {

@@ -344,6 +344,7 @@ impl NodeKind for IrqAffinity {
             stays: false,
             after: "systemd-modules-load.service network.target network-online.target irqbalance.service \
                     nvidia-persistenced.service",
+            requires: None,
         };
         let service = unit.observe(node)?;
         if node.world.rebooted() {

@@ -1,8 +1,11 @@
-//! The kernel that the next boot starts, as far as GRUB's files tell. Pure.
+//! The kernel that the next boot starts, as far as the files of GRUB or systemd-boot tell. Pure.
 
 use std::collections::HashMap;
 
-use super::sources::{Kind, Sources};
+use super::{
+    sources::{Kind, Sources},
+    systemd_boot,
+};
 
 /// A `menuentry` or `submenu` of a `grub.cfg`.
 #[derive(Debug, Default)]
@@ -85,7 +88,7 @@ fn default(text: &str, variables: &HashMap<String, String>) -> Option<String> {
 }
 
 /// Returns the release in the name of a kernel's file.
-fn release(kernel: &str) -> Option<&str> {
+pub fn release(kernel: &str) -> Option<&str> {
     let prefixes = ["vmlinuz-", "vmlinux-", "kernel-", "Image-", "linux-"];
     let name = prefixes.iter().find_map(|prefix| kernel.strip_prefix(prefix));
     name.filter(|name| name.starts_with(|c: char| c.is_ascii_digit()))
@@ -93,6 +96,9 @@ fn release(kernel: &str) -> Option<&str> {
 
 /// Returns the release of the kernel that the next boot starts; `None` if the files do not tell.
 pub fn next_kernel(sources: &Sources) -> Option<String> {
+    if let Some(loader) = &sources.loader {
+        return systemd_boot::next_kernel(loader, &sources.entries);
+    }
     let once = sources.variables.get("next_entry").filter(|entry| !entry.is_empty());
     if sources.entries_count {
         let saved = once.or_else(|| sources.variables.get("saved_entry"))?;

@@ -8,12 +8,14 @@
 //! `grubby` is not used where it is there: it edits the same entries, `kernelopts` and `/etc/kernel/cmdline`, but
 //! replaces every word of a key that is given, so that `console=ttyS1` would cost the first console.
 
+mod addons;
 mod defaults;
 mod menu;
 mod refused;
 mod rules;
 mod shell;
 mod sources;
+mod systemd_boot;
 mod words;
 
 pub use words::split;

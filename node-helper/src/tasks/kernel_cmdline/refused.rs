@@ -1,11 +1,14 @@
 //! Places of the kernel command line that gpufleet knows and does not change, and what does change them.
 
-use super::sources::text;
+use super::{addons, sources::text};
 use crate::{
     declare::{Node, Trouble},
     tasks::host,
     world::Entry,
 };
+
+/// Addons that a message names.
+const MOST_ADDONS: usize = 4;
 
 /// Systems by `ID` of os-release(5), with what sets the kernel command line there.
 const SYSTEMS: [(&str, &str); 8] = [
@@ -78,9 +81,24 @@ pub fn why(node: &Node<'_>) -> Result<Option<String>, Trouble> {
             unified |= names.iter().any(|name| name.ends_with(".efi"));
         }
     }
-    Ok(unified.then(|| {
+    if !unified {
+        return Ok(None);
+    }
+    let told = |(path, words): &(String, Option<String>)| {
+        words.as_ref().map_or_else(|| path.clone(), |words| format!("{path} (`{words}`)"))
+    };
+    let all = addons::read(node)?;
+    let added = match all.as_slice() {
+        [] => String::new(),
+        all => {
+            let shown: Vec<String> = all.iter().take(MOST_ADDONS).map(told).collect();
+            let more = all.len().saturating_sub(MOST_ADDONS);
+            let more = if more == 0 { String::new() } else { format!(" and {more} more") };
+            format!("; addons beside them have further words: {}{more}", shown.join(", "))
+        }
+    };
+    Ok(Some(format!(
         "this system boots unified kernel images, which hold the kernel command line inside of what is signed; `ukify` \
-         makes new ones"
-            .to_owned()
-    }))
+         makes new ones{added}"
+    )))
 }

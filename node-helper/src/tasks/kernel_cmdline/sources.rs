@@ -12,6 +12,7 @@ use gpufleet_protocol::tasks::KernelCmdline;
 use super::{
     defaults, refused,
     shell::{Value, Variables},
+    systemd_boot::{self, Loader},
     words,
 };
 use crate::{
@@ -64,6 +65,8 @@ pub struct Sources {
     pub entries: Vec<Source>,
     /// GRUB's variables when it reads an entry.
     pub variables: HashMap<String, String>,
+    /// What systemd-boot goes by, if that started the node.
+    pub loader: Option<Loader>,
 }
 
 /// Returns the text of a file.
@@ -109,7 +112,8 @@ pub fn read(node: &Node<'_>) -> Result<Sources, Trouble> {
     if let Some(why) = refused::why(node)? {
         return Err(Trouble::invalid(why));
     }
-    let mut sources = Sources { dash: is_dash(node)?, ..Sources::default() };
+    let loader = systemd_boot::read(node)?;
+    let mut sources = Sources { dash: is_dash(node)?, loader, ..Sources::default() };
     read_environment(node, &mut sources)?;
     let grub = node.roots.etc("default/grub");
     if let Some(found) = text(node, &grub)? {

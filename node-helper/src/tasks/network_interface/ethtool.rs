@@ -53,6 +53,22 @@ fn pause(text: &str) -> Option<Pause> {
     Some(Pause { negotiated, rx, tx, agreed })
 }
 
+/// Reads `Configured FEC encodings: Auto`, since ethtool 5.13 `Supported/Configured FEC encodings:`. What is active counts
+/// for nothing here: it is what both ends agreed on.
+fn fec(text: &str) -> Option<String> {
+    let (_, words) = text
+        .lines()
+        .filter_map(|line| line.split_once(':'))
+        .find(|(name, _)| name.ends_with("Configured FEC encodings"))?;
+    let words: Vec<String> = words.split_whitespace().map(str::to_ascii_lowercase).collect();
+    match words.as_slice() {
+        [] => None,
+        // The kernel lists what is left to choose from beside it.
+        words if words.iter().any(|word| word == "auto") => Some("auto".to_owned()),
+        words => Some(words.join("+")).filter(|text| text != "none"),
+    }
+}
+
 /// Pause frames as they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pause {
@@ -130,6 +146,19 @@ impl Ethtool {
         Ok(pause(&text))
     }
 
+    /// Returns the error correction that is set, in the words of `--set-fec`; none where the driver has none.
+    ///
+    /// # Errors
+    /// If the answer cannot be read.
+    pub fn fec(&self, node: &Node<'_>, interface: &str) -> Result<Option<String>, Trouble> {
+        let text = self.ask(node, "--show-fec", interface)?.unwrap_or_default();
+        Ok(fec(&text))
+    }
+
+    pub fn program(&self) -> &std::path::Path {
+        &self.0
+    }
+
     /// Sets something: an option, the interface, names and values.
     ///
     /// # Errors
@@ -155,6 +184,17 @@ mod tests {
         let pause =
             "Pause parameters for eth0:\nAutonegotiate:\ton\nRX:\t\toff\nTX:\t\ton\nRX negotiated:\ton\n";
         assert_eq!((flag(pause, "RX"), flag(pause, "TX")), (Some(false), Some(true)));
+    }
+
+    #[test]
+    fn error_correction_is_what_is_set_and_not_what_is_active() {
+        let of =
+            |words: &str| fec(&format!("FEC parameters for eth0:\n{words}\nActive FEC encoding: BaseR\n"));
+        assert_eq!(of("Configured FEC encodings: RS").as_deref(), Some("rs"));
+        assert_eq!(of("Supported/Configured FEC encodings: Auto RS").as_deref(), Some("auto"));
+        assert_eq!(of("Configured FEC encodings: RS BaseR").as_deref(), Some("rs+baser"));
+        assert_eq!(of("Configured FEC encodings: None"), None);
+        assert_eq!(fec(""), None);
     }
 
     #[test]

@@ -7,16 +7,16 @@ use std::collections::BTreeMap;
 
 use gpufleet_protocol::tasks::NetworkInterface;
 
-use super::{Key, ini};
+use super::Key;
 use crate::{
     declare::{Node, Trouble},
     os::files,
-    tasks::{edits::Present, started, tool},
+    tasks::{edits::Present, ini, started, tool},
     world::{Content, Entry},
 };
 
-/// Folders of such files; of files with the same name, the first folder's counts.
-const FOLDERS: [&str; 4] = [
+/// Folders of such files, and of those of systemd-networkd; of files with the same name, the first folder's counts.
+pub const FOLDERS: [&str; 4] = [
     "/etc/systemd/network",
     "/run/systemd/network",
     "/usr/local/lib/systemd/network",
@@ -54,6 +54,22 @@ impl Known {
     }
 }
 
+impl Known {
+    /// # Errors
+    /// If udev does not tell its place.
+    pub fn path(&self, interface: &str) -> Result<&str, Trouble> {
+        self.path.as_deref().ok_or_else(|| {
+            Trouble::missing(format!(
+                "udev tells no place (ID_PATH) of {interface}, so that no file can name it at boot; does udev run here?"
+            ))
+        })
+    }
+
+    pub fn driver(&self) -> Option<&str> {
+        self.driver.as_deref()
+    }
+}
+
 /// The file of an interface, as it is and as it is to be.
 #[derive(Debug)]
 pub struct LinkFile {
@@ -74,6 +90,8 @@ const fn since(key: Key) -> u32 {
         Key::Channels => 239,
         Key::RingRx | Key::RingTx => 244,
         Key::Pause => 246,
+        // A rule of udev sets these.
+        Key::Fec | Key::Pfc | Key::Trust => 0,
     }
 }
 
@@ -92,6 +110,7 @@ fn lines(key: Key, value: &str) -> Vec<(&'static str, String)> {
                 ("AutoNegotiationFlowControl", "no".to_owned()),
             ]
         }
+        Key::Fec | Key::Pfc | Key::Trust => Vec::new(),
     }
 }
 
@@ -103,7 +122,7 @@ fn name_of(key: Key) -> &'static str {
 /// Returns what earlier tasks have put into our file, without what it repeats.
 fn own_values(text: &str) -> BTreeMap<Key, String> {
     let names = text.lines().find_map(|line| line.strip_prefix(OWN)).unwrap_or_default();
-    let own = |key: &Key| names.split(' ').any(|name| name == name_of(*key));
+    let own = |key: &Key| key.in_link_file() && names.split(' ').any(|name| name == name_of(*key));
     Key::ALL.into_iter().filter(own).filter_map(|key| Some((key, value_in(text, key)?))).collect()
 }
 
@@ -210,11 +229,7 @@ impl LinkFile {
         sets: &BTreeMap<Key, String>,
         address: Option<&str>,
     ) -> Result<Self, Trouble> {
-        let Some(path) = &known.path else {
-            return Err(Trouble::missing(format!(
-                "udev tells no place (ID_PATH) of {interface}, so that no file can name it at boot; does udev run here?"
-            )));
-        };
+        let path = known.path(interface)?;
         let own = NetworkInterface::file_of(interface);
         let shown = format!("{}/{own}", NetworkInterface::FOLDER);
         let file = Present::read(node, &shown)?;
@@ -244,7 +259,7 @@ impl LinkFile {
                  connection of it can (nm-settings(5), ethtool), and with the same value there it is set here"
             )));
         }
-        let mut matches = vec![("Path", path.as_str())];
+        let mut matches = vec![("Path", path)];
         // What is made of the card, such as the ports of virtual functions, has the same place.
         matches.extend(known.driver.as_deref().map(|driver| ("Driver", driver)));
         matches.extend(address.map(|address| ("PermanentMACAddress", address)));

@@ -1,14 +1,15 @@
-//! `network_interface`: MTU, rings, channels and pause frames of network cards, now and whenever the card appears.
+//! `network_interface`: MTU, rings, channels, pause frames, priorities and error correction of network cards, now and
+//! whenever the card appears.
 //!
 //! The running card first: a setting that it does not take must not be in the file of the boot. A lost connection ends
 //! with the next boot then.
 
 mod ethtool;
-mod ini;
 mod link;
 mod link_file;
 mod management;
-mod owners;
+pub mod owners;
+mod rules;
 #[cfg(test)]
 mod tests;
 
@@ -23,14 +24,21 @@ use gpufleet_protocol::{
 };
 use serde_json::{Map, Value, json};
 
+pub use self::link_file::FOLDERS;
 use self::{
     ethtool::{Bounded, Ethtool},
     link::{Told, Touched},
     link_file::{Known, LinkFile},
     management::Way,
     owners::Claim,
+    rules::Rules,
 };
-use super::{edits, knobs, sysctl::owners::Profile};
+use super::{
+    dcb::{self, Dcb, TrustBy},
+    edits,
+    knobs::{self, link_name},
+    sysctl::owners::{Profile, starts},
+};
 use crate::{
     declare::{Node, NodeKind, Plan, Trouble},
     os::files::Ownership,
@@ -49,10 +57,28 @@ enum Key {
     RingTx,
     Pause,
     Mtu,
+    Fec,
+    /// After the pause frames of the whole link, which exclude it.
+    Pfc,
+    Trust,
 }
 
 impl Key {
-    const ALL: [Self; 5] = [Self::Channels, Self::RingRx, Self::RingTx, Self::Pause, Self::Mtu];
+    const ALL: [Self; 8] = [
+        Self::Channels,
+        Self::RingRx,
+        Self::RingTx,
+        Self::Pause,
+        Self::Mtu,
+        Self::Fec,
+        Self::Pfc,
+        Self::Trust,
+    ];
+
+    /// Whether a .link file can set it.
+    const fn in_link_file(self) -> bool {
+        !matches!(self, Self::Fec | Self::Pfc | Self::Trust)
+    }
 
     /// Returns its name in changes and messages.
     const fn shown(self) -> &'static str {
@@ -62,6 +88,9 @@ impl Key {
             Self::RingTx => "ring tx",
             Self::Pause => "pause",
             Self::Mtu => "mtu",
+            Self::Fec => "fec",
+            Self::Pfc => "pfc",
+            Self::Trust => "trust",
         }
     }
 }
@@ -90,8 +119,12 @@ struct Card {
     /// Why it carries the connection.
     management: Option<String>,
     boot: Option<LinkFile>,
-    /// What tuned sets of it, and by which file.
-    tuned: Vec<(Key, String)>,
+    /// The rule with what a .link file does not know.
+    rules: Option<Rules>,
+    /// By what its driver is told what to trust.
+    trust: Option<TrustBy>,
+    /// What tuned or lldpad sets of it, and by which file.
+    late: Vec<(Key, String)>,
 }
 
 #[derive(Debug)]
@@ -105,6 +138,8 @@ pub struct State {
 pub enum Step {
     Mtu { name: String, bytes: String },
     Ethtool { name: String, arguments: Vec<String> },
+    Dcb { name: String, arguments: Vec<String> },
+    Trust { name: String, word: String },
     File(edits::Step),
 }
 
@@ -112,7 +147,10 @@ impl Step {
     /// Returns the card that it touches; a file touches none.
     fn card(&self) -> Option<&str> {
         match self {
-            Self::Mtu { name, .. } | Self::Ethtool { name, .. } => Some(name),
+            Self::Mtu { name, .. }
+            | Self::Ethtool { name, .. }
+            | Self::Dcb { name, .. }
+            | Self::Trust { name, .. } => Some(name),
             Self::File(_) => None,
         }
     }
@@ -120,11 +158,6 @@ impl Step {
 
 fn file(name: &str, file: &str) -> String {
     format!("{NET}/{name}/{file}")
-}
-
-fn link_name(node: &Node<'_>, path: &str) -> Option<String> {
-    let target = fs::read_link(node.roots.path(path)).ok()?;
-    Some(target.file_name()?.to_str()?.to_owned())
 }
 
 fn exists(node: &Node<'_>, path: &str) -> bool {
@@ -145,6 +178,8 @@ trait Selected {
 struct Around<'a> {
     way: &'a Way,
     profile: Option<&'a Profile>,
+    /// Whether lldpad starts at boot.
+    lldpad: bool,
     wanted: BTreeMap<Key, String>,
 }
 
@@ -203,6 +238,9 @@ impl Selected for NetworkInterface {
             (Key::RingTx, number(self.ring_tx)),
             (Key::Channels, number(self.channels)),
             (Key::Pause, self.pause.map(|pause| pause.as_str().to_owned())),
+            (Key::Fec, self.fec.map(|fec| fec.as_str().to_owned())),
+            (Key::Pfc, self.pfc_text()),
+            (Key::Trust, self.trust.map(|trust| trust.as_str().to_owned())),
         ]
         .into_iter()
         .filter_map(|(key, value)| Some((key, value?)))
@@ -225,13 +263,14 @@ impl Selected for NetworkInterface {
             });
         }
         claims.retain(|claim| around.wanted.contains_key(&claim.key));
-        let mut seen = Seen { node, name, told: &told, negotiated: false, ethtool: None };
+        let mut seen = Seen { node, name, told: &told, negotiated: false, trust: None, ethtool: None };
         let (mut settings, mut lacks) = (Vec::new(), Vec::new());
         let is_infiniband = read("type")?.as_deref() == Some(INFINIBAND);
         for (key, wanted) in &around.wanted {
             // Pause frames are of Ethernet; another MTU is wanted of it than of IPoIB.
             let why = match key {
                 Key::Pause if is_infiniband => "there are no pause frames with InfiniBand".to_owned(),
+                Key::Pfc | Key::Trust if is_infiniband => "priorities are of Ethernet".to_owned(),
                 Key::Mtu if is_infiniband && self.name.is_empty() && told.is_above(wanted) => {
                     format!("its MTU with InfiniBand is {} at most", told.most.unwrap_or_default())
                 }
@@ -251,21 +290,32 @@ impl Selected for NetworkInterface {
             }
             lacks.push((*key, why));
         }
-        let negotiated = seen.negotiated;
+        let (negotiated, trust) = (seen.negotiated, seen.trust);
         let sets: BTreeMap<Key, String> = settings
             .iter()
             .filter(|setting| !claims.iter().any(|claim| claim.key == setting.key))
             .map(|setting| (setting.key, setting.wanted.clone()))
             .collect();
-        let tuned = tuned(around);
-        let boot = match sets.is_empty() {
-            true => None,
+        let late = late(around);
+        let (boot, rules) = match sets.is_empty() {
+            true => (None, None),
             false => {
                 let neighbours = fs::read_dir(node.roots.path(file(name, "device/net")));
                 let several = neighbours.is_ok_and(|names| names.flatten().count() > 1);
                 let address = if several { permanent(node, name, &told, group.as_ref())? } else { None };
                 let known = Known::read(node, &index)?;
-                Some(LinkFile::read(node, name, &known, &sets, address.as_deref())?)
+                let (linked, ruled): (BTreeMap<Key, String>, BTreeMap<Key, String>) =
+                    sets.into_iter().partition(|(key, _)| key.in_link_file());
+                let address = address.as_deref();
+                let boot = match linked.is_empty() {
+                    true => None,
+                    false => Some(LinkFile::read(node, name, &known, &linked, address)?),
+                };
+                let rules = match ruled.is_empty() {
+                    true => None,
+                    false => Some(Rules::read(node, name, &known, &ruled, trust, address)?),
+                };
+                (boot, rules)
             }
         };
         if node.world.rebooted() {
@@ -273,8 +323,12 @@ impl Selected for NetworkInterface {
                 let claim = claims.iter().find(|claim| claim.key == setting.key);
                 setting.now = match (claim, &boot) {
                     // It comes last, and nobody knows for which interfaces.
-                    _ if tuned.iter().any(|(key, _)| *key == setting.key) => None,
+                    _ if late.iter().any(|(key, _)| *key == setting.key) => None,
                     (Some(claim), _) => Some(claim.value.clone()),
+                    _ if !setting.key.in_link_file() => match &rules {
+                        Some(rules) => rules::value_in(rules.file.text()?, setting.key),
+                        None => None,
+                    },
                     (None, Some(boot)) => link_file::value_in(boot.counts()?, setting.key),
                     (None, None) => None,
                 };
@@ -291,7 +345,9 @@ impl Selected for NetworkInterface {
             claims,
             management: around.way.interfaces.get(name).cloned(),
             boot,
-            tuned,
+            rules,
+            trust,
+            late,
         })
     }
 }
@@ -343,9 +399,15 @@ fn permanent(
     }
 }
 
-/// Returns what tuned sets of the same settings. Source: tuned, plugins/plugin_net.py.
-fn tuned(around: &Around<'_>) -> Vec<(Key, String)> {
-    let Some(profile) = around.profile else { return Vec::new() };
+/// Returns what tuned and lldpad set of the same settings after the boot. Source: tuned, plugins/plugin_net.py; lldpad(8).
+fn late(around: &Around<'_>) -> Vec<(Key, String)> {
+    let mut found: Vec<(Key, String)> = Vec::new();
+    if around.lldpad {
+        let keys = [Key::Pfc, Key::Trust].into_iter().filter(|key| around.wanted.contains_key(key));
+        let text = "lldpad.service starts at boot, sets PFC and priorities by what the switch tells (DCBX), and wins";
+        found.extend(keys.map(|key| (key, text.to_owned())));
+    }
+    let Some(profile) = around.profile else { return found };
     let names = [
         (Key::Mtu, "mtu"),
         (Key::RingRx, "ring"),
@@ -360,7 +422,8 @@ fn tuned(around: &Around<'_>) -> Vec<(Key, String)> {
             format!("tuned's profile {} sets {name}={value} ({path}) after the boot, and wins", profile.name);
         Some((*key, text))
     };
-    names.iter().filter_map(of).collect()
+    found.extend(names.iter().filter_map(of));
+    found
 }
 
 /// Reads the settings of one interface.
@@ -369,6 +432,7 @@ struct Seen<'a> {
     name: &'a str,
     told: &'a Told,
     negotiated: bool,
+    trust: Option<TrustBy>,
     ethtool: Option<Ethtool>,
 }
 
@@ -395,6 +459,15 @@ impl Seen<'_> {
                 self.negotiated = pause.negotiated;
                 (pause.word(link::has_carrier(node, name)).to_owned(), None, None)
             }),
+            Key::Fec => self.ethtool()?.fec(node, name)?.map(|now| (now, None, None)),
+            Key::Pfc => Dcb::find(node)?.pfc(node, name)?.map(|on| (dcb::word(&on), None, None)),
+            Key::Trust => {
+                let driver = link_name(node, &file(name, "device/driver"));
+                dcb::trust(node, name, driver.as_deref())?.map(|(word, by)| {
+                    self.trust = Some(by);
+                    (word, None, None)
+                })
+            }
         };
         let Some((now, least, most)) = found else { return Ok(None) };
         let now = match node.world.parameter(&effect_name(name, key)) {
@@ -426,7 +499,8 @@ impl NodeKind for NetworkInterface {
     fn observe(&self, node: &Node<'_>) -> Result<State, Trouble> {
         let way = management::way(node)?;
         let profile = Profile::read(node)?;
-        let around = Around { way: &way, profile: profile.as_ref(), wanted: self.wanted() };
+        let lldpad = starts(node, "lldpad.service")?;
+        let around = Around { way: &way, profile: profile.as_ref(), lldpad, wanted: self.wanted() };
         let mut cards = Vec::new();
         for name in self.selected(node)? {
             node.check_time()?;
@@ -472,7 +546,7 @@ impl NodeKind for NetworkInterface {
     fn after(&self, state: &State, plan: &Plan<Step>) -> Vec<Effect> {
         let files = plan.steps.iter().filter_map(|step| match step {
             Step::File(step) => Some(step.effect()),
-            Step::Mtu { .. } | Step::Ethtool { .. } => None,
+            Step::Mtu { .. } | Step::Ethtool { .. } | Step::Dcb { .. } | Step::Trust { .. } => None,
         });
         let live = state.cards.iter().flat_map(|card| {
             let known = card.settings.iter().filter(|setting| setting.now.is_some());
@@ -498,6 +572,8 @@ impl NodeKind for NetworkInterface {
             match step {
                 Step::Mtu { name, bytes } => knobs::write(node, &file(name, "mtu"), bytes)?,
                 Step::Ethtool { arguments, .. } => Ethtool::find(node)?.set(node, arguments)?,
+                Step::Dcb { arguments, .. } => Dcb::find(node)?.set(node, arguments)?,
+                Step::Trust { name, word } => knobs::write(node, &dcb::trust_file(name), word)?,
                 Step::File(step) => step.apply()?,
             }
         }
@@ -567,8 +643,10 @@ impl Card {
         for Setting { key, wanted, now, .. } in &self.settings {
             let Some(now) = now else {
                 let open = self.change(*key, Typed::Unknown, wanted, class);
-                let note = match self.tuned.iter().any(|(of, _)| of == key) {
-                    true => "tuned sets it after the boot, so its value then is known only in the run",
+                let note = match self.late.iter().any(|(of, _)| of == key) {
+                    true => {
+                        "another program sets it after the boot, so its value then is known only in the run"
+                    }
                     false => "nothing sets it at boot, so its value then is known only in the run",
                 };
                 plan.changes.push(open.with_note(note).possible());
@@ -599,6 +677,20 @@ impl Card {
                     let values = [ends, &["rx", wanted, "tx", wanted]].concat();
                     plan.steps.push(Step::Ethtool { name, arguments: of("-A", &values) });
                 }
+                Key::Fec => {
+                    plan.steps
+                        .push(Step::Ethtool { name, arguments: rules::fec_arguments(&self.name, wanted) });
+                }
+                Key::Pfc => {
+                    plan.steps.push(Step::Dcb { name, arguments: dcb::pfc_arguments(&self.name, wanted) });
+                }
+                Key::Trust => {
+                    let arguments = self.trust.and_then(|by| dcb::trust_arguments(&self.name, wanted, by));
+                    plan.steps.push(match arguments {
+                        Some(arguments) => Step::Dcb { name, arguments },
+                        None => Step::Trust { name, word: wanted.clone() },
+                    });
+                }
             }
         }
         if !rings.is_empty() {
@@ -606,8 +698,31 @@ impl Card {
             let arguments = ["-G".to_owned(), self.name.clone()].into_iter().chain(rings).collect();
             plan.steps.push(Step::Ethtool { name: self.name.clone(), arguments });
         }
-        plan.warnings.extend(self.tuned.iter().map(|(_, text)| text.clone()));
+        plan.warnings.extend(self.late.iter().map(|(_, text)| text.clone()));
+        self.plan_rules(plan)?;
         self.plan_boot(plan)
+    }
+
+    fn plan_rules(&self, plan: &mut Plan<Step>) -> Result<(), Trouble> {
+        let Some(rules) = &self.rules else { return Ok(()) };
+        let now = rules.file.text()?;
+        if now == rules.text {
+            return Ok(());
+        }
+        plan.steps.extend(rules.file.written(rules.text.clone(), Ownership::default()).map(Step::File));
+        let ruled = self.settings.iter().filter(|setting| !setting.key.in_link_file());
+        let before = plan.changes.len();
+        for Setting { key, wanted, .. } in ruled {
+            let from = rules::value_in(now, *key);
+            if from.as_ref() != Some(wanted) {
+                let from = from.map_or(Typed::Absent, |from| Typed::parsed(&from));
+                plan.changes.push(self.change(*key, from, wanted, Disruption::Live).at(Layer::Boot));
+            }
+        }
+        if plan.changes.len() == before {
+            plan.changes.push(rules.file.change(Some(rules.text.as_bytes())).at(Layer::Boot));
+        }
+        Ok(())
     }
 
     fn plan_boot(&self, plan: &mut Plan<Step>) -> Result<(), Trouble> {

@@ -1,14 +1,15 @@
 //! Programs that set up interfaces after udev: NetworkManager, systemd-networkd (also for netplan) and ifupdown.
 
-use super::{Key, ini};
+use super::Key;
 use crate::{
     declare::{Node, Trouble},
     os::files,
+    tasks::ini,
 };
 
 /// A value that another program sets whenever it sets up the interface, so that it wins at boot.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Claim {
+pub(super) struct Claim {
     pub key: Key,
     pub value: String,
     /// Who, and by which file.
@@ -41,14 +42,19 @@ fn running(node: &Node<'_>, path: &str) -> Result<Option<String>, Trouble> {
 ///
 /// # Errors
 /// If a file of these programs cannot be read.
-pub fn claims(node: &Node<'_>, interface: &str, index: &str) -> Result<Vec<Claim>, Trouble> {
+pub(super) fn claims(node: &Node<'_>, interface: &str, index: &str) -> Result<Vec<Claim>, Trouble> {
     let mut found = networkd(node, interface, index)?;
     found.extend(network_manager(node, index)?);
     found.extend(ifupdown(node, interface)?);
     Ok(found)
 }
 
-fn networkd(node: &Node<'_>, interface: &str, index: &str) -> Result<Vec<Claim>, Trouble> {
+/// Returns the files by which systemd-networkd sets up an interface, with their texts in the order in which they count;
+/// none if it leaves the interface alone.
+///
+/// # Errors
+/// If one cannot be read.
+pub fn networkd_files(node: &Node<'_>, index: &str) -> Result<Vec<(String, String)>, Trouble> {
     let Some(link) = running(node, &format!("/run/systemd/netif/links/{index}"))? else {
         return Ok(Vec::new());
     };
@@ -57,14 +63,19 @@ fn networkd(node: &Node<'_>, interface: &str, index: &str) -> Result<Vec<Claim>,
     }
     let main = ini::plain(&link, "NETWORK_FILE").into_iter();
     let drop_ins = ini::plain(&link, "NETWORK_FILE_DROPINS").unwrap_or_default();
-    let mut found = None;
+    let mut found = Vec::new();
     for path in main.chain(drop_ins.split_whitespace()).filter(|path| path.starts_with('/')) {
-        let content = text(node, path)?.unwrap_or_default();
-        if let Some(bytes) = ini::value(&content, "Link", "MTUBytes").and_then(ini::size) {
-            found = Some((path.to_owned(), bytes));
-        }
+        found.push((path.to_owned(), text(node, path)?.unwrap_or_default()));
     }
-    Ok(found.map(|(path, bytes)| of_networkd(interface, &path, bytes)).into_iter().collect())
+    Ok(found)
+}
+
+fn networkd(node: &Node<'_>, interface: &str, index: &str) -> Result<Vec<Claim>, Trouble> {
+    let files = networkd_files(node, index)?;
+    let found = files.iter().rev().find_map(|(path, content)| {
+        Some((path, ini::value(content, "Link", "MTUBytes").and_then(ini::size)?))
+    });
+    Ok(found.map(|(path, bytes)| of_networkd(interface, path, bytes)).into_iter().collect())
 }
 
 fn of_networkd(interface: &str, path: &str, bytes: u64) -> Claim {
@@ -81,21 +92,44 @@ fn of_networkd(interface: &str, path: &str, bytes: u64) -> Claim {
     Claim { key: Key::Mtu, value: bytes.to_string(), by, instead }
 }
 
-fn network_manager(node: &Node<'_>, index: &str) -> Result<Vec<Claim>, Trouble> {
-    let Some(device) = running(node, &format!("/run/NetworkManager/devices/{index}"))? else {
-        return Ok(Vec::new());
-    };
-    let Some(uuid) = ini::value(&device, "device", "connection-uuid").filter(|uuid| !uuid.is_empty()) else {
-        return Ok(Vec::new());
-    };
+/// Returns the UUID of the connection by which NetworkManager has set up an interface.
+fn connection_of(node: &Node<'_>, index: &str) -> Result<Option<String>, Trouble> {
+    let device = running(node, &format!("/run/NetworkManager/devices/{index}"))?.unwrap_or_default();
+    let uuid = ini::value(&device, "device", "connection-uuid").filter(|uuid| !uuid.is_empty());
+    Ok(uuid.map(str::to_owned))
+}
+
+/// Returns the files of connections of NetworkManager that `is_it` takes, with their texts.
+///
+/// # Errors
+/// If one cannot be read.
+pub fn connections(node: &Node<'_>, is_it: impl Fn(&str) -> bool) -> Result<Vec<(String, String)>, Trouble> {
+    let mut found = Vec::new();
     for folder in CONNECTIONS {
         for name in node.world.names(&node.roots.path(folder))? {
             let path = format!("{folder}/{name}");
-            let Some(content) = text(node, &path)? else { continue };
-            if ini::value(&content, "connection", "uuid") == Some(uuid) {
-                return Ok(of_connection(&content, &path, uuid));
-            }
+            let content = text(node, &path)?.filter(|content| is_it(content));
+            found.extend(content.map(|content| (path, content)));
         }
+    }
+    Ok(found)
+}
+
+/// Returns the file of the connection by which NetworkManager has set up an interface, with its text.
+///
+/// # Errors
+/// If one cannot be read.
+pub fn connection(node: &Node<'_>, index: &str) -> Result<Option<(String, String)>, Trouble> {
+    let Some(uuid) = connection_of(node, index)? else { return Ok(None) };
+    let is_it = |content: &str| ini::value(content, "connection", "uuid") == Some(uuid.as_str());
+    Ok(connections(node, is_it)?.into_iter().next())
+}
+
+fn network_manager(node: &Node<'_>, index: &str) -> Result<Vec<Claim>, Trouble> {
+    let Some(uuid) = connection_of(node, index)? else { return Ok(Vec::new()) };
+    let uuid = uuid.as_str();
+    if let Some((path, content)) = connection(node, index)? {
+        return Ok(of_connection(&content, &path, uuid));
     }
     for name in node.world.names(&node.roots.path(SCRIPTS))?.iter().filter(|n| n.starts_with("ifcfg-")) {
         let path = format!("{SCRIPTS}/{name}");
@@ -115,6 +149,8 @@ fn of_manager(key: Key, value: &str, path: &str, uuid: &str) -> Claim {
         Key::RingTx => "ethtool.ring-tx",
         Key::Channels => "ethtool.channels-combined",
         Key::Pause => "ethtool.pause-rx",
+        Key::Fec => "ethtool.fec-mode",
+        Key::Pfc | Key::Trust => "dcb.priority-flow-control",
     };
     Claim {
         key,
@@ -145,10 +181,23 @@ fn of_connection(text: &str, path: &str, uuid: &str) -> Vec<Claim> {
         (Key::RingTx, tool("ring-tx")),
         (Key::Channels, tool("channels-combined")),
         (Key::Pause, pause),
+        (Key::Fec, tool("fec-mode").and_then(fec)),
     ]
     .into_iter()
     .filter_map(|(key, value)| Some(of_manager(key, value?, path, uuid)))
     .collect()
+}
+
+/// Returns the error correction of `fec-mode`; several at once are no word of ours. Source: libnm, `NMSettingEthtoolFecMode`.
+fn fec(flags: &str) -> Option<&'static str> {
+    match flags {
+        "1" => Some("auto"),
+        "2" => Some("off"),
+        "4" => Some("rs"),
+        "8" => Some("baser"),
+        "16" => Some("llrs"),
+        _ => None,
+    }
 }
 
 fn ifupdown(node: &Node<'_>, interface: &str) -> Result<Vec<Claim>, Trouble> {

@@ -486,3 +486,107 @@ fn a_file_that_is_only_predicted_was_not_there_at_the_boot() {
     let second = predicted(json!({"name": "eth0", "mtu": 9000, "channels": 8}));
     assert_eq!((second.status, second.warnings), (OpStatus::Changed, Vec::<String>::new()));
 }
+
+/// As dcb does it, with the card in a file; eno1 has no DCB.
+const DCB: &str = r#"#!/bin/sh
+root=$(dirname "$0")/../..
+[ "$1" = -N ] && shift
+here=$root/card/$4
+[ "$4" = eno1 ] && { echo 'Attribute read: Operation not supported' >&2; exit 1; }
+mkdir -p "$here"
+case "$1 $2" in
+'pfc show') on=" $(cat "$here/pfc" 2>/dev/null) "
+    printf 'pfc-cap 8 macsec-bypass off delay 0 \nprio-pfc '
+    for p in 0 1 2 3 4 5 6 7; do case $on in *" $p:on "*) printf '%s:on ' $p;; *) printf '%s:off ' $p;; esac; done; echo;;
+'pfc set') echo "$*" >>"$root/card/log"; shift 6; echo "$*" >"$here/pfc";;
+'apptrust show') echo 'Object "apptrust" is unknown' >&2; exit 1;;
+'app show') cat "$here/apps" 2>/dev/null; true;;
+'app flush') echo "$*" >>"$root/card/log"; rm -f "$here/apps";;
+'app replace') echo "$1 $2 $3 $4" >>"$root/card/log"; shift 4; echo "$*" >"$here/apps";;
+esac
+"#;
+
+const RULE: &str = "etc/udev/rules.d/99-gpufleet-net-eth0.rules";
+
+#[test]
+fn priorities_and_error_correction_are_set_now_and_by_a_rule() {
+    let mut bench = bench();
+    bench.script("usr/sbin/dcb", DCB);
+    let fec = "case $1 in --show-fec) printf 'FEC parameters for %s:\\nConfigured FEC encodings: %s\\nActive FEC encoding: BaseR\\n' \
+               \"$2\" \"$(cat $(dirname $0)/../../card/$2/encoding 2>/dev/null || echo Auto)\"; exit;; esac\n";
+    bench.script("usr/sbin/ethtool", &ETHTOOL.replacen('\n', &format!("\n{fec}"), 1));
+    let task = || json!({"name": "eth0", "pfc": "4,3", "trust": "dscp", "fec": "rs", "pause": "off"});
+    let predicted = predict(&bench, task());
+    assert_eq!(
+        shown(&predicted),
+        [
+            "eth0 pause: on -> off (clients)",
+            "eth0 fec: auto -> rs (clients)",
+            "eth0 pfc: none -> 3,4 (clients)",
+            "eth0 trust: pcp -> dscp (clients)",
+            "eth0 fec at boot: nothing -> rs (live)",
+            "eth0 pfc at boot: nothing -> 3,4 (live)",
+            "eth0 trust at boot: nothing -> dscp (live)",
+            "eth0 pause at boot: nothing -> off (live)",
+        ]
+    );
+    assert_eq!(run(&bench, task(), Mode::Predict, Disruption::Live).status, OpStatus::Ok);
+    bench.activate(Disruption::Reboot);
+    assert_eq!(run(&bench, task(), Mode::Predict, Disruption::Live).status, OpStatus::Ok, "after the boot");
+    let done = apply(&bench, task());
+    assert_eq!((&done.status, &done.changes), (&OpStatus::Changed, &predicted.changes), "{done:?}");
+    let log = bench.read("card/log");
+    assert!(
+        log.ends_with(
+            "--set-fec eth0 encoding rs\npfc set dev eth0 prio-pfc all:off 3:on 4:on\napp replace dev eth0\n"
+        ),
+        "{log}"
+    );
+    let rule = bench.read(RULE);
+    let programs = bench.path("usr/sbin");
+    assert!(
+        rule.replace(&format!("{}", programs.display()), "/usr/sbin").starts_with(
+            "# Written by gpufleet.\n# Sets fec rs\n# Sets pfc 3,4\n# Sets trust dscp\nACTION==\"add\", SUBSYSTEM==\"net\", \
+             ENV{ID_PATH}==\"pci-0000:32:00.0\", ENV{ID_NET_DRIVER}==\"mlx5_core\", RUN+=\"/usr/sbin/ethtool --set-fec $name \
+             encoding rs\", RUN+=\"/usr/sbin/dcb pfc set dev $name prio-pfc all:off 3:on 4:on\", RUN+=\"/usr/sbin/dcb app \
+             replace dev $name dscp-prio 0:0 "
+        ),
+        "{rule}"
+    );
+    assert!(!bench.read(FILE).contains("pfc"), "a .link file knows none of it");
+    assert_eq!(apply(&bench, task()).status, OpStatus::Ok);
+    bench.overlay = Overlay::default();
+    // A task with another setting keeps what the one before set.
+    let other = apply(&bench, json!({"name": "eth0", "pfc": "none"}));
+    assert_eq!(shown(&other), ["eth0 pfc: 3,4 -> none (clients)", "eth0 pfc at boot: 3,4 -> none (live)"]);
+    assert!(bench.read(RULE).contains("# Sets trust dscp\n"));
+    // A file of the driver instead of entries.
+    bench.write("sys/class/net/eth1/qos/trust", "pcp\n");
+    let by_file = apply(&bench, json!({"name": "eth1", "trust": "dscp"}));
+    assert_eq!(by_file.status, OpStatus::Changed, "{by_file:?}");
+    assert_eq!(bench.read("sys/class/net/eth1/qos/trust"), "dscp\n");
+    assert!(
+        bench.read("etc/udev/rules.d/99-gpufleet-net-eth1.rules").ends_with("ATTR{qos/trust}=\"dscp\"\n")
+    );
+}
+
+#[test]
+fn a_card_without_dcb_and_the_way_to_the_node_are_left_alone() {
+    let bench = bench();
+    bench.script("usr/sbin/dcb", DCB);
+    let named = predict(&bench, json!({"name": "eno1", "pfc": 3}));
+    assert!(failure(&named).contains("the driver has no setting `pfc`"), "{named:?}");
+    let igb = predict(&bench, json!({"driver": "igb", "pfc": 3, "trust": "dscp"}));
+    assert!(matches!(igb.status, OpStatus::NotApplicable { .. }), "{igb:?}");
+    bench.write(
+        "proc/net/route",
+        "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\neth0\t00000000\t0100A8C0\t0003\t0\t0\t0\t00000000\n",
+    );
+    let way = predict(&bench, json!({"name": "eth0", "pfc": 3}));
+    assert!(failure(&way).contains("eth0 is not touched"), "{way:?}");
+    bench.write("etc/systemd/system/multi-user.target.wants/lldpad.service", "");
+    let told = predict(&bench, json!({"name": "eth1", "pfc": 3}));
+    assert!(told.warnings[0].starts_with("lldpad.service starts at boot"), "{told:?}");
+    std::fs::remove_file(bench.path("usr/sbin/dcb")).unwrap();
+    assert!(failure(&predict(&bench, json!({"name": "eth1", "pfc": 3}))).contains("iproute2"));
+}

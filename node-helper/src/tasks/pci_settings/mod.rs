@@ -444,6 +444,7 @@ impl NodeKind for PciSettings {
             stays: false,
             // Drivers set the read request when they start.
             after: "systemd-modules-load.service openibd.service nvidia-persistenced.service",
+            requires: None,
         }
         .observe(node)?;
         let sets = node.world.rebooted().then(|| service.runs());

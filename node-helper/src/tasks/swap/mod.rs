@@ -144,11 +144,13 @@ impl NodeKind for Swap {
             view: UnitView { active: Some(false), file_state: state.to_owned(), ..UnitView::default() },
         };
         let assume = |word: &str| Effect::Parameter { name: ASSUMED.to_owned(), value: word.to_owned() };
+        // The run asks for this verb before it touches a file.
+        let read = || Effect::UnitFilesRead("daemon-reload");
         let effect = |step: &Step| match step {
             Step::File(step) => vec![step.effect()],
-            Step::Mask(units) => units.iter().map(|unit| view(unit, "masked")).collect(),
-            Step::Unmask(units) => units.iter().map(|unit| view(unit, "generated")).collect(),
-            Step::Reload => vec![Effect::UnitFilesRead],
+            Step::Mask(units) => units.iter().map(|unit| view(unit, "masked")).chain([read()]).collect(),
+            Step::Unmask(units) => units.iter().map(|unit| view(unit, "generated")).chain([read()]).collect(),
+            Step::Reload => vec![read()],
             Step::Off(_) => vec![assume("off")],
             Step::On(_) => vec![assume("on")],
         };

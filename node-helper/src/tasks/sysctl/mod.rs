@@ -1,6 +1,8 @@
 //! `sysctl`: a kernel parameter, in the running kernel and in the file that sets it at boot.
 
 mod boot;
+mod cloud;
+mod networks;
 pub mod owners;
 mod value;
 

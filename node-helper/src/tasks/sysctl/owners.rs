@@ -1,8 +1,9 @@
-//! Programs that set kernel parameters themselves, after the files of sysctl.d: tuned, kubelet, ufw, dockerd.
+//! Programs that set kernel parameters themselves, after the files of sysctl.d: tuned, kubelet, ufw, dockerd,
+//! systemd-networkd, NetworkManager and cloud-init.
 
 use std::path::PathBuf;
 
-use super::{boot, key_path, value::words};
+use super::{boot, cloud, key_path, networks, value::words};
 use crate::{
     declare::{Node, Trouble},
     world::Entry,
@@ -305,7 +306,10 @@ fn docker(node: &Node<'_>, key: &str) -> Result<Option<Owner>, Trouble> {
 /// If one of their files cannot be read.
 pub fn read(node: &Node<'_>, key: &str, file: &str) -> Result<Vec<Owner>, Trouble> {
     let all = [tuned(node, key, file)?, kubelet(node, key)?, ufw(node, key)?, docker(node, key)?];
-    Ok(all.into_iter().flatten().collect())
+    let mut all: Vec<Owner> = all.into_iter().flatten().collect();
+    all.extend(networks::read(node, key)?);
+    all.extend(cloud::read(node, key)?);
+    Ok(all)
 }
 
 /// Parameters below these come with a module. Source: kernel, networking/nf_conntrack-sysctl and networking/bridge.

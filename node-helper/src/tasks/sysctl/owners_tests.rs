@@ -171,3 +171,91 @@ fn dockerd_turns_forwarding_on() {
     bench.write("etc/docker/daemon.json", "{\"ip-forward\": false}");
     assert_eq!(warnings(&off), Vec::<String>::new());
 }
+
+fn warning(bench: &Bench, name: &str, value: &str) -> String {
+    bench.forget();
+    let told = bench.run(&declared(name, value), Mode::Predict);
+    told.warnings.first().cloned().unwrap_or_default()
+}
+
+#[test]
+fn what_sets_up_networks_is_named() {
+    let bench = Bench::new();
+    for (key, value) in [
+        ("net/ipv4/ip_forward", "0"),
+        ("net/ipv6/conf/all/forwarding", "0"),
+        ("net/ipv6/conf/eth0/accept_ra", "0"),
+        ("net/ipv6/conf/eth0/use_tempaddr", "2"),
+        ("net/ipv4/conf/eth0/rp_filter", "2"),
+    ] {
+        bench.write(&format!("proc/sys/{key}"), &format!("{value}\n"));
+    }
+    bench.write("sys/class/net/eth0/ifindex", "2\n");
+    bench.write(
+        "etc/systemd/network/10-a.network",
+        "[Match]\nName=eth0\n[Network]\nIPForward=ipv4\nIPv6PrivacyExtensions=yes\n",
+    );
+    assert_eq!(warning(&bench, "net.ipv4.ip_forward", "0"), "", "nothing starts systemd-networkd");
+    bench.write("etc/systemd/system/multi-user.target.wants/systemd-networkd.service", "");
+    assert_eq!(
+        warning(&bench, "net.ipv4.ip_forward", "0"),
+        "systemd-networkd (/etc/systemd/network/10-a.network, IPForward=) sets net.ipv4.ip_forward to 1 too: systemd-networkd sets \
+         it whenever it sets up an interface, so that the value of /etc/sysctl.d/90-gpufleet.conf does not last"
+    );
+    assert_eq!(warning(&bench, "net.ipv6.conf.all.forwarding", "0"), "");
+    // Of one interface, the file that it has.
+    assert_eq!(warning(&bench, "net.ipv6.conf.eth0.use_tempaddr", "0"), "");
+    bench.write(
+        "run/systemd/netif/links/2",
+        "ADMIN_STATE=configured\nNETWORK_FILE=/etc/systemd/network/10-a.network\n",
+    );
+    assert!(
+        warning(&bench, "net.ipv6.conf.eth0.use_tempaddr", "0")
+            .contains("sets net.ipv6.conf.eth0.use_tempaddr to 2 too")
+    );
+    assert!(
+        warning(&bench, "net.ipv6.conf.eth0.accept_ra", "2")
+            .contains("10-a.network) sets net.ipv6.conf.eth0.accept_ra to 0")
+    );
+    assert_eq!(warning(&bench, "net.ipv4.conf.eth0.rp_filter", "1"), "");
+    // As NetworkManager has it instead.
+    std::fs::remove_file(bench.path("run/systemd/netif/links/2")).unwrap();
+    bench.write("run/NetworkManager/devices/2", "[device]\nconnection-uuid=u-1\n");
+    bench.write(
+        "etc/NetworkManager/system-connections/a.nmconnection",
+        "[connection]\nuuid=u-1\n[ipv4]\nmethod=shared\n[ipv6]\nmethod=auto\nip6-privacy=2\n",
+    );
+    assert!(
+        warning(&bench, "net.ipv6.conf.eth0.use_tempaddr", "0")
+            .starts_with("NetworkManager (/etc/NetworkManager/system-connections/a.nmconnection) sets")
+    );
+    std::fs::remove_file(bench.path("etc/systemd/system/multi-user.target.wants/systemd-networkd.service"))
+        .unwrap();
+    bench.write("etc/systemd/system/multi-user.target.wants/NetworkManager.service", "");
+    assert!(
+        warning(&bench, "net.ipv4.ip_forward", "0")
+            .contains("NetworkManager sets it whenever it brings an interface up")
+    );
+}
+
+#[test]
+fn cloud_init_is_named_and_nothing_of_it_told_but_the_value() {
+    let bench = Bench::new();
+    bench.write("proc/sys/net/core/rmem_max", "212992\n");
+    bench.write("etc/cloud/cloud.cfg", "users: []\n");
+    bench.write(
+        "var/lib/cloud/instance/cloud-config.txt",
+        "#cloud-config\npassword: geheim\nbootcmd:\n  - sysctl -w net.core.rmem_max=16777216\n",
+    );
+    let told = warning(&bench, "net.core.rmem_max", "33554432");
+    assert!(
+        told.starts_with(
+            "cloud-init (/var/lib/cloud/instance/cloud-config.txt) sets net.core.rmem_max to 16777216 too: cloud-init runs that at \
+             every boot (bootcmd)"
+        ),
+        "{told}"
+    );
+    assert!(!told.contains("geheim"));
+    bench.write("etc/cloud/cloud-init.disabled", "");
+    assert_eq!(warning(&bench, "net.core.rmem_max", "33554432"), "");
+}

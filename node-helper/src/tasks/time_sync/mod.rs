@@ -4,6 +4,7 @@
 //! beside the daemon's, and asked of the running daemon, so that a file that nobody has read is noticed.
 
 mod chrony;
+mod ptp;
 
 use std::time::{Duration, Instant};
 
@@ -86,7 +87,10 @@ struct Offset {
 
 #[derive(Debug)]
 pub struct State {
+    /// Those that steer the clock of the system.
     runs: Vec<Runs>,
+    /// Units that keep the clock of a card, or hand its time to a daemon.
+    serving: Vec<String>,
     synchronised: Option<bool>,
     /// It, or why it is not known; `None` if not asked.
     offset: Option<Result<Offset, String>>,
@@ -127,10 +131,12 @@ fn synchronised(node: &Node<'_>) -> Result<bool, Trouble> {
     }
 }
 
-fn running(node: &Node<'_>) -> Result<Vec<Runs>, Trouble> {
+/// Returns what steers the clock, and the units that serve it.
+fn running(node: &Node<'_>) -> Result<(Vec<Runs>, Vec<String>), Trouble> {
     let systemctl = tool::find(node, "systemctl", "does systemd run this node?")?;
     let names = UNITS.map(|(name, _)| name);
-    let found = units::show(&systemctl, &names, node.deadline)?;
+    let asked: Vec<&str> = names.into_iter().chain(ptp::UNITS).collect();
+    let found = units::show(&systemctl, &asked, node.deadline)?;
     // An earlier task of a prediction starts or stops one: what that does to the clock is known in the run.
     let other = |name: &str| {
         let now = found.get(name).cloned().unwrap_or_default();
@@ -139,14 +145,31 @@ fn running(node: &Node<'_>) -> Result<Vec<Runs>, Trouble> {
         };
         node.world.unit(name).is_some_and(differs)
     };
-    if names.iter().any(|name| other(name)) {
+    if names.iter().any(|name| other(name)) || found.keys().any(|name| other(name)) {
         return Err(Trouble::Possible);
     }
-    let runs = found.into_iter().filter(|(_, status)| status.active).filter_map(|(unit, status)| {
-        let (_, daemon) = UNITS.iter().find(|(name, _)| *name == unit)?;
-        Some(Runs { unit, daemon: *daemon, enabled: status.enabled, pid: status.main_pid })
-    });
-    Ok(runs.collect())
+    let (mut runs, mut serving) = (Vec::new(), Vec::new());
+    for (unit, status) in found.into_iter().filter(|(_, status)| status.active) {
+        let daemon = match ptp::part(node, &unit, status.main_pid) {
+            Some(ptp::Part::Steers) => TimeDaemon::Ptp,
+            Some(ptp::Part::Serves) => {
+                serving.push(unit);
+                continue;
+            }
+            None => match UNITS.iter().find(|(name, _)| *name == unit) {
+                // chronyd(8): `-x` leaves the clock alone, and only tells its time to others.
+                Some((_, TimeDaemon::Chrony))
+                    if ptp::arguments(node, status.main_pid).iter().any(|word| word == "-x") =>
+                {
+                    continue;
+                }
+                Some((_, daemon)) => *daemon,
+                None => continue,
+            },
+        };
+        runs.push(Runs { unit, daemon, enabled: status.enabled, pid: status.main_pid });
+    }
+    Ok((runs, serving))
 }
 
 /// Returns the milliseconds of a time as systemd writes it: `+1.234ms`, `-45us`, `1min 2s`, `0`.
@@ -202,6 +225,7 @@ fn offset(node: &Node<'_>, daemon: TimeDaemon) -> Result<Result<Offset, String>,
             };
             all().ok_or_else(|| untold("timedatectl timesync-status"))
         }),
+        TimeDaemon::Ptp => Err("linuxptp tells no offset of the system's clock".to_owned()),
         TimeDaemon::Ntpd => {
             asked(node, "ntpq", &["-c", "rv 0 offset,rootdisp,rootdelay"])?.and_then(|text| {
                 let value = |name: &str| {
@@ -267,7 +291,7 @@ impl NodeKind for TimeSync {
             ));
         }
         let rebooted = node.world.rebooted();
-        let runs = running(node)?;
+        let (runs, serving) = running(node)?;
         let only = match runs.as_slice() {
             [only] => Some(only.clone()),
             _ => None,
@@ -276,6 +300,12 @@ impl NodeKind for TimeSync {
             (Some(only), false) => match only.daemon {
                 TimeDaemon::Chrony => Some(chrony::servers(node, &self.servers, only)?),
                 TimeDaemon::Timesyncd => Some(timesyncd(node, &self.servers)?),
+                TimeDaemon::Ptp => {
+                    return Err(Trouble::invalid(format!(
+                        "{} keeps the clock by PTP, which asks no servers; leave `servers` out",
+                        only.unit
+                    )));
+                }
                 TimeDaemon::Ntpd => {
                     return Err(Trouble::invalid(format!(
                         "{} runs, which reads no files beside its own: `template` or `lineinfile` declares its servers",
@@ -303,7 +333,7 @@ impl NodeKind for TimeSync {
         };
         let synchronised = if rebooted { None } else { Some(synchronised(node)?) };
         let brings = node.world.brings_packages();
-        Ok(State { runs, synchronised, offset, servers, rebooted, brings })
+        Ok(State { runs, serving, synchronised, offset, servers, rebooted, brings })
     }
 
     fn plan(&self, state: &State) -> Result<Plan<Step>, Trouble> {
@@ -358,6 +388,7 @@ impl NodeKind for TimeSync {
         let told = offset.map(|offset| offset.offset);
         let data = [
             ("daemons", json!(units)),
+            ("ptp", json!(state.serving)),
             ("synchronized", json!(state.synchronised)),
             ("offset_ms", json!(told)),
             ("max_error_ms", json!(offset.map(|offset| offset.most))),
@@ -390,6 +421,11 @@ impl Judge for TimeSync {
                 );
                 Ok(())
             }
+            [] if !state.serving.is_empty() => Err(Trouble::missing(format!(
+                "no daemon keeps the clock right: {} keeps the clock of a card only; phc2sys, or chrony with `refclock PHC`, takes \
+                 the time from there",
+                state.serving.join(" and ")
+            ))),
             [] => Err(Trouble::missing(
                 "no daemon keeps the clock right: neither chrony nor systemd-timesyncd nor ntpd runs; `package` installs one, \
                  `service: {name: …, state: started, enabled: true}` starts it",

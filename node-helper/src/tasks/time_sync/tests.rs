@@ -287,3 +287,48 @@ fn what_earlier_tasks_bring_is_known_in_the_run() {
         assert_eq!(run(&bench, task(), Mode::Predict).status, OpStatus::Possible);
     }
 }
+
+#[test]
+fn ptp_is_the_one_daemon_or_serves_it() {
+    let command =
+        |bench: &Bench, words: &[&str]| bench.write("proc/71/cmdline", &format!("{}\0", words.join("\0")));
+    // ptp4l keeps the card's clock, and phc2sys the system's.
+    let ptp = bench(&["ptp4l@eth0.service", "phc2sys@eth0.service"], "yes");
+    command(&ptp, &["/usr/sbin/phc2sys", "-w", "-s", "eth0"]);
+    let done = run(&ptp, json!({}), Mode::Apply);
+    assert_eq!(
+        (&done.status, &done.data["daemons"]),
+        (&OpStatus::Ok, &json!(["phc2sys@eth0.service"])),
+        "{done:?}"
+    );
+    assert_eq!((&done.data["ptp"], done.warnings.len()), (&json!(["ptp4l@eth0.service"]), 0));
+    assert_eq!(run(&ptp, json!({"daemon": "ptp"}), Mode::Apply).status, OpStatus::Ok);
+    assert!(
+        failure(&run(&ptp, json!({"daemon": "chrony"}), Mode::Apply))
+            .contains("phc2sys@eth0.service runs, and not chrony")
+    );
+    assert!(failure(&run(&ptp, json!({"servers": "a"}), Mode::Apply)).contains("keeps the clock by PTP"));
+    let unknown = run(&ptp, json!({"max_offset_ms": 1}), Mode::Predict);
+    assert!(matches!(unknown.status, OpStatus::Unknown { .. }), "{unknown:?}");
+    // chrony with `refclock PHC`, or fed by phc2sys.
+    for units in [&["chrony.service", "ptp4l.service"][..], &["chrony.service", "phc2sys.service"][..]] {
+        let fed = bench(units, "yes");
+        command(&fed, &["/usr/sbin/phc2sys", "-a", "-r", "-E", "ntpshm"]);
+        let done = run(&fed, json!({"daemon": "chrony"}), Mode::Apply);
+        assert_eq!(
+            (&done.status, &done.data["daemons"]),
+            (&OpStatus::Ok, &json!(["chrony.service"])),
+            "{done:?}"
+        );
+    }
+    let both = bench(&["chrony.service", "phc2sys.service"], "yes");
+    command(&both, &["/usr/sbin/phc2sys", "-a", "-r"]);
+    assert!(
+        failure(&run(&both, json!({}), Mode::Apply))
+            .contains("chrony.service and phc2sys.service run at once")
+    );
+    let card = bench(&["ptp4l.service"], "no");
+    assert!(
+        failure(&run(&card, json!({}), Mode::Apply)).contains("ptp4l.service keeps the clock of a card only")
+    );
+}

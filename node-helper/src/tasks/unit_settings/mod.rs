@@ -212,7 +212,7 @@ impl NodeKind for UnitSettings {
     fn after(&self, state: &State, plan: &Plan<Step>) -> Vec<Effect> {
         let effect = |step: &Step| match step {
             Step::File(step) => step.effect(),
-            Step::Reload => Effect::UnitFilesRead,
+            Step::Reload => Effect::UnitFilesRead("daemon-reload"),
             Step::Restart => Effect::Noted { name: note(&state.unit), value: "read".to_owned() },
         };
         plan.steps.iter().map(effect).collect()
