@@ -104,6 +104,8 @@ fn inference_mps_shares_whole_gpus() {
 fn day_and_night_change_places() {
     let (fleet, home) = (Fleet::start(&FleetOptions::default()), Home::new());
     let always = ["--window", "Mon-Sun 00:00-24:00 UTC"];
+    let without = document(&home, &fleet, "run", "day-night-mig.yaml", &[], 2);
+    assert!(without.message("gpu001").contains("give -t day or -t night"), "{}", without.message("gpu001"));
     for (tag, wanted) in [("day", 7), ("night", 0), ("day", 7)] {
         let words = ["-t", tag, always[0], always[1]];
         converges(&home, &fleet, "day-night-mig.yaml", &words);

@@ -51,7 +51,8 @@ pub fn audit_screen(model: &RunModel, style: &Style) -> String {
 fn headline(model: &RunModel, style: &Style) -> String {
     let verb = model.verb();
     let totals = Totals::of(model);
-    let Totals { nodes: total, compliant: good, .. } = totals;
+    let (total, good) = totals.of_asked();
+    let nothing_asked = totals.with(Verdict::Na);
     let mut parts = vec![style.paint(Role::Good, format!("{good} compliant"))];
     // A baseline may say that a warning counts.
     let warned = |node: &&NodeModel| node.verdict(verb) == Verdict::Warn && !node.is_compliant(verb);
@@ -64,7 +65,10 @@ fn headline(model: &RunModel, style: &Style) -> String {
             parts.push(style.verdict(verdict, format!("{} {verdict}", totals.with(verdict))));
         }
     }
-    let mut out = format!("{}, {}", count(total, "node"), parts.join(", "));
+    if nothing_asked > 0 {
+        parts.push(style.verdict(Verdict::Na, format!("{nothing_asked} to which nothing applies")));
+    }
+    let mut out = format!("{}, {}", count(totals.nodes, "node"), parts.join(", "));
     if let Some(share) = percent(good, total) {
         out.push_str(&format!("        {share}"));
     }

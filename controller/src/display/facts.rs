@@ -166,13 +166,15 @@ fn widths(columns: &[Column], lines: &[(String, [String; 7])], room: usize) -> (
     (widths, less == over)
 }
 
-/// Returns the value that all GPUs share, or that they differ.
+/// Returns the value that all GPUs share, or that they differ; what does not answer differs from nothing.
 fn shared(gpus: &[GpuFacts], read: impl Fn(&GpuFacts) -> Option<String>) -> String {
-    let mut values: Vec<String> =
-        gpus.iter().map(|gpu| read(gpu).unwrap_or_else(|| "n/a".to_owned())).collect();
+    let mut values: Vec<String> = gpus.iter().filter_map(read).collect();
+    let unread = gpus.len() - values.len();
     values.dedup();
     match values.as_slice() {
-        [] => String::new(),
+        [] if gpus.is_empty() => String::new(),
+        [] => "n/a".to_owned(),
+        [same] if unread > 0 => format!("{same}, {unread} n/a"),
         [same] => same.clone(),
         _ => "mixed".to_owned(),
     }

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use super::{Role, Style, Verbosity, clean, clock, count, figures::wrap, plan::cause_text};
 use crate::{
     event::{NodeState, RecapCounts},
-    report::{NOT_OVER, NodeModel, RunModel, Standing, causes, exit_code, fold_names},
+    report::{NOT_OVER, NodeModel, RunModel, Standing, Verdict, causes, exit_code, fold_names},
     visible::command_line,
 };
 
@@ -232,11 +232,14 @@ pub fn failures(model: &RunModel, style: &Style) -> String {
 /// as safe.
 const NAMED: usize = 400;
 
-/// Returns the command that retries the nodes in trouble; `None` if there is none, or no command is known.
+/// Returns the command for the nodes in trouble and those that were not begun; `None` if there is none, or no command is known.
 pub fn again(model: &RunModel) -> Option<String> {
     let run = model.run.as_ref()?;
-    let bad: Vec<&str> =
-        model.nodes().iter().filter(|node| node.is_bad()).map(|node| node.name.as_str()).collect();
+    let is_left = |node: &&NodeModel| {
+        node.is_bad()
+            || model.verb().writes() && matches!(node.state, NodeState::Pending | NodeState::Skipped)
+    };
+    let bad: Vec<&str> = model.nodes().iter().filter(is_left).map(|node| node.name.as_str()).collect();
     if bad.is_empty() || run.command_line.is_empty() {
         return None;
     }
@@ -291,7 +294,10 @@ pub fn ending_lines(model: &RunModel, report: Option<&str>, style: &Style) -> St
         return out;
     }
     let open = model.not_judged().len();
-    let good = (model.count(NodeState::Done) + model.count(NodeState::Compliant)).saturating_sub(open);
+    let verb = model.verb();
+    let nothing_asked = model.nodes().iter().filter(|node| !node.applies(verb)).count();
+    let good = (model.count(NodeState::Done) + model.count(NodeState::Compliant))
+        .saturating_sub(open + nothing_asked);
     let mut parts = vec![if good == total {
         format!("{} as declared", count(total, "node"))
     } else {
@@ -299,6 +305,9 @@ pub fn ending_lines(model: &RunModel, report: Option<&str>, style: &Style) -> St
     }];
     if open > 0 {
         parts.push(style.state(NodeState::Unknown, format!("{open} not judged")));
+    }
+    if nothing_asked > 0 {
+        parts.push(style.verdict(Verdict::Na, format!("{nothing_asked} to which no task applies")));
     }
     for state in NodeState::ALL
         .into_iter()
@@ -342,7 +351,7 @@ fn tail(model: &RunModel, report: Option<&str>, style: &Style, out: &mut String)
         if let (Some(run), true) = (&model.run, model.finish.as_ref().is_some_and(|end| end.resumable)) {
             out.push_str(&format!("Go on with it: gpufleet resume {}\n", run.run_id));
         } else if let Some(command) = again(model) {
-            out.push_str(&format!("Again for those in trouble: {command}\n"));
+            out.push_str(&format!("Again for those that are left: {command}\n"));
         }
     }
 }

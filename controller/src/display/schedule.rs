@@ -204,7 +204,7 @@ fn whole(play: &PlayStarted, policy: &PolicyShape, model: &RunModel) -> u64 {
 fn window_text(window: &str, policy: &PolicyShape, disturbed: Option<Disruption>) -> String {
     let mut text = clean(window);
     let Some(open) = policy.window_longest_s else { return text };
-    text.push_str(&format!(": open for {}", length(open)));
+    text.push_str(&format!(", {} long", length(open)));
     let Some(needed) = disturbed.and_then(|class| policy.worst_case_s(class)) else { return text };
     if needed > open {
         text.push_str(&format!(

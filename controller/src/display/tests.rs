@@ -90,7 +90,7 @@ fn plan_with_a_policy() {
                 watched for 10m
     Drain       slurm, up to 2h a node; given back when gpu_count, mig_layout, ecc, xid hold
     Time        a node is out for up to 2h 30m (reboot); all of them take up to 8h
-    Window      Sat 02:00-06:00 Europe/Berlin: open for 4h; a node is begun up to 2h 30m before its
+    Window      Sat 02:00-06:00 Europe/Berlin, 4h long; a node is begun up to 2h 30m before its
                 end
     "#);
 }
@@ -106,7 +106,7 @@ fn plan_with_a_window_that_is_too_short() {
                 at most 2 out at once
     Drain       slurm, up to 2h a node; given back when gpu_count, mig_layout, ecc, xid hold
     Time        a node is out for up to 2h 30m (reboot); all of them take up to 7h 30m
-    Window      Sat 02:00-06:00 Europe/Berlin: open for 2h, which is too short: no node is begun that
+    Window      Sat 02:00-06:00 Europe/Berlin, 2h long, which is too short: no node is begun that
                 may need 2h 30m; shorten the timeouts or widen the window
     "#);
 }
@@ -150,23 +150,23 @@ fn plan_with_times_that_were_learned() {
     insta::assert_snapshot!(lines(vec![drain, reboot, work]), @r#"
     Time        a node is out for up to 20m (reboot, learned from 23 nodes of 3 runs); all of them
                 take up to 1h
-    Window      Sat 02:00-06:00 Europe/Berlin: open for 4h; a node is begun up to 20m before its end
+    Window      Sat 02:00-06:00 Europe/Berlin, 4h long; a node is begun up to 20m before its end
     "#);
     let declared = |what, seconds| part(what, seconds, DurationOrigin::Declared);
     insta::assert_snapshot!(lines(vec![declared(OutagePart::Drain, 3600), reboot, work]), @r#"
     Time        a node is out for up to 1h 13m (reboot; reboot and work learned from 23 nodes of 3
                 runs); all of them take up to 3h 39m
-    Window      Sat 02:00-06:00 Europe/Berlin: open for 4h; a node is begun up to 1h 13m before its
+    Window      Sat 02:00-06:00 Europe/Berlin, 4h long; a node is begun up to 1h 13m before its
                 end
     "#);
     insta::assert_snapshot!(lines(vec![declared(OutagePart::Reboot, 900), work]), @r#"
     Time        a node is out for up to 19m (reboot; work learned from 23 nodes of 3 runs); all of
                 them take up to 57m
-    Window      Sat 02:00-06:00 Europe/Berlin: open for 4h; a node is begun up to 19m before its end
+    Window      Sat 02:00-06:00 Europe/Berlin, 4h long; a node is begun up to 19m before its end
     "#);
     insta::assert_snapshot!(lines(vec![part(OutagePart::Work, 600, DurationOrigin::Default)]), @r#"
     Time        a node is out for up to 10m (reboot); all of them take up to 30m
-    Window      Sat 02:00-06:00 Europe/Berlin: open for 4h; a node is begun up to 10m before its end
+    Window      Sat 02:00-06:00 Europe/Berlin, 4h long; a node is begun up to 10m before its end
     "#);
 }
 
@@ -277,7 +277,7 @@ fn end_of_a_run() {
     gpu008 : ok=1 changed=0 unreachable=0 failed=0 skipped=0 rescued=0 ignored=0
     5 of 8 nodes as declared, 1 failed, 1 held, 1 unreachable. Report: ~/.local/state/gpufleet/runs/01JD8Q4T9X/report.html
     Exit 2. Still out of service: none.
-    Again for those in trouble: gpufleet run playbooks/bringup.yaml -i inventory/ --limit 'gpu[004,006,007]'
+    Again for those that are left: gpufleet run playbooks/bringup.yaml -i inventory/ --limit 'gpu[004,006,007]'
     ");
 }
 

@@ -198,14 +198,16 @@ impl HostState {
         }
     }
 
-    /// What the division into waves needs to know of it.
-    pub(crate) fn in_waves(&self, gone: bool) -> WaveHost {
+    /// What the division into waves needs to know of it. A reading has played the whole play by then; a run divides before a
+    /// task fails, so that a node that answered is as good a canary in both.
+    pub(crate) fn in_waves(&self, gone: bool, writes: bool) -> WaveHost {
+        let failed_later = !writes && self.verdict == NodeState::Failed && self.facts.is_some();
         let gpus = self.facts.as_ref().map(|facts| facts.gpu.gpus.as_slice()).unwrap_or_default();
         WaveHost {
             class: self.hardware_class(),
             gpus: gpus.len(),
             flaws: gpus.iter().map(|gpu| gpu.errors.len()).sum(),
-            reachable: self.is_alive(),
+            reachable: self.is_alive() || failed_later,
             late: false,
             gone,
         }

@@ -8,10 +8,14 @@ use super::{Judgements, RunModel, Totals, fleet_findings, fold_names};
 pub fn markdown(model: &RunModel) -> String {
     let verb = model.verb();
     let totals = Totals::of(model);
-    let Totals { nodes, compliant, judgements: Judgements { made, asked, .. }, .. } = totals;
+    let Judgements { made, asked, .. } = totals.judgements;
+    let (nodes, compliant) = totals.of_asked();
     let mut out = format!("# gpufleet {} {}\n\n", verb.as_str(), cell(model.run_id()));
     // Infallible: a `String` takes all that is written to it.
     let _ = write!(out, "{compliant} of {nodes} nodes are compliant");
+    if totals.nodes > nodes {
+        let _ = write!(out, "; nothing applies to {} more", totals.nodes - nodes);
+    }
     if asked > 0 {
         let _ = write!(out, "; {made} of {asked} judgements were made");
     }

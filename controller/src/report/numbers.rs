@@ -205,7 +205,6 @@ impl Expected {
         let only_skipped = reads
             && worst == Verdict::Ok
             && !has_checks
-            && !node.parts.is_empty()
             && node.parts.iter().all(|part| matches!(part, Part::Skipped));
         if only_skipped {
             worst = Verdict::Na;

@@ -337,8 +337,10 @@
   }
   function recall(event){
     var hash=location.hash.slice(1);
-    if(hash&&hash.indexOf("=")<0)return;
-    var p=new URLSearchParams(hash),sort=p.get("sort")||"",node=p.get("node")||"";
+    var bare=hash.indexOf("=")<0;
+    // A place in the page; without one of that name, it is a node's.
+    if(bare&&event&&by(hash))return;
+    var p=new URLSearchParams(bare?{node:hash}:hash),sort=p.get("sort")||"",node=p.get("node")||"";
     kept.forEach(function(k){state[k]=p.get(k)||""});
     if(data.verdicts.indexOf(state.verdict)<0)state.verdict="";
     if(data.actions.indexOf(state.next)<0)state.next="";

@@ -91,6 +91,16 @@ fn what_was_not_judged_is_not_as_declared() {
     assert_eq!((computed_exit_code(&partly, strict), computed_exit_code(&unread, rules)), (3, 3));
     assert_eq!(computed_exit_code(&reading(Verb::Plan, std::slice::from_ref(&command)), rules), 0);
     assert_eq!(computed_exit_code(&reading(Verb::Audit, std::slice::from_ref(&fine)), rules), 0);
+    // A name of a group that is misspelt in each `when`, and a playbook whose tag was not given.
+    for tasks in [vec![sample::report("sysctl", 2, TaskStatus::Skipped)], Vec::new()] {
+        let nothing = reading(Verb::Audit, &tasks);
+        assert_eq!(
+            (nothing.nodes()[0].verdict(Verb::Audit), computed_exit_code(&nothing, rules)),
+            (Verdict::Na, 3)
+        );
+        let page = html(&nothing).unwrap();
+        assert!(page.contains("Nothing was asked of 1 node") && page.contains("0.0"), "{page}");
+    }
     // A run changes what is known to differ, whatever else is unknown.
     let drift = reading(Verb::Audit, &[command, sample::swappiness(5)]);
     let verdict = (drift.nodes()[0].verdict(Verb::Audit), drift.nodes()[0].next_action(Verb::Audit));

@@ -19,6 +19,11 @@ impl NodeModel {
         self.verdict_of_tasks(verb).max(of_checks)
     }
 
+    /// Whether anything was asked of it: a task or a check that applies to it.
+    pub fn applies(&self, verb: Verb) -> bool {
+        self.verdict(verb) != Verdict::Na
+    }
+
     /// Whether nothing that counts is wrong with it. A baseline may say that a warning counts.
     pub fn is_compliant(&self, verb: Verb) -> bool {
         self.checks_are_met() && self.verdict_of_tasks(verb) < Verdict::Drift
@@ -86,10 +91,9 @@ impl NodeModel {
                 _ => {}
             }
         }
-        let only_skipped = worst == Verdict::Ok
-            && !self.tasks.is_empty()
-            && self.tasks.iter().all(|task| task.status == TaskStatus::Skipped);
-        if only_skipped { Verdict::Na } else { worst }
+        let nothing_applied =
+            worst == Verdict::Ok && self.tasks.iter().all(|task| task.status == TaskStatus::Skipped);
+        if nothing_applied { Verdict::Na } else { worst }
     }
 
     /// Returns what to do about the verdict: the strongest action of what it comes from.
@@ -143,8 +147,8 @@ pub fn exit_code(model: &RunModel) -> u8 {
 
 /// Returns the exit code by the states of the nodes.
 ///
-/// 0 done; 2 a node failed or could not be read; 3 not as declared or not known (`audit`; commands only with `strict`), or
-/// changes found and `fail_on_change`; 4 nodes were unreachable and nothing else is wrong; 5 stopped by a safety gate, or nodes held for
+/// 0 done; 2 a node failed or could not be read; 3 not as declared or not known (`audit`; commands only with `strict`), no
+/// node was judged (`audit`), or changes found and `fail_on_change`; 4 nodes were unreachable and nothing else is wrong; 5 stopped by a safety gate, or nodes held for
 /// a decision; 130 interrupted. 1 is for invalid input, without a run, and 6 for a run that is not over.
 pub fn computed_exit_code(model: &RunModel, rules: ExitRules) -> u8 {
     let verb = model.verb();
@@ -162,7 +166,10 @@ pub fn computed_exit_code(model: &RunModel, rules: ExitRules) -> u8 {
         return 5;
     }
     if verb.info().judges {
-        if not_compliant() || any(NodeState::Held) {
+        // Such as one without the tag that its playbook wants, or with a group's name misspelt in each `when`.
+        let judged_nothing =
+            !model.nodes().is_empty() && !model.nodes().iter().any(|node| node.applies(verb));
+        if not_compliant() || any(NodeState::Held) || judged_nothing {
             return 3;
         }
     } else if any(NodeState::Failed) || any(NodeState::Unknown) {

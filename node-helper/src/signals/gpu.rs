@@ -295,12 +295,17 @@ struct Taken {
 
 impl Taken {
     fn put<T: Into<Value>>(&mut self, name: &str, reading: Reading<T>) {
-        match reading.as_ref().err() {
-            Some(&code @ (Code::GPU_IS_LOST | Code::RESET_REQUIRED)) => self.lost = self.lost.or(Some(code)),
-            Some(&Code::CORRUPTED_INFOROM) => self.corrupted = true,
+        self.note(&reading);
+        self.readings.insert(name.to_owned(), Signal::of(reading));
+    }
+
+    /// Takes what a reading says of the whole GPU.
+    fn note<T>(&mut self, reading: &Reading<T>) {
+        match reading {
+            Err(code @ (Code::GPU_IS_LOST | Code::RESET_REQUIRED)) => self.lost = self.lost.or(Some(*code)),
+            Err(Code::CORRUPTED_INFOROM) => self.corrupted = true,
             _ => {}
         }
-        self.readings.insert(name.to_owned(), Signal::of(reading));
     }
 
     /// A reading that NVML refuses for the whole GPU while MIG is on.
@@ -327,6 +332,10 @@ fn of_gpu(gpu: &GpuReading, reading: &HealthReading, place: &Place) -> Readings 
     }
     if let Some(found) = &reading.deep {
         deep(&mut into, found);
+    }
+    if let Some(lately) = &reading.lately {
+        into.put("power_draw_w", lately.power_draw_mw.map(watts));
+        into.note(&lately.busy);
     }
     let numa =
         gpu.pci.as_ref().map_or_else(|code| Signal::Unknown(code.to_string()), |pci| place.numa_node(pci));
@@ -437,11 +446,6 @@ fn layout(gpu: &GpuReading) -> Reading<Vec<String>> {
 fn watts(milliwatts: impl Into<u64>) -> Value {
     let milliwatts = milliwatts.into();
     if milliwatts.is_multiple_of(1000) { json!(milliwatts / 1000) } else { json!(milliwatts as f64 / 1000.0) }
-}
-
-/// Returns the signal of a power in milliwatts.
-pub(super) fn power(reading: Reading<u32>) -> Signal {
-    Signal::of(reading.map(watts))
 }
 
 fn links(into: &mut Taken, gpu: &GpuReading, reading: &HealthReading) {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use gpufleet_protocol::nvml::{
-    Fan, GpuInstance, GpuProcess, MemoryUse, MigProfile, Placement, RemappedRows, Staged,
+    Fan, GpuInstance, GpuProcess, Lately, MemoryUse, MigProfile, Placement, RemappedRows, Staged,
 };
 
 use super::*;
@@ -271,6 +271,11 @@ fn a_lost_gpu_is_a_subject() {
     // It answered to its name and then fell off the bus.
     let later = changed("h200", |gpu, _| gpu.temperature_c = Err(Code::GPU_IS_LOST));
     assert_eq!(later["lost_code"], Signal::from(15));
+    let last = changed("h200", |_, reading| {
+        reading.lately =
+            Some(Lately { power_draw_mw: Err(Code::GPU_IS_LOST), busy: Err(Code::NOT_SUPPORTED) });
+    });
+    assert_eq!(last["lost_code"], Signal::from(15));
     let corrupt = changed("h200", |gpu, reading| {
         gpu.vbios = Err(Code::CORRUPTED_INFOROM);
         reading.deep = None;

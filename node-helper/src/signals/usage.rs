@@ -88,7 +88,6 @@ fn offer(profile: &MigProfile) -> MigOffer {
 fn describe(now: &mut GpuNow, gpu: &GpuReading, reading: &HealthReading, found: &InUse) {
     if let Some(lately) = &reading.lately {
         now.recent = lately.busy.ok();
-        now.signals.readings.insert("power_draw_w".to_owned(), gpu::power(lately.power_draw_mw));
     }
     let profiles = gpu.profiles.as_deref().unwrap_or_default();
     let profile =

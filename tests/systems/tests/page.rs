@@ -205,6 +205,14 @@ fn the_filter_finds_what_is_folded_and_the_address_keeps_what_was_chosen() {
     assert_eq!(browser.says("document.getElementById('who').textContent"), "gpu0013");
     assert_eq!(browser.says("document.getElementById('q').value"), "motd");
     assert_eq!(browser.complaints(), Vec::<String>::new());
+    // A name alone is a node's, and one of a place in the page leaves the list whole.
+    browser.go(&page.file(), "gpu0013");
+    assert_eq!(browser.says("document.getElementById('who').textContent"), "gpu0013");
+    browser.go(&page.file(), "controls");
+    assert_eq!(
+        (browser.says(SHOWN), browser.says("document.getElementById('node').open")),
+        (100.into(), false.into())
+    );
     // A forged address is plain text.
     let forged =
         "sort=constructor&verdict=%22%5D&node=%3Cimg%3E&q=%3Cscript%3E&cause=__proto__&group=x&next=y";

@@ -435,7 +435,7 @@ impl Engine {
             .host_states()
             .zip(gone)
             .map(|(host_state, gone)| match host_state {
-                Some(host_state) => host_state.in_waves(gone),
+                Some(host_state) => host_state.in_waves(gone, writes),
                 None => WaveHost { late: true, gone, ..WaveHost::default() },
             })
             .collect();

@@ -355,3 +355,32 @@ fn a_reading_ends_connections_that_no_later_play_needs() {
         }
     });
 }
+
+/// Otherwise a person agrees to other canaries than the run then has.
+#[test]
+fn a_plan_in_which_nodes_fail_divides_them_as_the_run_does() {
+    const FAILING: &str = "
+- hosts: all
+  gather_facts: false
+  waves: [canary, 100%]
+  tasks: [{fail: {msg: nothing fits}}]
+";
+    virtual_time(async {
+        let [planned, run] = [Verb::Plan, Verb::Run].map(|verb| async move {
+            let (hosts, state) = (hosts(4), tempfile::tempdir().unwrap());
+            let world = World::new(&hosts, false);
+            let dir = RunDir::new(state.path(), &RunId::generate());
+            let mut engine = engine(FAILING, &world, &hosts, 1);
+            engine.options.verb = verb;
+            let (_keep, mut interrupts) = mpsc::channel(1);
+            process_with(engine, &world, &hosts, &dir, &mut interrupts).await.unwrap();
+            events_in(&dir).into_iter().find_map(|event| match event.what {
+                What::PlayStarted(play) => Some(play.waves),
+                _ => None,
+            })
+        });
+        let (planned, run) = (planned.await.unwrap(), run.await.unwrap());
+        assert_eq!(planned.first().map(|wave| wave.label.as_str()), Some("canary"));
+        assert_eq!(planned, run);
+    });
+}

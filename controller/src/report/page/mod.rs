@@ -47,9 +47,11 @@ pub(super) struct Page {
     as_of: String,
     /// Hardware classes and their number of nodes, the most frequent first.
     hardware: Vec<(String, usize)>,
-    /// Nodes that are unknown because something could not be read; `unjudged`: because not everything was judged.
+    /// Nodes that are unknown because something could not be read; `unjudged`: because not everything was judged;
+    /// `not_begun`: because the run ended before.
     unread: usize,
     unjudged: usize,
+    not_begun: usize,
     percent: String,
     summary: Option<String>,
     stopped: Option<String>,
@@ -135,14 +137,16 @@ impl Page {
         let so_far = if standing == Standing::Finished { "" } else { " so far" };
         let unknown = || model.nodes().iter().filter(|node| node.verdict(verb) == Verdict::Unknown);
         let unjudged = unknown().filter(|node| is_unjudged(node, verb)).count();
-        let unread = unknown().count() - unjudged;
-        let good = model.nodes().iter().filter(|node| node.is_compliant(verb)).count();
+        let not_begun =
+            unknown().filter(|node| matches!(node.state, NodeState::Pending | NodeState::Skipped)).count();
+        let unread = unknown().count() - unjudged - not_begun;
+        let (asked, good) = super::Totals::of(model).of_asked();
         let good_word = if model.is_audit_of_checks() { "compliant" } else { "as declared" };
         // Rounded down, so that 100 % means all of them.
-        let tenths = (good * 1000).checked_div(total).unwrap_or(0);
+        let tenths = (good * 1000).checked_div(asked).unwrap_or(0);
         let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
         let trend = run.zip(model.finished).and_then(|(run, at)| {
-            Trend::of(&run.trend, EarlierAudit { at, nodes: number(total), compliant: number(good) })
+            Trend::of(&run.trend, EarlierAudit { at, nodes: number(asked), compliant: number(good) })
         });
         let groups = Groups::of(model);
         let causes = causes::of(model, verb);
@@ -165,17 +169,21 @@ impl Page {
             finished: model.finished.map_or_else(|| standing.text().to_owned(), |at| time(Some(at))),
             took: seconds_text(super::seconds_between(model.started, model.finished.or(model.latest))),
             exit_code: exit_code(model),
-            headline: match (good == total, total) {
-                (_, 0) => "No node was selected".to_owned(),
+            headline: match (good == asked, asked) {
+                (_, 0) if total == 0 => "No node was selected".to_owned(),
+                (_, 0) => {
+                    format!("Nothing was asked of {total} {}", if total == 1 { "node" } else { "nodes" })
+                }
                 (true, 1) => format!("The node is {good_word}{so_far}"),
-                (true, _) => format!("All {total} nodes are {good_word}{so_far}"),
-                (false, _) => format!("{good} of {total} nodes are {good_word}{so_far}"),
+                (true, _) => format!("All {asked} nodes are {good_word}{so_far}"),
+                (false, _) => format!("{good} of {asked} nodes are {good_word}{so_far}"),
             },
             not_over: (standing != Standing::Finished).then(|| standing.text()),
             as_of: time(model.latest),
             hardware: hardware(model),
             unread,
             unjudged,
+            not_begun,
             percent: format!("{}.{}", tenths / 10, tenths % 10),
             summary: model.finish.as_ref().map(|finish| finish.summary.clone()),
             stopped: model.stopped().map(str::to_owned),

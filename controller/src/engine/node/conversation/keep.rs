@@ -1,7 +1,7 @@
 //! `gpu_keep`: the document that the node keeps, made when it is sent, because only then the node is known.
 
 use gpufleet_protocol::{
-    NodeOp, OpOutcome, OpStatus,
+    Change, NodeOp, OpOutcome, OpStatus,
     facts::{Facts, GpuSystemState},
     keep::{FORMAT, KeepPolicy, KeptState, MOST_BYTES, Sealed, to_be_signed, united},
     op::{FactsRequest, KeepState, KeptStatus},
@@ -17,6 +17,23 @@ use crate::{
     },
     interpreter::{Action, Mode},
 };
+
+/// Returns what changes lead to, with the GPUs of each.
+fn of_gpus(changes: &[Change]) -> String {
+    let mut folded: Vec<(String, Vec<u32>)> = Vec::new();
+    for change in changes {
+        let what = format!("{} {}", change.what_of_gpu(), change.to_text());
+        match folded.iter_mut().find(|(known, _)| *known == what) {
+            Some((_, gpus)) => gpus.extend(change.subject.gpu_index()),
+            None => folded.push((what, change.subject.gpu_index().into_iter().collect())),
+        }
+    }
+    let told = folded.into_iter().map(|(what, gpus)| match gpus.is_empty() {
+        true => what,
+        false => format!("GPU {} {what}", fold_numbers(gpus)),
+    });
+    told.collect::<Vec<_>>().join(", ")
+}
 
 impl Conversation {
     /// Returns the operation with its document; the inner error is why the node cannot keep anything.
@@ -77,12 +94,15 @@ impl Conversation {
         if said.changes.is_empty() {
             return Ok(());
         }
-        let otherwise: Vec<String> =
-            said.changes.iter().map(|change| format!("{} {}", change.what(), change.to_text())).collect();
+        let (than, boot) = match self.settings.run.verb.writes() {
+            true => ("it has now", "its next boot"),
+            // It was compared with what a run would make of it.
+            false => ("is declared here", "a boot after a run"),
+        };
         outcome.warnings.push(format!(
-            "this node keeps another state of its GPUs than it has now, and its next boot asserts that: {}; run with `--keep` to \
-             keep what is declared now, or end it with `gpufleet keep remove`",
-            otherwise.join(", ")
+            "this node keeps another state of its GPUs than {than}, and {boot} asserts that: {}; run with `--keep` to keep what \
+             is declared now, or end it with `gpufleet keep remove`",
+            of_gpus(&said.changes)
         ));
         Ok(())
     }
