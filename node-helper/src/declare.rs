@@ -197,6 +197,8 @@ pub struct Plan<S> {
     pub steps: Vec<S>,
     pub changes: Vec<Change>,
     pub awaiting: Vec<Awaiting>,
+    /// As [`OpOutcome::for_next_boot`].
+    pub for_next_boot: Vec<String>,
     pub warnings: Vec<String>,
     /// The disruption that the steps cause at once.
     pub needs: Disruption,
@@ -210,6 +212,7 @@ impl<S> Default for Plan<S> {
             steps: Vec::new(),
             changes: Vec::new(),
             awaiting: Vec::new(),
+            for_next_boot: Vec::new(),
             warnings: Vec::new(),
             needs: Disruption::Live,
             data: Map::new(),
@@ -227,6 +230,7 @@ impl<S> Plan<S> {
     pub fn take<O>(&mut self, from: &mut Plan<O>) {
         self.changes.append(&mut from.changes);
         self.awaiting.append(&mut from.awaiting);
+        self.for_next_boot.append(&mut from.for_next_boot);
         self.warnings.append(&mut from.warnings);
         self.needs = self.needs.max(from.needs);
     }
@@ -354,6 +358,7 @@ fn outcome<S>(plan: &Plan<S>, data: Map<String, Value>) -> OpOutcome {
     let mut outcome = OpOutcome::new(status);
     outcome.changes.clone_from(&plan.changes);
     outcome.awaiting.clone_from(&plan.awaiting);
+    outcome.for_next_boot.clone_from(&plan.for_next_boot);
     outcome.warnings.clone_from(&plan.warnings);
     outcome.data = data;
     outcome.data.extend(plan.data.clone());

@@ -35,11 +35,16 @@ pub(super) struct Owner {
     pub item: Option<(u32, String)>,
 }
 
+/// So many reasons for a reboot are kept: one is enough for it, and a node may tell any number.
+const MOST_REASONS: usize = 100;
+
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ledger {
     pub entries: Vec<Entry>,
     /// Jobs that are not waited for: they may touch anything at any time.
     loose: Vec<Intervener>,
+    /// What tasks brought that runs from the next boot on, each once.
+    for_next_boot: Vec<String>,
 }
 
 impl Ledger {
@@ -114,6 +119,19 @@ impl Ledger {
         })
     }
 
+    /// Notes what a task brought that runs from the next boot on.
+    pub(super) fn await_boot(&mut self, reasons: Vec<String>) {
+        for reason in reasons {
+            if self.for_next_boot.len() < MOST_REASONS && !self.for_next_boot.contains(&reason) {
+                self.for_next_boot.push(reason);
+            }
+        }
+    }
+
+    pub(super) fn for_next_boot(&self) -> &[String] {
+        &self.for_next_boot
+    }
+
     /// Whether a driver was replaced on disk and runs only after a reboot.
     pub(super) fn driver_is_awaited(&self) -> bool {
         let mut awaiting = self.standing().flat_map(|(_, entry)| &entry.awaiting);
@@ -124,6 +142,9 @@ impl Ledger {
     pub(super) fn activated(&mut self, class: Disruption) {
         for entry in &mut self.entries {
             entry.awaiting.retain(|awaiting| awaiting.activation > class);
+        }
+        if class == Disruption::Reboot {
+            self.for_next_boot.clear();
         }
     }
 }

@@ -13,7 +13,7 @@ pub(super) fn shorten(outcome: &mut OpOutcome) {
 }
 
 fn shorten_to(most: usize, outcome: &mut OpOutcome) {
-    let OpOutcome { changes, awaiting, blockers, warnings, idle, members, .. } = outcome;
+    let OpOutcome { changes, awaiting, for_next_boot, blockers, warnings, idle, members, .. } = outcome;
     cut(
         most,
         changes,
@@ -35,6 +35,7 @@ fn shorten_to(most: usize, outcome: &mut OpOutcome) {
     });
     let equal = |_: &String| Disruption::Live;
     cut(most, warnings, equal, |more, _| format!("and {more} more warnings"));
+    cut(most, for_next_boot, equal, |more, _| format!("and {more} more reasons"));
     if let Some(idle) = idle {
         // Dropped clients are not counted: the reasons name who holds a GPU too, and the verdict does not depend on
         // the list.
@@ -87,6 +88,7 @@ mod tests {
         };
         let mut outcome = OpOutcome {
             warnings: texts(5),
+            for_next_boot: texts(5),
             awaiting: vec![Awaiting { activation: Disruption::Reboot, reason: "ECC".to_owned() }; 3],
             blockers: (0..4).map(|at| Blocker::new(at.to_string(), "wait")).collect(),
             members: vec![member],
@@ -94,6 +96,7 @@ mod tests {
         };
         shorten_to(3, &mut outcome);
         assert_eq!(outcome.warnings, ["w0", "w1", "and 3 more warnings"]);
+        assert_eq!(outcome.for_next_boot.len(), 3);
         assert_eq!(outcome.awaiting.len(), 3, "not too long");
         assert_eq!(outcome.blockers[2].what, "and 2 more things are in the way");
         let member = &outcome.members[0];

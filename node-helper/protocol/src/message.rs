@@ -197,6 +197,10 @@ pub struct OpOutcome {
     /// Values that are written and wait for an activation.
     #[serde(default)]
     pub awaiting: Vec<Awaiting>,
+    /// What came and runs from the next boot on, such as a kernel: reasons for a reboot that a play asks for. The node does
+    /// without, so that nothing is left open if none does.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub for_next_boot: Vec<String>,
     /// Obstacles to the changes now, because of which a run would be refused.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub blockers: Vec<Blocker>,
@@ -267,6 +271,7 @@ impl OpOutcome {
             status,
             changes: Vec::new(),
             awaiting: Vec::new(),
+            for_next_boot: Vec::new(),
             blockers: Vec::new(),
             activated: None,
             data: Map::new(),

@@ -321,3 +321,61 @@ fn what_a_person_excluded_or_held_by_a_pattern_stays_so() {
     );
     assert_eq!(run().document().total("changed"), 0);
 }
+
+/// What roles do that bring a driver to Red Hat's family: they try packages of the running kernel, take a repository of their
+/// own, and install a stream under a condition, whose result another task passes on.
+const ROLE: &str = r#"
+- hosts: gpu
+  become: yes
+  vars: {branch: "580", version: '', skip_reboot: no}
+  tasks:
+    - name: packages of the kernel
+      block:
+        - yum: {name: ["kernel-headers-{{ ansible_kernel }}", "kernel-devel-{{ ansible_kernel }}"], state: present}
+          environment: "{{ proxy_env if proxy_env is defined else {} }}"
+      rescue:
+        - yum: {name: [shell], state: latest}
+    - yum_repository: {name: drivers, description: of the role, baseurl: "file:///opt/drivers", gpgcheck: no}
+    - name: of an old release
+      yum: {name: "nvidia-driver-branch-{{ branch }}", state: present}
+      register: of_7
+      when: ansible_distribution_major_version < '8'
+    - name: of a new release
+      dnf:
+        name: "{{ version | ternary('@nvidia-driver:' + version, '@nvidia-driver:' + branch + '-open/default') }}"
+        state: present
+        autoremove: "{{ branch == 'none' }}"
+      register: of_8
+      when: ansible_distribution_major_version > '7'
+    - debug: {msg: installed}
+      when: of_7.changed or of_8.changed
+      register: installed
+      changed_when: of_7.changed or of_8.changed
+    - reboot:
+      when: installed.changed and not skip_reboot
+"#;
+
+#[test]
+fn a_role_for_red_hat_runs_as_it_is_and_reboots_into_its_stream() {
+    let fleet = Fleet::start(&FleetOptions { nodes: 1, ..FleetOptions::default() });
+    let rpms = Rpms::new(&[Driver::new(OLD), Driver::new(NEW)], true);
+    rpms.install(&fleet, "gpu001");
+    let release = "NAME=\"Rocky Linux\"\nID=rocky\nID_LIKE=\"rhel centos fedora\"\nVERSION_ID=\"9.4\"\nVERSION=\"9.4\"\n\
+                   PLATFORM_ID=platform:el9\n";
+    fleet.read(
+        "gpu001",
+        &format!(
+            "rm -f /etc/os-release /etc/debian_version && echo 'Rocky Linux release 9.4 (Blue Onyx)' >/etc/redhat-release && \
+             cat >/etc/os-release <<'END'\n{release}END"
+        ),
+    );
+    let home = Home::new();
+    home.write("play.yaml", ROLE);
+    let inventory = fleet.inventory();
+    let run =
+        || home.gpufleet(["run", "play.yaml", "-i", &inventory, "--yes", "--format", "json"]).run().expect(0);
+    let done = run();
+    assert_eq!((loaded(&fleet).as_str(), fleet.boots("gpu001")), (NEW, 2), "{done}");
+    assert_eq!((packages(&fleet), stream(&fleet)), (open(NEW), "580-open".to_owned()));
+    assert_eq!((run().document().total("changed"), fleet.boots("gpu001")), (0, 2));
+}

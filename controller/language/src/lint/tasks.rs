@@ -297,7 +297,8 @@ fn missing_become(views: &[TaskView<'_>], findings: &mut Vec<Finding>) {
     for view in views {
         let Some(kind) = view.found().and_then(|found| found.kind) else { continue };
         let silent = view.inherited("become").is_none();
-        if !kind.needs_root || !silent || view.node.get("delegate_to").is_some() {
+        // Not tasks of a file without a play: only the plays that use it tell whether they are root.
+        if !kind.needs_root || !silent || view.play.is_none() || view.node.get("delegate_to").is_some() {
             continue;
         }
         if view.inherited("remote_user").is_some_and(|user| user.as_str() == Some("root")) {
@@ -305,7 +306,6 @@ fn missing_become(views: &[TaskView<'_>], findings: &mut Vec<Finding>) {
         }
         let same_play = |other: &&TaskView<'_>| match (other.play, view.play) {
             (Some(a), Some(b)) => std::ptr::eq(a, b),
-            (None, None) => true,
             _ => false,
         };
         let others = views.iter().filter(same_play).any(|other| {

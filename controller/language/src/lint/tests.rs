@@ -116,6 +116,12 @@ fn becoming_another_user() {
     assert_eq!(found(&format!("{root}    - service: {{name: b, state: started}}\n")), ["missing-become:5"]);
     assert_eq!(found("    - service: {name: b, state: started}\n"), NOTHING, "root may have logged in");
     assert_eq!(found(&format!("{root}    - debug: {{msg: hello}}\n")), NOTHING);
+    // Whether the tasks of a file are root's is said by the play that uses it.
+    let tasks =
+        "- service: {name: a, state: started}\n- service: {name: b, state: started}\n  become: true\n";
+    let play = "- hosts: all\n  become: true\n  tasks:\n    - include_tasks: part.yml\n";
+    let report = report_of(&[("play.yml", play), ("part.yml", tasks)]);
+    assert!(report.findings.is_empty(), "{:?}", report.findings);
 }
 
 #[test]

@@ -34,6 +34,9 @@ const INSTEAD: &[(&str, &str)] = &[
     ("debconf", "use `command: debconf-set-selections` with `stdin` and `changed_when`"),
     ("docker_container", "write a systemd unit with `template` and start it with `service`"),
     ("docker_image", "use `command: docker pull …` with `changed_when`"),
+    ("docker_login", "write the user's ~/.docker/config.json with `copy`, from a vault"),
+    ("docker_network", "use `command: docker network create …` with `changed_when`"),
+    ("docker_volume", "use `command: docker volume create …` with `changed_when`: one that is there stays"),
     ("expect", "use `command` with `stdin`"),
     ("filesystem", "use `command: mkfs …` with `creates`"),
     ("firewalld", "use `command: firewall-cmd …` with `changed_when`"),
@@ -58,12 +61,16 @@ const INSTEAD: &[(&str, &str)] = &[
     ("lvol", "use `command: lvcreate …` with `creates`"),
     ("mail", "let `gpufleet report` tell, or use `command` with `delegate_to: localhost`"),
     ("make", "use `command: make …` with `creates`"),
+    ("mysql_db", "use `command: mysql -e …` with `changed_when`"),
+    ("mysql_user", "use `command: mysql -e …` with `changed_when`"),
     ("nmcli", "use `command: nmcli …` with `changed_when`"),
     ("pam_limits", "write the file below /etc/security/limits.d with `copy`"),
     ("parted", "use `command: parted …` with `creates`"),
     ("patch", "use `command: patch …`"),
     ("pip", "use `command: pip install …` with `creates`"),
     ("podman_container", "write a systemd unit with `template` and start it with `service`"),
+    ("python_requirements_facts", "use `command: python3 -c …` with `changed_when: false`"),
+    ("python_requirements_info", "use `command: python3 -c …` with `changed_when: false`"),
     ("seboolean", "use `command: setsebool -P …` with `changed_when`"),
     ("sefcontext", "use `command: semanage fcontext …` and `command: restorecon …` with `changed_when`"),
     ("selinux", "use `lineinfile` on /etc/selinux/config and `reboot`"),
@@ -138,6 +145,11 @@ mod tests {
         assert!(matches!(module_advice("community.general.ufw"), Some(ModuleAdvice::Instead(_))));
         assert!(matches!(module_advice("win_service"), Some(ModuleAdvice::Instead(_))));
         assert_eq!(module_advice("foo.bar.baz"), None);
+        for of_public_roles in
+            ["community.mysql.mysql_user", "docker_volume", "community.docker.docker_login"]
+        {
+            assert!(module_advice(of_public_roles).is_some(), "{of_public_roles}");
+        }
         let absent = |name: &str| module_advice_for(name, true).map(|advice| advice.text());
         assert_eq!(absent("pam_limits").unwrap(), "remove its file with `file` and `state: absent`");
         assert_eq!(absent("ufw").unwrap(), "use `command: ufw …` with `changed_when`");

@@ -183,6 +183,7 @@ impl Cursor {
         {
             ran_into(period, action.kind, &mut outcome);
         }
+        let for_next_boot = std::mem::take(&mut outcome.for_next_boot);
         let owner = self.owner();
         let placed = outcome.data.get("dest").and_then(Json::as_str).map(str::to_owned);
         let command = tasks::find(action.kind).is_some_and(|kind| kind.class == Class::Command);
@@ -199,6 +200,11 @@ impl Cursor {
         // Nor a job that is not waited for: when it is done is not known.
         let waited = action.terms.job.is_none_or(|job| job.poll_s > 0);
         let here = action.terms.delegate.is_none() && action.mode == self.setup.mode && waited;
+        if here {
+            let hidden = || vec![gpufleet_protocol::change::Value::Hidden.to_string()];
+            let reasons = if action.no_log && !for_next_boot.is_empty() { hidden() } else { for_next_boot };
+            self.passes.ledger_mut().await_boot(reasons);
+        }
         if let (true, Some(owner), Work::Node { mut op, blobs }) = (lasting && here, owner, action.work) {
             // Why: only the node knows whether the file was put at that path, or into a folder of that name.
             if let (NodeOp::PutFile(put), Some(dest)) = (&mut *op, placed) {

@@ -169,6 +169,14 @@ impl LedgerPasses {
         reasons
     }
 
+    /// Why the node may be rebooted: what waits for an activation, and what runs from the next boot on.
+    pub(super) fn reboot_reasons(&self) -> Vec<String> {
+        let mut reasons = self.awaited();
+        let more = self.ledger.for_next_boot().iter().filter(|reason| !reasons.contains(reason));
+        reasons.extend(more.cloned().collect::<Vec<_>>());
+        reasons
+    }
+
     /// What cannot be verified before an activation, in words.
     pub(super) fn unverified(&self) -> Option<&'static str> {
         let declared = self.ledger.standing().any(|(_, entry)| is_of_gpus(&entry.op));

@@ -21,7 +21,7 @@ use crate::event::{TaskStatus as Status, UNMET};
 use crate::interpreter::action::{Action, Mode, OpId, Phase, RunAs, Terms, Work, position};
 use crate::interpreter::prepare::{Deed, Prepared, Ready};
 use crate::interpreter::snapshots::DelegatedFacts;
-use crate::playbook::Task;
+use crate::playbook::{SectionName, Task};
 use crate::template::{self, Dict, Scope, Truth, Value};
 
 /// The result of one item, before `failed_when` and `changed_when` judge it.
@@ -44,6 +44,16 @@ impl Raw {
     pub(super) fn because(status: Status, message: impl Into<String>) -> Self {
         Self { status: Some(status), message: Some(message.into()), ..Self::default() }
     }
+}
+
+/// What a play of Ansible's has to be told that expects a reboot here.
+const NOT_REBOOTED: &str = "the node is not rebooted, because nothing that gpufleet declared waits for it; where the play \
+                            decides, as in Ansible, write `reboot: {when: always}`";
+
+/// Whether the play itself says when this task reboots, by a condition or a notification, and not by its parameter.
+fn reboots_elsewhere(task: &Task) -> bool {
+    let decided = !task.when.is_empty() || task.section == SectionName::Handlers;
+    decided && task.params.get("when").is_none()
 }
 
 impl Cursor {
@@ -331,9 +341,11 @@ impl Cursor {
                 Work::Node { op: Box::new(op), blobs: Vec::new() }
             }
             Deed::Reboot { when, timeout_s } => {
-                let reasons = self.passes.awaited();
+                let reasons = self.passes.reboot_reasons();
                 if when == RebootWhen::Required && reasons.is_empty() {
-                    return Some(Raw::because(Status::Ok, "nothing waits for a reboot"));
+                    let mut raw = Raw::because(Status::Ok, "nothing waits for a reboot");
+                    raw.warnings.extend(reboots_elsewhere(task).then(|| NOT_REBOOTED.to_owned()));
+                    return Some(raw);
                 }
                 if self.setup.mode == Mode::Apply
                     && mode == Mode::Apply

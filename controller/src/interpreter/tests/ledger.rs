@@ -609,6 +609,62 @@ fn what_waits_for_an_activation_goes_with_what_is_replaced_and_with_the_activati
     assert!(waiting(module, Disruption::GpuReset, ""));
 }
 
+#[test]
+fn a_reboot_is_done_for_what_runs_from_the_next_boot_on_and_nothing_waits_without_one() {
+    use gpufleet_protocol::OpOutcome;
+    let kernel = "    - name: kernel\n      package: {name: kernel}\n";
+    let reboots = |tasks: &str, mode: Mode| {
+        let text = format!("- hosts: all\n  tasks:\n{tasks}");
+        let mut reasons = Vec::new();
+        let story = run(&mut cursor(&text, json!({}), mode), |action| match &action.work {
+            Work::Reboot { reasons: told, .. } => {
+                reasons.push(told.join(", "));
+                Fed::Rebooted
+            }
+            _ if action.task == "kernel" && action.phase() == Phase::Declared => {
+                let mut outcome = OpOutcome::new(gpufleet_protocol::OpStatus::Changed);
+                outcome.for_next_boot = vec!["kernel 6".to_owned()];
+                Fed::Outcome(Box::new(outcome))
+            }
+            _ => OpOutcomeSketch::Ok.fed(action),
+        });
+        assert_eq!(story.end.state, EndState::Done, "{}", story.lines());
+        reasons
+    };
+    for mode in [Mode::Apply, Mode::Predict] {
+        assert!(reboots(kernel, mode).is_empty(), "{mode:?}");
+        assert!(reboots("    - package: {name: other}\n    - reboot:\n", mode).is_empty(), "{mode:?}");
+        let once = reboots(&format!("{kernel}    - reboot:\n    - reboot:\n"), mode);
+        assert_eq!(once, ["kernel 6"], "{mode:?}");
+        // Also of a task that declares nothing that lasts, and whose place a newer one takes.
+        let upgrade = "    - {name: kernel, apt: {upgrade: dist}}\n    - reboot:\n";
+        assert_eq!(reboots(upgrade, mode), ["kernel 6"], "{mode:?}");
+        let newer = format!("{kernel}    - package: {{name: kernel}}\n    - reboot:\n");
+        assert_eq!(reboots(&newer, mode), ["kernel 6"], "{mode:?}");
+        let hidden = reboots(&format!("{kernel}      no_log: true\n    - reboot:\n"), mode);
+        assert!(hidden.len() == 1 && !hidden[0].contains("kernel"), "{hidden:?}");
+    }
+}
+
+#[test]
+fn a_reboot_that_the_play_decides_on_is_not_left_out_in_silence() {
+    let warned = |tasks: &str| {
+        let text = format!("- hosts: all\n  tasks:\n{tasks}");
+        let story = run(&mut cursor(&text, json!({"ask": true}), Mode::Apply), changed);
+        assert_eq!(story.end.state, EndState::Done, "{}", story.lines());
+        story
+            .reports
+            .iter()
+            .flat_map(|report| &report.warnings)
+            .filter(|text| text.contains("when: always"))
+            .count()
+    };
+    assert_eq!(warned("    - reboot:\n"), 0);
+    assert_eq!(warned("    - {reboot: , when: ask}\n"), 1);
+    assert_eq!(warned("    - {reboot: {when: required}, when: ask}\n"), 0);
+    assert_eq!(warned("    - {command: a, notify: again}\n  handlers:\n    - {name: again, reboot: }\n"), 1);
+}
+
 /// What the operations of `gpu_keep` keep, in order, with plays one after the other.
 fn kept(text: &str, skips: &[&str]) -> Vec<Vec<String>> {
     let program = program(text);

@@ -55,23 +55,49 @@ impl Order {
     }
 }
 
+/// Packages of kernels and of drivers, by the beginnings of their names.
+const KERNELS: [&str; 3] = ["linux-image", "linux-modules-nvidia", "kernel-core"];
+const DRIVERS: [&str; 8] = [
+    "nvidia-driver",
+    "nvidia-kernel",
+    "nvidia-dkms",
+    "nvidia-open",
+    "nvidia-headless",
+    "cuda-drivers",
+    "kmod-nvidia",
+    "libnvidia-compute",
+];
+/// What begins likewise and runs nowhere.
+const NEITHER: [&str; 2] = ["nvidia-driver-pinning", "nvidia-driver-assistant"];
+/// So many packages are named that wait for a reboot.
+const NAMED: usize = 4;
+
 /// Whether a package takes effect only with a reboot.
-fn needs_reboot(name: &str) -> bool {
-    let name = name.split(':').next().unwrap_or(name);
-    let drivers = [
-        "nvidia-driver",
-        "nvidia-kernel",
-        "nvidia-dkms",
-        "nvidia-open",
-        "nvidia-headless",
-        "cuda-drivers",
-        "linux-image",
-        "linux-modules-nvidia",
-        "kmod-nvidia",
-        "kernel-core",
-        "libnvidia-compute",
-    ];
-    drivers.iter().any(|prefix| name.starts_with(prefix)) || name == "kernel"
+fn needs_reboot(name: &str, comes: bool) -> bool {
+    let name = name.split([':', '=', '>', '<', ' ']).next().unwrap_or(name);
+    let is_of = |beginnings: &[&str]| beginnings.iter().any(|beginning| name.starts_with(beginning));
+    // Not a kernel that goes: it is an old one that nothing runs.
+    !is_of(&NEITHER) && (is_of(&DRIVERS) || comes && (is_of(&KERNELS) || name == "kernel"))
+}
+
+/// What a call leaves for the next boot.
+fn for_next_boot(order: &Order) -> Option<String> {
+    let known = order.actions.iter().filter(|action| needs_reboot(&action.name, action.to.is_some()));
+    let known = known.map(|action| match &action.to {
+        Some(version) => format!("{} {version}", action.name),
+        None => format!("{} (removed)", action.name),
+    });
+    let unknown = order.unknown.iter().filter(|name| needs_reboot(name, true)).cloned();
+    let mut names: Vec<String> = known.chain(unknown).collect();
+    if names.is_empty() {
+        return None;
+    }
+    let more = names.len().saturating_sub(NAMED);
+    names.truncate(NAMED);
+    if more > 0 {
+        names.push(format!("{more} more"));
+    }
+    Some(format!("{}: the kernel and the driver that run now stay until the node reboots", names.join(", ")))
 }
 
 /// Adds calls to a plan; a call without effect is left out.
@@ -108,18 +134,9 @@ fn plan_orders(orders: &[Order], plan: &mut Plan<Vec<String>>) {
                 Change::new(package, Property::STATE, Typed::Absent, to, Disruption::Live).with_note(note);
             plan.changes.push(change.possible());
         }
-        let drivers: Vec<&str> = order
-            .actions
-            .iter()
-            .filter(|action| action.to.is_some() && needs_reboot(&action.name))
-            .map(|action| action.name.as_str())
-            .collect();
-        if !drivers.is_empty() {
-            plan.warnings.push(format!(
-                "{}: the kernel and the driver that run now stay until the node reboots",
-                drivers.join(", ")
-            ));
-        }
+        let waits = for_next_boot(order);
+        plan.warnings.extend(waits.clone());
+        plan.for_next_boot.extend(waits);
     }
 }
 

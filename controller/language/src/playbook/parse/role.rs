@@ -9,7 +9,7 @@ use super::{Parser, join, keys};
 use crate::diagnostic::{Diagnostic, Span, suggest};
 use crate::playbook::program::{Block, Item, Items, Parameter, Parameters, SectionName, Task};
 use crate::playbook::role::{Own, Role};
-use crate::template::{Dict, Value};
+use crate::template::{Dict, Value, normal_path};
 use crate::yaml::Node;
 
 /// The files of a role that are used, without their endings; `None` is `main`.
@@ -166,7 +166,10 @@ impl Parser<'_> {
         once: Option<String>,
     ) -> Option<ParsedRole> {
         let name = call.name.trim_end_matches('/');
-        let short = name.rsplit('/').next().unwrap_or(name);
+        let short = match name.split('/').any(|part| part == "..") {
+            true => name,
+            false => name.rsplit('/').next().unwrap_or(name),
+        };
         let Some(folder) = self.role_folder(name, outer) else {
             self.no_such_role(name, from, outer);
             return None;
@@ -381,7 +384,13 @@ impl Parser<'_> {
         if name.starts_with('/') {
             return Some(name.to_owned()).filter(is_role);
         }
-        self.role_folders(outer).iter().map(|folder| join(folder, name)).find(is_role)
+        // By its text, because a folder before `..` need not exist: `roles: [../..]` beside no `roles/`.
+        let climbs = name.split('/').any(|part| part == "..");
+        let place = |folder: &String| match join(folder, name) {
+            path if climbs => normal_path(&path),
+            path => path,
+        };
+        self.role_folders(outer).iter().map(place).find(is_role)
     }
 
     fn no_such_role(&mut self, name: &str, from: Option<&Span>, outer: &Inherited) {
@@ -398,7 +407,8 @@ impl Parser<'_> {
         let shown: Vec<&str> =
             folders.iter().map(|folder| if folder.is_empty() { "." } else { folder.as_str() }).collect();
         error = error.note(format!("looked in {}", shown.join(", ")));
-        error = match (suggest(name, known.iter().map(String::as_str)), name.matches('.').count()) {
+        let dots = if name.contains('/') { 0 } else { name.matches('.').count() };
+        error = match (suggest(name, known.iter().map(String::as_str)), dots) {
             (Some(near), _) => error.help(format!("did you mean `{near}`?")),
             (None, 2..) => {
                 error.help("collections are not read: copy the role into `roles/` beside the playbook")

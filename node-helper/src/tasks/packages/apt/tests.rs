@@ -7,7 +7,10 @@ use gpufleet_protocol::{
 };
 use serde_json::{Value, json};
 
-use super::output;
+use super::{
+    super::{Action, Order, for_next_boot},
+    output,
+};
 use crate::{
     tasks::{
         keys::tests::curl,
@@ -194,11 +197,38 @@ fn packages_are_possible_while_a_plan_changes_the_sources() {
 #[test]
 fn drivers_wait_for_a_reboot_and_say_so() {
     let bench = bench();
-    let done = bench.run(&apt(json!({"name": "nvidia-driver-570"})), Mode::Apply);
+    let driver = apt(json!({"name": "nvidia-driver-570"}));
+    let planned = bench.run(&driver, Mode::Predict);
+    let done = bench.run(&driver, Mode::Apply);
     assert_eq!(
-        done.warnings,
-        ["nvidia-driver-570: the kernel and the driver that run now stay until the node reboots"]
+        done.for_next_boot,
+        ["nvidia-driver-570 570.86: the kernel and the driver that run now stay until the node reboots"]
     );
+    assert_eq!((&done.for_next_boot, &done.warnings), (&planned.for_next_boot, &done.for_next_boot));
+    assert!(bench.run(&driver, Mode::Apply).for_next_boot.is_empty(), "what was there may run already");
+    let gone = bench.run(&apt(json!({"name": "nvidia-driver-570", "state": "absent"})), Mode::Apply);
+    assert!(gone.for_next_boot[0].starts_with("nvidia-driver-570 (removed): "), "{gone:?}");
+    assert!(bench.run(&apt(json!({"name": "chrony"})), Mode::Apply).for_next_boot.is_empty());
+}
+
+#[test]
+fn of_many_packages_some_are_named_that_wait_for_a_reboot() {
+    let action = |name: &str, to: Option<&str>| Action {
+        name: name.to_owned(),
+        from: None,
+        to: to.map(str::to_owned),
+    };
+    let said = |actions| for_next_boot(&Order { actions, ..Order::default() });
+    let many =
+        ["linux-image-6.1", "cuda-drivers-580", "kmod-nvidia-open-dkms", "nvidia-open", "nvidia-dkms-580"];
+    let text = said(many.iter().map(|name| action(name, Some("1"))).collect()).unwrap();
+    assert!(text.contains("nvidia-open 1, 1 more: the kernel"), "{text}");
+    assert_eq!(
+        said(vec![action("linux-image-5.10", None), action("nvidia-driver-pinning-580", Some("1"))]),
+        None
+    );
+    let unknown = Order { unknown: vec!["nvidia-headless-515-server=515.1".to_owned()], ..Order::default() };
+    assert!(for_next_boot(&unknown).is_some());
 }
 
 #[test]
