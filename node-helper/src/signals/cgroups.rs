@@ -3,14 +3,14 @@
 //! With two drivers pods do not start, or two managers write the same groups. Source: kubernetes.io, "Container Runtimes",
 //! cgroup drivers.
 
-use std::{fs, time::Duration};
+use std::{fs, os::unix::fs::MetadataExt as _, time::Duration};
 
 use serde_json::{Map, Value};
 use toml_edit::{DocumentMut, Item, TableLike};
 
 use super::{
     Found, Named, Reader,
-    process::{DOCKER, KUBELET, Processes},
+    process::{DOCKER, KUBELET, Processes, is_system},
     signal,
 };
 use crate::{process::Run, tasks::kubelet::config};
@@ -272,9 +272,11 @@ pub fn over_dockerd(reader: &Reader<'_>) -> Found<String> {
 /// Returns the kubelet that systemd or another process 1 runs.
 fn running(reader: &Reader<'_>) -> Found<u32> {
     let pids = reader.names("/proc")?.unwrap_or_default();
+    // A person's process of that name does not count.
     let is_it = |pid: &u32| {
-        let comm = fs::read_to_string(reader.roots.path(format!("/proc/{pid}/comm")));
-        comm.is_ok_and(|comm| comm.trim() == KUBELET)
+        let place = reader.roots.path(format!("/proc/{pid}"));
+        fs::read_to_string(place.join("comm")).is_ok_and(|comm| comm.trim() == KUBELET)
+            && fs::metadata(&place).is_ok_and(|meta| is_system(meta.uid()))
     };
     Ok(pids.iter().filter_map(|name| name.parse::<u32>().ok()).find(is_it))
 }

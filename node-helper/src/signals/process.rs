@@ -142,7 +142,7 @@ pub fn scan(reader: &Reader<'_>) -> Result<Processes, String> {
 }
 
 /// Whether it is a user of the system, or this helper's own.
-fn is_system(uid: u32) -> bool {
+pub fn is_system(uid: u32) -> bool {
     uid < FIRST_PERSON || uid == rustix::process::geteuid().as_raw()
 }
 
