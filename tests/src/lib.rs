@@ -6,6 +6,7 @@
 
 mod binaries;
 mod campaign;
+mod cluster;
 mod document;
 mod drivers;
 mod faults;
@@ -20,6 +21,7 @@ mod schemas;
 
 pub use binaries::binary;
 pub use campaign::{Campaign, CampaignOptions, Kill, Outcome, Variant};
+pub use cluster::Cluster;
 pub use document::{Document, Row};
 pub use drivers::{Driver, Drivers};
 pub use faults::{FAULTS, FaultCase, FaultResult};

@@ -1,6 +1,9 @@
 //! A fault for each check of the catalogue, on real helpers: it is found where it was planted, every other GPU and node
 //! stays silent, and a node without a fault has no finding of any check.
 
+#[path = "audit_faults/containers.rs"]
+mod containers;
+
 use std::{
     cell::Cell,
     collections::BTreeSet,
@@ -92,6 +95,7 @@ declared:
   ib_layer: InfiniBand
   ib_ports: 1
   ib_rate: 400
+  image_roots: [/var/lib/docker]
   imex: true
   memlock: unlimited
   mig: 0
@@ -413,14 +417,6 @@ const FAULTS: &[Fault] = &[
     ("net.peermem", "drift", "apply", "echo 'ffffffff81000000 T _stext' > /run/kallsyms"),
     ("net.eth", "drift", "investigate", "echo 10000 > /sys/class/net/eno1/speed"),
     ("os.cmdline", "drift", "reboot", "put /proc/cmdline quiet"),
-    (
-        "os.limits",
-        "drift",
-        "apply",
-        "comm=$(grep -lx slurmd /proc/[0-9]*/comm | head -n 1)
-        put ${comm%comm}limits 'Max locked memory  65536  65536  bytes'",
-    ),
-    ("ctr.runtime", "fail", "apply", "systemctl stop containerd"),
 ];
 
 /// Those that an H100 without switches cannot have.
@@ -517,7 +513,8 @@ fn a_fault_of_each_check_is_found_where_it_is() {
     for node in &ward.nodes {
         assert_eq!(found(&done, node), BTreeSet::new(), "{node} is well: {done}");
     }
-    let missed = missed(&ward, FAULTS);
+    let mut missed = missed(&ward, FAULTS);
+    missed.extend(self::missed(&ward, containers::FAULTS));
     assert!(missed.is_empty(), "{}", missed.join("\n"));
 }
 
@@ -792,7 +789,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
 #[test]
 fn every_check_of_the_catalogue_has_its_fault() {
     let known: BTreeSet<&str> = Catalogue::get().checks().iter().map(|check| &*check.id).collect();
-    let at_once = FAULTS.iter().chain(OF_LINKS).map(|(check, ..)| *check);
+    let at_once = FAULTS.iter().chain(containers::FAULTS).chain(OF_LINKS).map(|(check, ..)| *check);
     let later = LATER.iter().chain(LATER_OF_LINKS).map(|(check, ..)| *check);
     let planted: BTreeSet<&str> =
         at_once.chain(later).chain(ELSEWHERE.iter().map(|(check, _)| *check)).collect();

@@ -2,55 +2,44 @@
 //!
 //! What happened is read from the server's own record and the lab's, never from gpufleet's.
 
-use std::time::Duration;
+use std::{ops::Deref, time::Duration};
 
 use gpufleet_k8s_api::{
-    control::Command as Order,
     log::{Entry, foreign_uncordons, most_out},
     object,
-    resources::{ALL, NODES, PODS},
-    scenario::Scenario,
-    server::{Options, Server},
+    resources::{ALL, PODS},
 };
-use gpufleet_tests::{Command, Finished, Fleet, FleetOptions, Home, Running};
+use gpufleet_tests::{Cluster, Finished, FleetOptions, Running};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
 const LABELS: [&str; 2] = ["device-plugin", "dcgm-exporter"];
 
 struct Site {
-    server: Server,
-    fleet: Fleet,
-    home: Home,
+    cluster: Cluster,
     nodes: Vec<String>,
     /// Number of the server's log entries about its own start.
     begin: u64,
 }
 
+impl Deref for Site {
+    type Target = Cluster;
+
+    fn deref(&self) -> &Cluster {
+        &self.cluster
+    }
+}
+
 impl Site {
     fn new(nodes: usize, workloads: &str) -> Self {
-        let fleet = Fleet::start(&FleetOptions { nodes, gpus_per_node: 1, ..FleetOptions::default() });
-        let state = fleet.dir().join("nodes/gpu{}/state/node.json");
-        let scenario = format!(
-            r#"
-pace: 1
-nodes:
-  - {{name: "gpu{{}}", count: {nodes}, digits: 3, lab: "{}", plugin: app=plugin,
-      labels: {{nvidia.com/gpu.deploy.device-plugin: "true", nvidia.com/gpu.deploy.dcgm-exporter: "true"}}}}
-daemon_sets:
-  - {{name: plugin, namespace: gpu-operator, node_selector: {{nvidia.com/gpu.deploy.device-plugin: "true"}}}}
-  - {{name: exporter, namespace: gpu-operator, node_selector: {{nvidia.com/gpu.deploy.dcgm-exporter: "true"}}}}
-{workloads}"#,
-            state.display()
-        );
-        let server =
-            Server::start(Options { port: 0, scenario: Scenario::parse(&scenario).unwrap() }).unwrap();
-        let home = Home::new();
-        let login = server.certificate("gpufleet").unwrap();
-        home.write("kubeconfig", &server.kubeconfig(&login));
+        let options = FleetOptions { nodes, gpus_per_node: 1, ..FleetOptions::default() };
+        let exporter = r#"  - {name: exporter, namespace: gpu-operator, node_selector: {nvidia.com/gpu.deploy.dcgm-exporter: "true"}}"#;
+        let workloads = format!("{exporter}\n{workloads}");
+        let label = r#"nvidia.com/gpu.deploy.dcgm-exporter: "true""#;
+        let cluster = Cluster::start(&options, label, &workloads, Duration::from_secs(300));
         let nodes = (1..=nodes).map(|number| format!("gpu{number:03}")).collect();
-        let begin = server.log(0).last().map_or(0, |entry| entry.seq);
-        Self { server, fleet, home, nodes, begin }
+        let begin = cluster.server.log(0).last().map_or(0, |entry| entry.seq);
+        Self { cluster, nodes, begin }
     }
 
     fn write_play(&self, budget: usize, drain: &str, tasks: &str) {
@@ -66,24 +55,6 @@ daemon_sets:
 "
         );
         self.home.write("play.yaml", &play);
-    }
-
-    fn command(&self, words: &[&str]) -> Command<'_> {
-        let inventory = self.fleet.inventory();
-        self.home.gpufleet(words.iter().copied().chain(["-i", &inventory])).within(Duration::from_secs(300))
-    }
-
-    fn run(&self) -> Command<'_> {
-        self.command(&["run", "play.yaml", "--yes", "--format", "json"])
-    }
-
-    #[track_caller]
-    fn order(&self, order: Value) {
-        self.server.command(&serde_json::from_value::<Order>(order).unwrap()).unwrap();
-    }
-
-    fn node(&self, name: &str) -> Value {
-        self.server.object(&NODES, "", name).unwrap()
     }
 
     fn pods(&self, namespace: &str) -> Vec<Value> {

@@ -2,46 +2,30 @@
 //!
 //! What happened is read from the server's own objects and record, never from gpufleet's.
 
-use std::time::Duration;
+use std::{ops::Deref, time::Duration};
 
-use gpufleet_k8s_api::{
-    control::Command as Order,
-    log::Entry,
-    resources::NODES,
-    scenario::Scenario,
-    server::{Options, Server},
-};
-use gpufleet_tests::{Command, Fleet, FleetOptions, Home};
-use serde_json::{Value, json};
+use gpufleet_k8s_api::log::Entry;
+use gpufleet_tests::{Cluster, FleetOptions};
+use serde_json::json;
 
 struct Site {
-    server: Server,
-    fleet: Fleet,
-    home: Home,
+    cluster: Cluster,
+}
+
+impl Deref for Site {
+    type Target = Cluster;
+
+    fn deref(&self) -> &Cluster {
+        &self.cluster
+    }
 }
 
 impl Site {
     /// A cluster of one machine with two GPUs, and a play with this task.
     fn new(task: &str) -> Self {
-        let fleet = Fleet::start(&FleetOptions { nodes: 1, gpus_per_node: 2, ..FleetOptions::default() });
-        let state = fleet.dir().join("nodes/gpu{}/state/node.json");
-        let scenario = format!(
-            r#"
-pace: 1
-nodes:
-  - {{name: "gpu{{}}", count: 1, digits: 3, lab: "{}", plugin: app=plugin,
-      labels: {{pool: inference, nvidia.com/gpu.deploy.device-plugin: "true"}}}}
-daemon_sets:
-  - {{name: plugin, namespace: gpu-operator, node_selector: {{nvidia.com/gpu.deploy.device-plugin: "true"}}}}
-"#,
-            state.display()
-        );
-        let server =
-            Server::start(Options { port: 0, scenario: Scenario::parse(&scenario).unwrap() }).unwrap();
-        let home = Home::new();
-        let login = server.certificate("gpufleet").unwrap();
-        home.write("kubeconfig", &server.kubeconfig(&login));
-        let site = Self { server, fleet, home };
+        let options = FleetOptions { nodes: 1, gpus_per_node: 2, ..FleetOptions::default() };
+        let cluster = Cluster::start(&options, "pool: inference", "", Duration::from_secs(120));
+        let site = Self { cluster };
         site.write_play("kubernetes", task);
         site
     }
@@ -53,24 +37,6 @@ daemon_sets:
         };
         let play = format!("- hosts: gpu\n  rollout:\n    drain: {drain}\n  tasks:\n    - {task}\n");
         self.home.write("play.yaml", &play);
-    }
-
-    fn command(&self, words: &[&str]) -> Command<'_> {
-        let inventory = self.fleet.inventory();
-        self.home.gpufleet(words.iter().copied().chain(["-i", &inventory])).within(Duration::from_secs(120))
-    }
-
-    fn run(&self) -> Command<'_> {
-        self.command(&["run", "play.yaml", "--yes", "--format", "json"])
-    }
-
-    #[track_caller]
-    fn order(&self, order: Value) {
-        self.server.command(&serde_json::from_value::<Order>(order).unwrap()).unwrap();
-    }
-
-    fn node(&self) -> Value {
-        self.server.object(&NODES, "", "gpu001").unwrap()
     }
 
     fn patches(&self) -> usize {
@@ -94,7 +60,7 @@ fn what_is_planned_is_made_once_and_audited() {
 
     let done = site.run().run().expect(0);
     assert_eq!(done.document().state("gpu001"), "done", "{done}");
-    let node = site.node();
+    let node = site.node("gpu001");
     assert_eq!(node["metadata"]["labels"]["pool"], "training");
     assert_eq!(node["metadata"]["labels"]["rack"], "r12");
     assert_eq!(node["spec"].get("unschedulable"), None, "nothing is drained for it");
@@ -146,8 +112,8 @@ fn a_new_layout_is_offered_when_the_play_compares_it() {
     assert_eq!(site.patches(), 0, "{plan}");
     let done = site.run().run().expect(0);
     assert_eq!(done.document().state("gpu001"), "done", "{done}");
-    assert_eq!(site.node()["metadata"]["labels"]["layout"], "small");
-    assert_eq!(site.node()["status"]["allocatable"]["nvidia.com/mig-1g.10gb"], "14");
+    assert_eq!(site.node("gpu001")["metadata"]["labels"]["layout"], "small");
+    assert_eq!(site.node("gpu001")["status"]["allocatable"]["nvidia.com/mig-1g.10gb"], "14");
 }
 
 #[test]
@@ -159,7 +125,7 @@ fn a_cluster_that_cannot_be_asked_is_never_compliant() {
     site.order(json!({"deny": {"user": "gpufleet", "verb": "get", "resource": "nodes"}}));
     let audit = site.command(&["audit", "play.yaml", "--format", "json"]).run().expect(3);
     assert_eq!(audit.document().state("gpu001"), "unknown", "{audit}");
-    assert_eq!(site.node()["metadata"]["labels"]["pool"], "inference");
+    assert_eq!(site.node("gpu001")["metadata"]["labels"]["pool"], "inference");
 }
 
 #[test]

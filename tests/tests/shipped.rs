@@ -344,6 +344,24 @@ fn a_training_node_gets_what_its_jobs_ask_of_drives_processors_and_fabric() {
 }
 
 #[test]
+fn a_training_node_gets_its_fabric_manager_and_limits_of_containers() {
+    let options = FleetOptions { nodes: 1, gpus: "h200-141gb", ..FleetOptions::default() };
+    let (fleet, home) = (Fleet::start(&options), Home::new());
+    let podman =
+        "printf '#!/bin/sh\\necho podman version 5.4.0\\n' > /usr/bin/podman; chmod 755 /usr/bin/podman
+        touch /dev/nvidia-nvswitch0; systemctl stop nvidia-fabricmanager";
+    let done = fleet.ssh("gpu001", podman);
+    assert!(done.status.success(), "{done:?}");
+    let words = r#"{"stack_fabric_manager": "started", "stack_container_runtime": "podman",
+        "stack_container_ulimits": {"memlock": "unlimited"}, "stack_container_log_size_max": "100MiB"}"#;
+    converges(&home, &fleet, "training-node.yaml", &["-e", words]);
+    let limits = fleet.text("gpu001", "etc/containers/containers.conf.d/90-gpufleet.conf").expect("limits");
+    assert!(limits.contains(r#"default_ulimits = ["memlock=-1:-1"]"#), "{limits}");
+    assert!(limits.contains("log_size_max = 104857600"), "{limits}");
+    assert_eq!(fleet.read("gpu001", "systemctl is-active nvidia-fabricmanager"), "active");
+}
+
+#[test]
 fn a_kubernetes_node_gets_its_runtime_and_its_kubelet() {
     let (fleet, home) = (Fleet::start(&FleetOptions { nodes: 2, ..FleetOptions::default() }), Home::new());
     for node in fleet.names() {

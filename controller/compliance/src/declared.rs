@@ -70,6 +70,12 @@ pub static DECLARED: &[Declared] = &[
         "How many RDMA ports are up, at `ib_rate` and on `ib_layer` where these are declared.",
     ),
     entry("ib_rate", Number, "Gb/s", "The least rate of the RDMA ports that `ib_ports` counts."),
+    entry(
+        "image_roots",
+        List,
+        "folders behind links",
+        "The folders that container runtimes keep images in, on disks of their own.",
+    ),
     entry("imex", Bool, "", "Whether the node belongs to an IMEX domain."),
     entry("kernel", Text, "`6.8`, `>=6.8.0-45`", "The release of the running kernel."),
     entry("mem_clock_mhz", Number, "MHz", "The memory clock that GPUs are locked to."),

@@ -75,12 +75,21 @@ pub fn quantity(text: &str) -> Option<u128> {
     Some(digits.checked_mul(factor)? / scale)
 }
 
-/// Who writes a label of this key, so that nobody else may; `None` where it is free.
+/// Labels of where a node is, which a cloud writes where there is one, and people where there is none.
+///
+/// Source: Kubernetes' well-known labels; the node controller of cloud controller managers.
+pub const PLACES: [&str; 2] = ["topology.kubernetes.io/region", "topology.kubernetes.io/zone"];
+
+/// Who writes a label of this key, so that nobody else may; `None` where it is free, and for [`PLACES`], whose owner only the
+/// node's object tells.
 ///
 /// Sources: the well-known labels and the NodeRestriction plugin of Kubernetes; Node Feature Discovery; NVIDIA's GPU
 /// feature discovery, mig-parted and gpu-operator (`nvidia.com/gpu.deploy.*`, `nvidia.com/gpu.workload.config`).
 pub fn label_owner(key: &str) -> Option<&'static str> {
     let (prefix, name) = key.split_once('/')?;
+    if PLACES.contains(&key) {
+        return None;
+    }
     if let Some(owner) = prefix_owner(prefix) {
         return Some(owner);
     }
@@ -134,7 +143,7 @@ fn prefix_owner(prefix: &str) -> Option<&'static str> {
     let free = is_in(prefix, "node-role.kubernetes.io") || is_in(prefix, "node-restriction.kubernetes.io");
     let reserved = is_in(prefix, "kubernetes.io") || is_in(prefix, "k8s.io");
     (reserved && !free).then_some(
-        "Kubernetes, its kubelets and its cloud (of kubernetes.io only node-role and node-restriction are free)",
+        "Kubernetes, its kubelets and its cloud (of kubernetes.io only node-role, node-restriction and topology's zone and region are free)",
     )
 }
 
@@ -185,7 +194,7 @@ mod tests {
     fn keys_of_others_have_an_owner() {
         for key in [
             "kubernetes.io/hostname",
-            "topology.kubernetes.io/zone",
+            "topology.kubernetes.io/other",
             "node.k8s.io/x",
             "feature.node.kubernetes.io/pci-10de.present",
             "nvidia.com/gpu.present",
@@ -205,6 +214,8 @@ mod tests {
             "example.com/pool",
             "mykubernetes.io/pool",
             "nvidia.com/mig.config",
+            "topology.kubernetes.io/zone",
+            "topology.kubernetes.io/region",
             "node-role.kubernetes.io/gpu",
             "node-restriction.kubernetes.io/tenant",
         ] {

@@ -42,15 +42,17 @@ pub fn disks(reader: &Reader<'_>) -> Vec<SubjectReadings> {
     }
 }
 
-fn mountinfo(reader: &Reader<'_>) -> Result<String, String> {
+pub fn mountinfo(reader: &Reader<'_>) -> Result<String, String> {
     const PATH: &str = "/proc/self/mountinfo";
     reader.text(PATH)?.ok_or_else(|| format!("{PATH}: there is no such file"))
 }
 
 /// The size of a file system and what is used of it.
-struct Usage {
-    used_ratio: Option<f64>,
-    inode_used_ratio: Option<f64>,
+pub struct Usage {
+    pub used_ratio: Option<f64>,
+    pub inode_used_ratio: Option<f64>,
+    /// The part that no user but root can have more of: what the kubelet takes for used.
+    pub taken_ratio: Option<f64>,
     free_gib: f64,
     size_gib: f64,
 }
@@ -59,7 +61,11 @@ fn is_safe(mounted: &Mounted) -> bool {
     is_local(&mounted.source, &mounted.fstype) || WITHOUT_DEVICE.contains(&mounted.fstype.as_str())
 }
 
-fn usage(reader: &Reader<'_>, mounted: &Mounted, all: &[Mounted]) -> Result<Usage, String> {
+/// Reads how full a file system is.
+///
+/// # Errors
+/// If it, or one above it, may not answer.
+pub fn usage(reader: &Reader<'_>, mounted: &Mounted, all: &[Mounted]) -> Result<Usage, String> {
     let place = mounted.path.as_str();
     let above =
         |other: &&Mounted| gpufleet_protocol::operation::is_below(place, &other.path) || *other == mounted;
@@ -73,6 +79,7 @@ fn usage(reader: &Reader<'_>, mounted: &Mounted, all: &[Mounted]) -> Result<Usag
     Ok(Usage {
         used_ratio: ratio(sizes.f_bfree, sizes.f_blocks),
         inode_used_ratio: ratio(sizes.f_ffree, sizes.f_files),
+        taken_ratio: ratio(sizes.f_bavail, sizes.f_blocks),
         free_gib: gib(sizes.f_bfree),
         size_gib: gib(sizes.f_blocks),
     })

@@ -5,9 +5,12 @@
 //! reading are bounded.
 
 mod aer;
+pub mod cgroups;
+mod devices;
 mod disk;
 mod driver;
 pub mod gpu;
+mod images;
 pub mod kernel_log;
 pub mod network;
 mod nvme;
@@ -80,6 +83,10 @@ pub fn read(
     named.extend(system::read(reader, &units, &processes));
     named.extend(tuning::read(reader));
     named.extend(process::read(reader, &processes));
+    let kubelet = cgroups::kubelet(reader, &processes);
+    named.extend(cgroups::read(reader, &processes, &kubelet));
+    named.extend(devices::read(reader, &kubelet));
+    named.extend(images::read(reader, &cgroups::docker_words(reader, &processes), &kubelet));
     named.extend(disk::read(reader));
     named.extend(nvme::read(reader));
     let (ports, of_network) = network::read(reader);

@@ -1,10 +1,6 @@
 //! Signals of processes, from one pass over `/proc`.
 
-use std::{
-    collections::{BTreeMap, HashSet},
-    fs, io,
-    os::unix::fs::MetadataExt as _,
-};
+use std::{collections::BTreeMap, fs, io, os::unix::fs::MetadataExt as _};
 
 use gpufleet_protocol::signal::Signal;
 use rustix::fs::{Mode, OFlags, openat};
@@ -20,7 +16,8 @@ pub const DCGM: &str = "nv-hostengine";
 pub const DOCKER: &str = "dockerd";
 pub const CONTAINERD: &str = "containerd";
 pub const CRIO: &str = "crio";
-const PROGRAMS: [&str; 7] = [FABRIC_MANAGER, PERSISTENCED, MPS, DCGM, DOCKER, CONTAINERD, CRIO];
+pub const KUBELET: &str = "kubelet";
+const PROGRAMS: [&str; 8] = [FABRIC_MANAGER, PERSISTENCED, MPS, DCGM, DOCKER, CONTAINERD, CRIO, KUBELET];
 /// Daemons whose limits the processes of jobs and containers inherit.
 const DAEMONS: [&str; 2] = ["slurmd", CONTAINERD];
 /// Largest number of daemons, and of processes, that are named.
@@ -35,7 +32,8 @@ const MOST: usize = 32_768;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Processes {
     /// Those of [`PROGRAMS`] that the system runs; a person's process of that name does not count.
-    runs: HashSet<&'static str>,
+    /// Each with one of its processes.
+    runs: BTreeMap<&'static str, u32>,
     zombies: u32,
     /// Processes of the driver, or with its device files open, in a state that no signal ends; an error if some may not
     /// be looked into.
@@ -64,7 +62,12 @@ type Counted = Result<u32, String>;
 
 impl Processes {
     pub fn runs(&self, program: &str) -> bool {
-        self.runs.contains(program)
+        self.runs.contains_key(program)
+    }
+
+    /// Returns a process of a program that runs.
+    pub fn pid(&self, program: &str) -> Option<u32> {
+        self.runs.get(program).copied()
     }
 }
 
@@ -76,7 +79,7 @@ pub fn scan(reader: &Reader<'_>) -> Result<Processes, String> {
     let proc = reader.roots.path("/proc");
     let folder = fs::File::open(&proc).map_err(|error| format!("/proc: {error}"))?;
     let mut found = Processes {
-        runs: HashSet::new(),
+        runs: BTreeMap::new(),
         zombies: 0,
         stuck: Ok(0),
         dead: Ok(0),
@@ -110,7 +113,8 @@ pub fn scan(reader: &Reader<'_>) -> Result<Processes, String> {
         if let Some(program) = PROGRAMS.iter().find(|program| **program == comm)
             && fs::metadata(&path).is_ok_and(|meta| is_system(meta.uid()))
         {
-            found.runs.insert(*program);
+            // The oldest one, which is the daemon and no child of it.
+            found.runs.entry(program).and_modify(|known| *known = pid.min(*known)).or_insert(pid);
         }
         let (sum, held) = match state {
             'D' => {
@@ -138,7 +142,7 @@ pub fn scan(reader: &Reader<'_>) -> Result<Processes, String> {
 }
 
 /// Whether it is a user of the system, or this helper's own.
-fn is_system(uid: u32) -> bool {
+pub fn is_system(uid: u32) -> bool {
     uid < FIRST_PERSON || uid == rustix::process::geteuid().as_raw()
 }
 

@@ -166,7 +166,10 @@ fn a_healthy_node_tells_everything() {
         "nvme_critical": null, "nvme_spare_left": null, "nvme_used_percent": null, "nvme_media_errors": null,
         "nvme_drives": null, "nvme_unread": null,
         "rdma_devices": 1, "ib_up": 1, "ib_down": [], "missing_uverbs": 0,
-        "eth_links": ["eno1:up", "eno1:speed=25000", "eno1:mtu=9000"]
+        "eth_links": ["eno1:up", "eno1:speed=25000", "eno1:mtu=9000"],
+        "kubelet_cgroup_driver": null, "kubelet_gpus": null, "runtime_cgroup_driver": null, "image_stores": null, "image_roots": null,
+        "image_stores_slow": null, "image_stores_unfit": null, "image_stores_on_root": null, "image_used_ratio": null,
+        "image_inode_used_ratio": null, "image_gc_ratio": null, "image_evict_ratio": null
     }"#;
     let expected: Readings = serde_json::from_str(expected).unwrap();
     assert_eq!(read.node, expected);
@@ -241,7 +244,19 @@ fn what_cannot_be_read_is_unknown() {
         ("proc/loadavg", &["pid_ratio"]),
         ("proc/sys/fs/file-nr", &["file_ratio"]),
         ("proc/pressure/memory", &["psi_memory_full_avg300"]),
-        ("proc/self/mountinfo", &["ro_unexpected"]),
+        (
+            "proc/self/mountinfo",
+            &[
+                "ro_unexpected",
+                "image_stores",
+                "image_roots",
+                "image_stores_slow",
+                "image_stores_unfit",
+                "image_stores_on_root",
+                "image_used_ratio",
+                "image_inode_used_ratio",
+            ],
+        ),
         ("proc/devices", &["wrong_major"]),
         ("proc/driver/nvidia/version", &["module_kind", "dmabuf_capable"]),
         ("sys/module/nvidia_drm/parameters/modeset", &["drm_modeset"]),

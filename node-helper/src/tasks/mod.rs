@@ -3,6 +3,7 @@
 mod accounts;
 mod blacklist;
 mod blockinfile;
+mod container_limits;
 mod cpu_frequency;
 mod cpu_idle;
 mod cpu_isolation;
@@ -10,7 +11,7 @@ mod cron;
 pub mod cuda_compat;
 mod dcb;
 mod disk_queue;
-mod docker;
+pub mod docker;
 pub mod download;
 pub mod drain_state;
 pub mod driver;
@@ -31,7 +32,7 @@ mod kdump;
 mod kernel_cmdline;
 pub mod keys;
 mod knobs;
-mod kubelet;
+pub mod kubelet;
 mod layered;
 mod limits;
 mod lineinfile;
@@ -90,6 +91,7 @@ macro_rules! dispatch {
             NodeOp::AptKey(task) => $declared.run(task),
             NodeOp::AptRepository(task) => $declared.run(task),
             NodeOp::BlockInFile(task) => $declared.run(task),
+            NodeOp::ContainerLimits(task) => $declared.run(task),
             NodeOp::CpuFrequency(task) => $declared.run(task),
             NodeOp::CpuIdle(task) => $declared.run(task),
             NodeOp::CpuIsolation(task) => $declared.run(task),

@@ -540,6 +540,55 @@ fn without_ports_there_is_nothing_to_judge_or_nobody_knows() {
     assert_eq!(told(&signals), (Verdict::Na, "the node has no RDMA device".to_owned()));
 }
 
+/// A kubelet that removes no images, or evicts nothing, has no threshold, and the check's own count.
+#[test]
+fn images_are_judged_by_the_thresholds_of_the_kubelet() {
+    let of = |values: &[(&str, Signal)]| {
+        let signals = with(|signals| {
+            for (name, value) in values {
+                signals.node.insert((*name).to_owned(), value.clone());
+            }
+        });
+        judged("ctr.image_space", "", &signals)
+    };
+    let ratio = |number: f64| Signal::from(number);
+    assert_eq!(of(&[("image_used_ratio", ratio(0.8))]).0, Verdict::Ok);
+    let early = [("image_used_ratio", ratio(0.75)), ("image_gc_ratio", ratio(0.7))];
+    assert_eq!(of(&early).0, Verdict::Warn);
+    let evicts = [("image_used_ratio", ratio(0.75)), ("image_evict_ratio", ratio(0.7))];
+    assert_eq!(of(&evicts).0, Verdict::Fail);
+    let bare = |used| {
+        let none = [("image_gc_ratio", Signal::Absent), ("image_evict_ratio", Signal::Absent)];
+        of(&[&none[..], &[("image_used_ratio", ratio(used))]].concat()).0
+    };
+    assert_eq!((bare(0.8), bare(0.9), bare(0.96)), (Verdict::Ok, Verdict::Warn, Verdict::Fail));
+    assert_eq!(of(&[("image_inode_used_ratio", ratio(0.97))]).0, Verdict::Fail);
+    assert_eq!(of(&[("image_used_ratio", Signal::Absent)]).0, Verdict::Na);
+    assert_eq!(of(&[("image_used_ratio", Signal::Unknown("x".to_owned()))]).0, Verdict::Unknown);
+    assert_eq!(of(&[("image_gc_ratio", Signal::Unknown("x".to_owned()))]).0, Verdict::Unknown);
+}
+
+#[test]
+fn drivers_of_control_groups_and_images_are_judged() {
+    let of = |check: &str, name: &str, value: Signal| {
+        judged(check, "", &with(|signals| drop(signals.node.insert(name.to_owned(), value)))).0
+    };
+    let told = |name, value: &str| of("ctr.cgroup_driver", name, value.into());
+    assert_eq!(told("kubelet_cgroup_driver", "systemd"), Verdict::Ok);
+    assert_eq!(told("kubelet_cgroup_driver", "cgroupfs"), Verdict::Fail);
+    assert_eq!(of("ctr.cgroup_driver", "kubelet_cgroup_driver", Signal::Absent), Verdict::Na);
+    let unread = Signal::Unknown("x".to_owned());
+    assert_eq!(of("ctr.cgroup_driver", "runtime_cgroup_driver", unread.clone()), Verdict::Unknown);
+    for (count, verdict) in [(2, Verdict::Ok), (1, Verdict::Fail), (3, Verdict::Fail)] {
+        assert_eq!(of("ctr.kubelet_gpus", "kubelet_gpus", count.into()), verdict, "{count} of 2");
+    }
+    assert_eq!(of("ctr.kubelet_gpus", "kubelet_gpus", Signal::Absent), Verdict::Na);
+    assert_eq!(of("ctr.image_driver", "image_stores_slow", 1.into()), Verdict::Warn);
+    assert_eq!(of("ctr.image_driver", "image_stores_unfit", 1.into()), Verdict::Fail);
+    assert_eq!(of("ctr.image_driver", "image_stores_unfit", unread), Verdict::Unknown);
+    assert_eq!(of("ctr.image_driver", "image_stores_slow", Signal::Absent), Verdict::Na);
+}
+
 #[test]
 fn what_is_declared_of_the_system_is_compared() {
     let signals = with(|signals| {
@@ -565,6 +614,9 @@ fn what_is_declared_of_the_system_is_compared() {
         ("ctr.runtime", "runtime: containerd", Verdict::Ok),
         ("ctr.runtime", "runtime: docker", Verdict::Fail),
         ("ctr.runtime", "runtime: podman", Verdict::Unknown),
+        ("ctr.image_roots", "", Verdict::Na),
+        ("ctr.image_roots", "image_roots: [/data/containerd]", Verdict::Ok),
+        ("ctr.image_roots", "image_roots: [/data/docker]", Verdict::Drift),
         ("net.nic_firmware", "nic_fw: ['28.39.1002']", Verdict::Ok),
         ("net.nic_firmware", "nic_fw: ['28.40.1000']", Verdict::Drift),
     ] {

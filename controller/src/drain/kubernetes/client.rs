@@ -12,6 +12,7 @@ use std::{
 
 use base64ct::{Base64, Encoding as _};
 use futures::future::{BoxFuture, FutureExt as _};
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use jiff::Timestamp;
 use kube::{
     Client, Config,
@@ -36,6 +37,8 @@ const FAILURE: Duration = Duration::from_secs(10);
 /// How long before their end credentials are not used any more.
 const SPARE: Duration = Duration::from_secs(10);
 const CONNECTING: Duration = Duration::from_secs(10);
+/// Largest reply that is read, in bytes: a page of 500 nodes, each with 50 images, has about 15 MiB.
+const MOST_REPLY: usize = 64 * 1024 * 1024;
 
 /// Where the server's address and our credentials are.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -222,6 +225,21 @@ fn told(error: &(dyn std::error::Error + 'static)) -> String {
     chain(error)
 }
 
+/// Reads a body of at most so many bytes.
+///
+/// # Errors
+/// If it has more, or breaks off; for people.
+async fn bounded(body: Body, most: usize) -> Result<Vec<u8>, String> {
+    match Limited::new(body, most).collect().await {
+        Ok(whole) => Ok(whole.to_bytes().to_vec()),
+        Err(error) if error.is::<LengthLimitError>() => Err(format!(
+            "its answer is larger than {} KiB, which nothing that gpufleet asks for is; what answers there?",
+            most / 1024
+        )),
+        Err(error) => Err(told(&*error)),
+    }
+}
+
 async fn once(client: &Client, request: &Request) -> Result<Reply, Unanswered> {
     let body = match &request.body {
         Some(body) => serde_json::to_vec(body).map_err(|error| Unanswered(error.to_string()))?,
@@ -244,16 +262,16 @@ async fn once(client: &Client, request: &Request) -> Result<Reply, Unanswered> {
         .body(Body::from(body))
         .map_err(|error| Unanswered(error.to_string()))?;
     let answered = async {
-        let reply = client.send(sent).await?;
+        let reply = client.send(sent).await.map_err(|error| told(&error))?;
         let status = reply.status().as_u16();
         let header = reply.headers().get(http::header::RETRY_AFTER);
         let seconds = header.and_then(|value| value.to_str().ok()?.trim().parse().ok());
-        let body = reply.into_body().collect_bytes().await?.to_vec();
-        Ok::<_, kube::Error>(Reply { status, retry_after: seconds.map(Duration::from_secs), body })
+        let body = bounded(reply.into_body(), MOST_REPLY).await?;
+        Ok::<_, String>(Reply { status, retry_after: seconds.map(Duration::from_secs), body })
     };
     match timeout(request.timeout, answered).await {
         Ok(Ok(reply)) => Ok(reply),
-        Ok(Err(error)) => Err(Unanswered(told(&error))),
+        Ok(Err(why)) => Err(Unanswered(why)),
         Err(_) => Err(Unanswered(format!("no answer within {} s", request.timeout.as_secs()))),
     }
 }
@@ -290,4 +308,16 @@ fn chain(error: &(dyn Error + 'static)) -> String {
         source = cause.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_reply_is_read_up_to_its_bound() {
+        assert_eq!(bounded(Body::from(vec![7; 1024]), 1024).await, Ok(vec![7; 1024]));
+        let why = bounded(Body::from(vec![7; 1025]), 1024).await.unwrap_err();
+        assert!(why.starts_with("its answer is larger than 1 KiB"), "{why}");
+    }
 }

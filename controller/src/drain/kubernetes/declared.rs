@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use gpufleet_protocol::{
     Change, Disruption, Property, Subject, change,
-    kubernetes::quantity,
+    kubernetes::{PLACES, quantity},
     tasks::{KubernetesNode, Presence},
 };
 use serde_json::{Value, json};
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use super::{
     super::GpuOffer,
     eviction::shortened,
-    objects::Node,
+    objects::{Managed, Node},
     operands,
     standing::{MANAGER, pointer, same, silence},
 };
@@ -83,6 +83,9 @@ fn may_be_written(node: &Node, key: &str) -> Result<(), String> {
              `drain: {{kubernetes: {{mig_manager: {{label: CONFIG}}}}}}` has it do that on a drained node"
         ));
     }
+    if PLACES.contains(&key) {
+        place_is_free(node, key)?;
+    }
     let Some(owner) = owner(node, key) else { return Ok(()) };
     let name = &node.metadata.name;
     Err(format!(
@@ -91,14 +94,35 @@ fn may_be_written(node: &Node, key: &str) -> Result<(), String> {
     ))
 }
 
+/// Whether no cloud writes where the node is, or is about to.
+fn place_is_free(node: &Node, key: &str) -> Result<(), String> {
+    if node.spec.taints.iter().any(|taint| taint.key == UNINITIALIZED) {
+        return Err(format!(
+            "the node has the taint {UNINITIALIZED}: a cloud controller manager has yet to tell where it is, and writes `{key}`"
+        ));
+    }
+    let is_there = node.label(key).is_some();
+    if is_there && !node.metadata.managed_fields.iter().any(|managed| wrote(managed, key)) {
+        return Err(format!(
+            "the node has `{key}`, and its managedFields do not say who wrote it: a cloud controller manager may write it again"
+        ));
+    }
+    Ok(())
+}
+
+/// Until a cloud controller manager has told where a node is, it has this taint. Source: Kubernetes' well-known taints.
+const UNINITIALIZED: &str = "node.cloudprovider.kubernetes.io/uninitialized";
+
+fn wrote(managed: &Managed, key: &str) -> bool {
+    let escaped = key.replace('~', "~0").replace('/', "~1");
+    managed.fields.pointer(&format!("/f:metadata/f:labels/f:{escaped}")).is_some()
+}
+
 /// Who wrote a label, unless it was a person with kubectl, or gpufleet; `None` also where a server does not tell.
 fn owner(node: &Node, key: &str) -> Option<String> {
-    let escaped = key.replace('~', "~0").replace('/', "~1");
-    let place = format!("/f:metadata/f:labels/f:{escaped}");
     let ours = |manager: &str| manager == MANAGER || manager == "kubectl" || manager.starts_with("kubectl-");
-    let mut wrote =
-        node.metadata.managed_fields.iter().filter(|managed| managed.fields.pointer(&place).is_some());
-    wrote.find(|managed| !ours(&managed.manager)).map(|managed| shown(&managed.manager))
+    let mut writers = node.metadata.managed_fields.iter().filter(|managed| wrote(managed, key));
+    writers.find(|managed| !ours(&managed.manager)).map(|managed| shown(&managed.manager))
 }
 
 fn taints(node: &Node, declared: &KubernetesNode, plan: &mut Plan) {

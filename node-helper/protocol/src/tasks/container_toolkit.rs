@@ -154,11 +154,11 @@ impl GroundKind for ContainerToolkit {
         ],
         writes: &[
             "config.toml of the toolkit",
-            "`runtimes.nvidia` of daemon.json",
+            "`runtimes.nvidia` of daemon.json, and `features.cdi` for Docker 25.0 to 28.1 with `cdi: true`",
             "files of containerd and CRI-O, by `nvidia-ctk runtime configure`",
             "the CDI specification",
         ],
-        takes_effect: "config.toml and a CDI specification with the next container; Docker at a reload; containerd and CRI-O with a restart",
+        takes_effect: "config.toml and a CDI specification with the next container; Docker at a reload, but `features.cdi` with a restart; containerd and CRI-O with a restart",
         survives: "reboots; /var/run/cdi does not, and the toolkit's own unit makes it anew (1.18 on)",
         owners: &[
             "the toolkit of NVIDIA's GPU operator, which writes files of the runtimes and a CDI specification when its pod starts: use one of both",

@@ -104,9 +104,10 @@ impl GroundKind for DockerDaemon {
             "daemon.json (`path`)",
             "flags of the running dockerd",
             "`docker info`, `dockerd --validate`",
+            "with `native.cgroupdriver`: settings of a kubelet over dockerd",
         ],
         writes: &["daemon.json, the declared keys alone"],
-        takes_effect: "at a reload (SIGHUP) where dockerd takes it so, else with its restart",
+        takes_effect: "at a reload (SIGHUP) where dockerd takes it so, else with its restart; `features.cdi` with a restart",
         survives: "reboots and updates of Docker",
         owners: &[
             "`container_toolkit` and `nvidia-ctk runtime configure`, which write `runtimes.nvidia` and `default-runtime` into the same file",

@@ -136,6 +136,7 @@ impl GroundKind for Kubelet {
             "its configuration file (`--config`) and all drop-ins (`--config-dir`)",
             "cpu_manager_state, memory_manager_state (`--root-dir`)",
             "CPUs, NUMA nodes, memory and huge pages of the node",
+            "the driver of control groups of its runtime: `containerd config dump`, files of CRI-O, daemon.json",
         ],
         writes: &[
             "90-gpufleet.conf in the folder of drop-ins, or the configuration file where the kubelet runs without `--config-dir`",

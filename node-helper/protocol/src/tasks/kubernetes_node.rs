@@ -223,6 +223,8 @@ impl GroundKind for KubernetesNode {
             "kubelet: writes the labels of `--node-labels` and the taints of `--register-with-taints` when it registers the node",
             "Kubernetes, NFD, GPU feature discovery, the GPU operator, autoscalers: their keys are refused",
             "whoever `managedFields` names for a label: refused, unless it is kubectl or gpufleet",
+            "a cloud controller manager: writes topology.kubernetes.io/zone and region; where one has, or is still to come, and \
+             where nobody knows who has, they are refused",
         ],
         source: "Kubernetes API (Node v1); reference of well-known labels, annotations and taints",
     };
@@ -262,6 +264,7 @@ mod tests {
             (json!({"labels": {"pool": "a b"}}), "cannot have the value `a b`"),
             (json!({"labels": {"a b": "x"}}), "`a b` is no key of a label"),
             (json!({"labels": {"kubernetes.io/os": "x"}}), "belongs to Kubernetes"),
+            (json!({"labels": {"topology.kubernetes.io/x": "y"}}), "belongs to Kubernetes"),
             (json!({"labels": {"feature.node.kubernetes.io/x": null}}), "belongs to Node Feature Discovery"),
             (json!({"labels": {"nvidia.com/gpu.product": "x"}}), "belongs to NVIDIA's GPU feature discovery"),
             (json!({"labels": {"nvidia.com/gpu.deploy.dcgm": "x"}}), "NVIDIA's GPU operator"),

@@ -6,6 +6,7 @@
 mod accounts;
 mod blacklist;
 mod checksum;
+mod container_limits;
 mod container_toolkit;
 mod content;
 mod control;
@@ -65,6 +66,7 @@ mod words;
 pub use accounts::{AccountState, Group, Hidden, UpdatePassword, User};
 pub use blacklist::KernelBlacklist;
 pub use checksum::ChecksumAlgorithm;
+pub use container_limits::ContainerLimits;
 pub use container_toolkit::{ContainerRuntime, ContainerToolkit};
 pub use content::{Copy, NewlineSequence, Template};
 pub use control::{
@@ -197,6 +199,7 @@ registry! {
         node Kdump(Kdump);
         node DockerDaemon(DockerDaemon);
         node ContainerToolkit(ContainerToolkit);
+        node ContainerLimits(ContainerLimits);
         node FabricManager(FabricManager);
         node NvidiaImex(NvidiaImex);
         node Dcgm(Dcgm);
@@ -243,7 +246,7 @@ registry! {
         here ValidateArgumentSpec;
     }
     hardware { GpuDriver, GpuDrainState }
-        ground { Sysctl, KernelCmdline, PackageHold, Modprobe, Initramfs, HugePages, CpuFrequency, CpuIdle, Smt, NetworkInterface, RdmaLink, PciSettings, GpuDirect, DiskQueue, TimeSync, Kdump, IrqAffinity, UnitSettings, CpuIsolation, Limits, Swap, Tuned, SlurmNode, Kubelet, Thp, Mount, KernelBlacklist, DockerDaemon, ContainerToolkit, FabricManager, NvidiaImex, Dcgm, KubernetesNode }
+        ground { Sysctl, KernelCmdline, PackageHold, Modprobe, Initramfs, HugePages, CpuFrequency, CpuIdle, Smt, NetworkInterface, RdmaLink, PciSettings, GpuDirect, DiskQueue, TimeSync, Kdump, IrqAffinity, UnitSettings, CpuIsolation, Limits, Swap, Tuned, SlurmNode, Kubelet, Thp, Mount, KernelBlacklist, DockerDaemon, ContainerToolkit, ContainerLimits, FabricManager, NvidiaImex, Dcgm, KubernetesNode }
     operations {
         /// The GPU tasks of one group, with one desired state and one activation.
         GpuGroup(GpuGroup);

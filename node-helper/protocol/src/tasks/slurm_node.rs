@@ -66,7 +66,8 @@ pub struct SlurmNode {
     /// The node's name in Slurm; by default that of the running slurmd (`-N`), or the host name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
-    /// `if_needed` (default) restarts slurmd of this node, which leaves jobs running. `never` changes the files and warns.
+    /// `if_needed` (default) restarts slurmd of this node, which leaves jobs running, or has one from 23.11 on reconfigure
+    /// where that is enough. `never` changes the files and warns.
     #[serde(default)]
     pub restart: DaemonRestart,
 }
@@ -168,7 +169,7 @@ impl GroundKind for SlurmNode {
             "`scontrol show node` (state and its reason)",
         ],
         writes: &["gres.conf", "cgroup.conf", "the node's own NodeName line of slurm.conf"],
-        takes_effect: "with the restart of slurmd that follows; slurmctld reads its own slurm.conf at `scontrol reconfigure`",
+        takes_effect: "with the restart or reload of slurmd that follows; slurmctld reads its own slurm.conf at `scontrol reconfigure`",
         survives: "reboots and updates of Slurm; not a rollout of the cluster's files from elsewhere",
         owners: &[
             "slurmctld, where nodes get their files from it (configless); such a node is refused",

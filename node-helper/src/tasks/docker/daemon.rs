@@ -4,6 +4,7 @@ use std::{path::PathBuf, time::Duration};
 
 use serde_json::{Map, Value};
 
+use super::file::Difference;
 use crate::{
     declare::{Node, Trouble},
     os::{files, units},
@@ -125,9 +126,24 @@ pub struct Running {
     pub unread: bool,
 }
 
-/// Whether a difference in this key of the file is taken at SIGHUP.
-pub fn is_reloaded(key: &str, removed: bool) -> bool {
-    RELOADED.contains(&key) && (!removed || FORGOTTEN.contains(&key))
+/// Whether a difference of the file is taken at SIGHUP.
+///
+/// `features.cdi` is not: dockerd registers CDI once, when it starts. Source: moby, `cmd/dockerd/daemon.go`,
+/// `RegisterCDIDriver`.
+pub fn is_reloaded(difference: &Difference) -> bool {
+    let key = difference.top();
+    let has_cdi = |value: &Option<Value>| value.as_ref().is_some_and(|value| value.get("cdi").is_some());
+    let is_cdi = key == "features"
+        && match difference.keys.get(1) {
+            Some(inner) => inner == "cdi",
+            None => has_cdi(&difference.from) || has_cdi(&difference.to),
+        };
+    RELOADED.contains(&key) && !is_cdi && (!difference.removes_top() || FORGOTTEN.contains(&key))
+}
+
+/// Whether a setting of the file that the daemon runs without is taken at SIGHUP.
+pub fn is_reloaded_whole(key: &str) -> bool {
+    RELOADED.contains(&key) && key != "features"
 }
 
 /// Whether `docker info` tells what is in force of this key.
@@ -258,7 +274,8 @@ impl Running {
 
     /// Whether the daemon may run without a setting of its file, and does not tell.
     pub fn may_lack(&self, key: &str) -> bool {
-        self.unread && !is_reloaded(key, false) && !is_told(key)
+        // Its other features are reloaded, and whether it has CDI is told.
+        self.unread && !RELOADED.contains(&key) && !is_told(key)
     }
 
     /// Returns what the daemon has instead of a setting; `None` if it has it, or does not tell.
@@ -294,12 +311,17 @@ impl Running {
                 });
                 (!is_there).then(|| found.clone())
             }
+            // From 25.0 on it tells the folders of CDI specifications, and none without CDI. Source: moby, `daemon/info.go`.
+            "features" => {
+                let folders = info.get("CDISpecDirs")?;
+                let has_none = folders.as_array().is_none_or(Vec::is_empty);
+                (wanted.get("cdi") == Some(&Value::Bool(true)) && has_none)
+                    .then(|| serde_json::json!({"cdi": false}))
+            }
             "exec-opts" => {
-                let driver = wanted
-                    .as_array()?
-                    .iter()
-                    .filter_map(Value::as_str)
-                    .find_map(|option| option.strip_prefix("native.cgroupdriver="))?;
+                let options = wanted.as_array()?.iter().filter_map(Value::as_str);
+                let driver =
+                    options.into_iter().find_map(|option| option.strip_prefix("native.cgroupdriver="))?;
                 let found = info.get("CgroupDriver")?.as_str()?;
                 (found != driver).then(|| format!("native.cgroupdriver={found}").into())
             }
@@ -330,9 +352,14 @@ mod tests {
 
     #[test]
     fn what_is_reloaded_depends_on_whether_it_is_removed() {
-        assert!(is_reloaded("live-restore", false) && !is_reloaded("live-restore", true));
-        assert!(is_reloaded("features", true));
-        assert!(!is_reloaded("data-root", false));
+        let is = |keys: &str, from: Option<Value>, to: Option<Value>| {
+            is_reloaded(&Difference { keys: keys.split('.').map(str::to_owned).collect(), from, to })
+        };
+        assert!(is("live-restore", None, Some(json!(true))) && !is("live-restore", Some(json!(true)), None));
+        assert!(is("features", Some(json!({"x": 1})), None) && is("features.x", None, Some(json!(1))));
+        assert!(!is("features", Some(json!({"cdi": true})), None), "CDI is registered at the start");
+        assert!(!is("features.cdi", None, Some(json!(true))));
+        assert!(!is("data-root", None, Some(json!("/x"))));
     }
 
     #[test]
@@ -366,5 +393,10 @@ mod tests {
         );
         assert_eq!(now.otherwise("runtimes", &json!({"nvidia": {}})), Some(json!("runc")));
         assert_eq!(now.otherwise("mtu", &json!(9000)), None, "the daemon does not tell");
+        let cdi = |info, wanted: Value| running(info).otherwise("features", &wanted);
+        assert_eq!(cdi(json!({"CDISpecDirs": null}), json!({"cdi": true})), Some(json!({"cdi": false})));
+        assert_eq!(cdi(json!({"CDISpecDirs": ["/etc/cdi"]}), json!({"cdi": true})), None);
+        assert_eq!(cdi(json!({"CDISpecDirs": []}), json!({"containerd-snapshotter": true})), None);
+        assert_eq!(cdi(json!({}), json!({"cdi": true})), None, "before 25.0 it does not tell");
     }
 }

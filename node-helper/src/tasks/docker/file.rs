@@ -64,6 +64,12 @@ pub fn print(settings: &Map<String, Value>) -> Vec<u8> {
     text
 }
 
+/// Returns the driver of control groups that settings name.
+pub fn cgroup_driver(settings: &Map<String, Value>) -> Option<&str> {
+    let options = settings.get("exec-opts")?.as_array()?;
+    options.iter().filter_map(Value::as_str).find_map(|option| option.strip_prefix("native.cgroupdriver="))
+}
+
 /// Returns the settings that the file is to have.
 pub fn declared(task: &DockerDaemon, found: &Map<String, Value>) -> Map<String, Value> {
     let mut wanted = found.clone();

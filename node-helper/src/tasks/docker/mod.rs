@@ -32,6 +32,7 @@ use crate::{
         tree,
     },
     process::Run,
+    signals,
     tasks::tool,
     world::{Content, Effect, Entry, Owned},
 };
@@ -49,6 +50,8 @@ pub struct State {
     /// Why it was not asked.
     unchecked: Option<&'static str>,
     daemon: Daemon,
+    /// The driver of control groups of a kubelet over it; an error if nobody knows.
+    over: Result<Option<String>, String>,
 }
 
 #[derive(Debug)]
@@ -123,7 +126,12 @@ impl NodeKind for DockerDaemon {
                 Err(why) => unchecked = Some(why),
             }
         }
-        Ok(State { path, text, owned: entry.owned(), found, wanted, refused, unchecked, daemon })
+        let reader = signals::Reader { roots: node.roots, deadline: node.deadline };
+        let over = match file::cgroup_driver(&self.settings) {
+            Some(_) => signals::cgroups::over_dockerd(&reader),
+            None => Ok(None),
+        };
+        Ok(State { path, text, owned: entry.owned(), found, wanted, refused, unchecked, daemon, over })
     }
 
     fn plan(&self, state: &State) -> Result<Plan<Step>, Trouble> {
@@ -134,6 +142,20 @@ impl NodeKind for DockerDaemon {
             return Err(Trouble::invalid(format!("{} was left as it is: {why}", self.path)));
         }
         let mut plan = Plan::default();
+        if let Some(driver) = file::cgroup_driver(&self.settings) {
+            match &state.over {
+                Ok(Some(kubelet)) if kubelet != driver => {
+                    return Err(Trouble::invalid(format!(
+                        "the kubelet on this node runs over dockerd with the driver of control groups {kubelet}, and {driver} is \
+                         declared for dockerd: pods would not start; set `cgroupDriver: {driver}` with the kind `kubelet` first"
+                    )));
+                }
+                Ok(_) => {}
+                Err(why) => plan.warnings.push(format!(
+                    "whether a kubelet over dockerd has this driver of control groups is not known: {why}"
+                )),
+            }
+        }
         let differences = file::differences(&state.found, &state.wanted);
         if !differences.is_empty() {
             plan.warnings.extend(state.unchecked.map(str::to_owned));
@@ -158,7 +180,7 @@ impl NodeKind for DockerDaemon {
         let (mut reloading, mut restarting, mut waiting) = (false, false, Vec::new());
         for difference in &differences {
             let key = difference.top();
-            let change = if daemon::is_reloaded(key, difference.removes_top()) {
+            let change = if daemon::is_reloaded(difference) {
                 reloading = true;
                 self.change(difference, Disruption::Live).with_note("dockerd reloads it")
             } else if restarts {
@@ -182,7 +204,7 @@ impl NodeKind for DockerDaemon {
                 continue;
             };
             let Some(found) = running.otherwise(key, wanted) else { continue };
-            let is_reloaded = daemon::is_reloaded(key, false);
+            let is_reloaded = daemon::is_reloaded_whole(key);
             if !is_reloaded && !restarts {
                 waiting.push(key.clone());
                 continue;

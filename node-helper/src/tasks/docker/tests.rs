@@ -116,6 +116,38 @@ fn a_restart_needs_a_permit_unless_live_restore_is_in_force() {
 }
 
 #[test]
+fn cdi_is_registered_by_a_restart_and_a_kubelet_is_heard() {
+    let info = json!({"LiveRestoreEnabled": false, "CDISpecDirs": null});
+    let bench = bench(info, json!({"CDISpecDirs": ["/etc/cdi"]}));
+    let cdi = task(json!({"settings": {"features": {"cdi": true}}}));
+    let held = run(&bench, &cdi, Mode::Apply, Disruption::Live);
+    assert_eq!(held.status, OpStatus::NeedsPermit { class: Disruption::Clients });
+    // In the file alone it is not in force.
+    bench.write(FILE, r#"{"features": {"cdi": true}}"#);
+    bench.forget();
+    let held = run(&bench, &cdi, Mode::Apply, Disruption::Live);
+    assert_eq!(held.status, OpStatus::NeedsPermit { class: Disruption::Clients }, "{held:?}");
+    assert_eq!(run(&bench, &cdi, Mode::Apply, Disruption::Clients).status, OpStatus::Changed);
+    assert_eq!(bench.read("log"), "restart\n");
+    assert_eq!(run(&bench, &cdi, Mode::Apply, Disruption::Live).status, OpStatus::Ok);
+    bench.write("proc/9/comm", "kubelet\n");
+    bench.write(
+        "proc/9/cmdline",
+        "/usr/bin/kubelet\0--container-runtime-endpoint=unix:///run/cri-dockerd.sock\0",
+    );
+    bench.write("var/lib/kubelet/config.yaml", "cgroupDriver: systemd\n");
+    let driver = |name: &str| {
+        let options = json!({"settings": {"exec-opts": [format!("native.cgroupdriver={name}")]}});
+        run(&bench, &task(options), Mode::Predict, Disruption::Clients)
+    };
+    assert!(
+        failure(&driver("cgroupfs"))
+            .contains("the driver of control groups systemd, and cgroupfs is declared")
+    );
+    assert_eq!(driver("systemd").status, OpStatus::Changed);
+}
+
+#[test]
 fn an_earlier_task_of_the_play_counts_in_the_prediction() {
     let bench = plain();
     let first = task(json!({"settings": {"live-restore": true}}));

@@ -176,8 +176,10 @@ pub fn memory_policy(config: &Map<String, Value>) -> &str {
 }
 
 /// Settings with which a kubelet that starts may reject or evict pods that run: what pods may have in all, and on which
-/// CPUs and NUMA nodes.
-pub const DISTURBING: [&str; 16] = [
+/// CPUs and NUMA nodes; with another driver of control groups their pods have to be made anew (kubernetes.io, "Configuring a
+/// cgroup driver").
+pub const DISTURBING: [&str; 17] = [
+    "cgroupDriver",
     "cpuManagerPolicy",
     "cpuManagerPolicyOptions",
     "enforceNodeAllocatable",
@@ -240,6 +242,8 @@ pub fn with_flags<'f>(config: &mut Map<String, Value>, flag: impl Fn(&str) -> Op
         ("reserved-cpus", "reservedSystemCPUs"),
         ("memory-manager-policy", "memoryManagerPolicy"),
         ("topology-manager-policy", "topologyManagerPolicy"),
+        ("cgroup-driver", "cgroupDriver"),
+        ("container-runtime-endpoint", "containerRuntimeEndpoint"),
     ] {
         if let Some(text) = flag(name) {
             config.insert(key.to_owned(), text.into());

@@ -4,7 +4,7 @@
 //! would keep it from starting is refused before anything is touched; the state of a policy that changes is removed while
 //! it is stopped; and one that does not stay up gets everything back.
 
-mod config;
+pub mod config;
 mod running;
 mod state;
 
@@ -57,6 +57,8 @@ pub struct State {
     is_drop_in: bool,
     hardware: Hardware,
     policies: Vec<Policy>,
+    /// What is wrong with the drivers of control groups; an error if nobody knows.
+    cgroups: Result<Option<String>, String>,
 }
 
 /// The state of a policy.
@@ -106,6 +108,17 @@ fn hardware(node: &Node<'_>) -> Result<Hardware, Trouble> {
         numa: topology.numa.iter().map(|node| node.id).collect(),
         memory: memory.saturating_mul(1024),
     })
+}
+
+/// Says what is wrong with the drivers of control groups, with these settings of the kubelet.
+fn cgroups(node: &Node<'_>, then: &Map<String, Value>) -> Result<Option<String>, String> {
+    // What an earlier task of a prediction writes is read in the run.
+    let files = ["/etc/containerd", "/etc/crio", gpufleet_protocol::tasks::DockerDaemon::FILE];
+    if files.iter().any(|path| node.world.assumes_below(&node.roots.path(path))) {
+        return Ok(None);
+    }
+    let reader = signals::Reader { roots: node.roots, deadline: node.deadline };
+    signals::cgroups::mismatch(&reader, then)
 }
 
 /// Returns the flag of a setting: `cpuManagerPolicy` is `--cpu-manager-policy`.
@@ -246,6 +259,7 @@ impl NodeKind for Kubelet {
             config::with_flags(config, flag);
         }
         let hardware = hardware(node)?;
+        let cgroups = cgroups(node, &then);
         // How many pages a boot gives is known only after it.
         let ids = hardware.numa.iter().filter(|_| !node.world.rebooted());
         let memory: BTreeMap<u32, NumaMemory> =
@@ -263,7 +277,7 @@ impl NodeKind for Kubelet {
         } else {
             daemon.compare(node, pid, &watched)?;
         }
-        Ok(State { daemon, target, found, wanted, now, then, later, is_drop_in, hardware, policies })
+        Ok(State { daemon, target, found, wanted, now, then, later, is_drop_in, hardware, policies, cgroups })
     }
 
     fn plan(&self, state: &State) -> Result<Plan<Step>, Trouble> {
@@ -271,6 +285,13 @@ impl NodeKind for Kubelet {
         config::check(&state.then, &state.hardware)
             .map_err(|why| Trouble::invalid(format!("{why}; nothing was changed")))?;
         let mut plan = Plan::default();
+        match &state.cgroups {
+            Ok(None) => {}
+            Ok(Some(why)) => return Err(Trouble::invalid(format!("{why}; nothing was changed"))),
+            Err(why) => plan.warnings.push(format!(
+                "whether the kubelet has the driver of control groups of its container runtime is not known: {why}"
+            )),
+        }
         let stale: Vec<(&Policy, String)> = state
             .policies
             .iter()

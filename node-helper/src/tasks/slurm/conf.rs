@@ -121,6 +121,44 @@ pub fn is_alone(list: &str, host: &str) -> bool {
     list == host
 }
 
+/// Returns a list without one of its hosts: of `gpu[01-04],login` without `gpu03` it is `gpu[01-02,04],login`; `None` if nobody
+/// else is left, and for items with two brackets.
+pub fn without(list: &str, host: &str) -> Option<String> {
+    let mut left = Vec::new();
+    for item in items(list) {
+        if !matches(item, host, 8) {
+            left.push(item.to_owned());
+            continue;
+        }
+        let Some((before, rest)) = item.split_once('[') else { continue };
+        let (ranges, after) = rest.split_once(']').filter(|(_, after)| !after.contains('['))?;
+        let digits = host.strip_prefix(before)?.strip_suffix(after)?;
+        let number: u64 = digits.parse().ok()?;
+        let mut kept = Vec::new();
+        for range in ranges.split(',') {
+            if !in_range(range, digits) {
+                kept.push(range.to_owned());
+                continue;
+            }
+            let (low, high) = range.split_once('-').unwrap_or((range, range));
+            let (from, to) = (low.parse::<u64>().ok()?, high.parse::<u64>().ok()?);
+            let width = low.len();
+            let part = |from: u64, to: u64| match from == to {
+                true => format!("{from:0width$}"),
+                false => format!("{from:0width$}-{to:0width$}"),
+            };
+            kept.extend((from < number).then(|| part(from, number - 1)));
+            kept.extend((number < to).then(|| part(number + 1, to)));
+        }
+        match kept.as_slice() {
+            [] => {}
+            [one] if !one.contains('-') => left.push(format!("{before}{one}{after}")),
+            _ => left.push(format!("{before}[{}]{after}", kept.join(","))),
+        }
+    }
+    (!left.is_empty()).then(|| left.join(","))
+}
+
 fn items(list: &str) -> impl Iterator<Item = &str> {
     let mut depth = 0_usize;
     list.split(move |c: char| {
@@ -229,6 +267,33 @@ mod tests {
             ("gpu[1-", "gpu1", false),
         ] {
             assert_eq!(covers(list, host), is, "{list} {host}");
+        }
+    }
+
+    #[test]
+    fn a_host_is_taken_out_of_its_list() {
+        for (list, host, left) in [
+            ("gpu[001-064,070],login", "gpu010", Some("gpu[001-009,011-064,070],login")),
+            ("gpu[01-04]", "gpu01", Some("gpu[02-04]")),
+            ("gpu[01-04]", "gpu03", Some("gpu[01-02,04]")),
+            ("gpu[1-2]", "gpu1", Some("gpu2")),
+            ("gpu[8-12]x", "gpu10x", Some("gpu[8-9,11-12]x")),
+            ("a,b,c", "b", Some("a,c")),
+            ("gpu7", "gpu7", None),
+            ("r[1-2]n[1-2]", "r1n1", None),
+            ("a,r[1-2]n[1-2]", "a", Some("r[1-2]n[1-2]")),
+        ] {
+            assert_eq!(without(list, host).as_deref(), left, "{list} {host}");
+        }
+        // Every other host stays, and no other comes.
+        for number in 1..=120 {
+            let left = without("gpu[5-99,101,110-115]", &format!("gpu{number}"));
+            let left = left.unwrap();
+            for other in 1..=120 {
+                let host = format!("gpu{other}");
+                let was = covers("gpu[5-99,101,110-115]", &host);
+                assert_eq!(covers(&left, &host), was && other != number, "{left} {host}");
+            }
         }
     }
 

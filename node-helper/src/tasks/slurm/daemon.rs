@@ -27,6 +27,9 @@ const CONTROLLER: Duration = Duration::from_secs(15);
 /// Time for slurmctld to take what a started slurmd registers: HealthCheckProgram comes first, and may take 60 s.
 const REGISTER: Duration = if cfg!(test) { Duration::from_millis(1500) } else { Duration::from_secs(90) };
 
+/// Time for a slurmd that was told to read its files to hand over to a new one.
+const RECONFIGURE: Duration = if cfg!(test) { Duration::from_millis(500) } else { Duration::from_secs(15) };
+
 /// Says that a run has begun to write files of slurmd, and has not restarted it since. slurm.conf does not tell: it changes
 /// often and for others. In memory, because a boot starts slurmd.
 const PENDING: &str = "/run/gpufleet/slurmd-pending";
@@ -154,6 +157,42 @@ impl Daemon {
             return Ok(());
         }
         tree::spot(&place)?.remove().map_err(|error| FileError::new("remove", place, error).into())
+    }
+
+    /// Whether SIGHUP has it start anew with its files, in which jobs and a slurmd that does not like them stay.
+    ///
+    /// From 23.11 on a slurmd that systemd runs (`--systemd`) starts a new one, which takes over. Source: Slurm, slurmd.c,
+    /// `_try_to_reconfig`, and the release notes of 23.11.
+    pub fn reconfigures(&self) -> bool {
+        let under_systemd =
+            self.arguments.as_ref().is_some_and(|all| all.iter().any(|word| word == "--systemd"));
+        under_systemd && self.is_at_least((23, 11))
+    }
+
+    /// Has slurmd read its files anew, and restarts it where it does not.
+    ///
+    /// # Errors
+    /// As [`Daemon::restart`].
+    pub fn reconfigure(&self, node: &Node<'_>) -> Result<(), Trouble> {
+        let systemctl = self.systemctl.as_ref().ok_or_else(|| Trouble::missing("there is no systemctl"))?;
+        let main = || -> Result<u32, Trouble> {
+            let shown = units::show(systemctl, &[SlurmNode::UNIT], node.deadline)?;
+            Ok(shown.get(SlurmNode::UNIT).filter(|unit| unit.active).map_or(0, |unit| unit.main_pid))
+        };
+        let before = main()?;
+        let run = tool::run(node, systemctl).args(["--no-ask-password", "reload", SlurmNode::UNIT]);
+        // A unit that knows no reload, and a program that is older than the file, are restarted.
+        if tool::act(node, &run, "systemctl reload slurmd.service").is_ok() {
+            let until = Instant::now() + RECONFIGURE.min(node.deadline.remaining());
+            while Instant::now() < until {
+                let now = main()?;
+                if now > 0 && now != before {
+                    return Ok(());
+                }
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        }
+        self.restart(node)
     }
 
     /// Restarts slurmd and waits until slurmctld has taken what it registers.

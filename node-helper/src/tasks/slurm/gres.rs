@@ -249,6 +249,22 @@ impl Given {
     }
 }
 
+/// Returns the lines to write in the place of those that a node shares, by their numbers: the same ones for the other nodes,
+/// and then the node's own; `None` where a line does not name its nodes, or their list cannot be split.
+pub fn split(text: &str, shared: &[usize], node: &str, wanted: &Wanted) -> Option<Vec<String>> {
+    let lines = conf::lines(text);
+    let mut all = Vec::new();
+    for line in lines.iter().filter(|line| shared.contains(&line.number())) {
+        let others = conf::without(line.get("NodeName")?, node)?;
+        if line.lines.len() > 1 {
+            return None;
+        }
+        all.push(conf::with_values(text, line, &[("NodeName", others)]));
+    }
+    all.extend(wanted.lines(node, ""));
+    Some(all)
+}
+
 /// Says in words which GPUs there are: `2 h100 (cores 0-7), 2 h100 (cores 8-15)`.
 pub fn told(gpus: &BTreeMap<String, Gpu>, detect: &str, without_file: u64) -> String {
     let mut groups: Vec<(String, usize, &str, &str)> = Vec::new();
@@ -320,6 +336,23 @@ mod tests {
         let alone = read("Name=gpu File=/dev/nvidia0\n", "gpu3").unwrap();
         assert_eq!(alone.shared, Vec::<usize>::new());
         assert_eq!(read("Name=gpu Count=4", "gpu3").unwrap().told().unwrap(), "4 without a device file");
+    }
+
+    #[test]
+    fn a_line_of_several_nodes_is_split_for_whoever_writes_it() {
+        let text = "NodeName=gpu[1-8] Name=gpu Type=h100 File=/dev/nvidia[0-7] # rack 3\n";
+        let wanted = Wanted::Lines(vec![offer(0, "0-7")]);
+        assert_eq!(
+            split(text, &[1], "gpu3", &wanted).unwrap(),
+            [
+                "NodeName=gpu[1-2,4-8] Name=gpu Type=h100 File=/dev/nvidia[0-7] # rack 3",
+                "NodeName=gpu3 AutoDetect=off Name=gpu Type=h100 File=/dev/nvidia0 Cores=0-7"
+            ]
+        );
+        assert_eq!(
+            split("Name=gpu File=/dev/nvidia0\nNodeName=gpu[1-8] Name=nic\n", &[1], "gpu3", &wanted),
+            None
+        );
     }
 
     #[test]

@@ -83,11 +83,28 @@ impl Offering<'_> {
             values.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(" ");
         let (number, shown) = (state.line.number(), &state.file.shown);
         if !is_own {
+            let text = state.file.text()?;
+            // The whole line again: what a line of its own does not say has a default, and not the value of this one.
+            let own = |nodes: String, values: &[(&str, String)]| {
+                let values: Vec<_> =
+                    [("NodeName", nodes)].into_iter().chain(values.iter().cloned()).collect();
+                conf::with_values(text, &state.line, &values)
+            };
+            let split = conf::without(list, &state.name).filter(|_| {
+                // Lists of the same length, which nobody splits here.
+                let beside =
+                    ["NodeHostname", "NodeAddr", "Port"].iter().any(|key| state.line.get(key).is_some());
+                state.line.lines.len() == 1 && !beside
+            });
+            let lines = split.map_or_else(
+                || format!("`NodeName={} {written} ...`, and {list} without it", state.name),
+                |others| format!("{}\n{}", own(others, &[]), own(state.name.clone(), &values)),
+            );
             return Err(Trouble::invalid(format!(
                 "line {number} of {shown} is that of {list}, and only you can tell whether {written} holds for all of them: write \
-                 it into that line in slurmctld's slurm.conf and in that of every node, or give {name} a line of its own there \
-                 (`NodeName={name} {written} ...`, and {list} without it); then type `scontrol reconfigure`",
-                name = state.name
+                 it into that line in slurmctld's slurm.conf and in that of every node, or give {} a line of its own there, and \
+                 then type `scontrol reconfigure`:\n{lines}",
+                state.name
             )));
         }
         if state.line.lines.len() > 1 {

@@ -109,6 +109,8 @@ struct Values {
 pub enum Step {
     File(edits::Step),
     Restart,
+    /// As [`Step::Restart`], with less: SIGHUP.
+    Reconfigure,
 }
 
 /// The node's line of slurm.conf.
@@ -393,7 +395,13 @@ impl NodeKind for Offering<'_> {
                 SlurmNode::UNIT
             ));
         } else if restarts {
-            plan.steps.push(Step::Restart);
+            // Which GPUs there are is told at a start; what else was missed nobody knows.
+            let is_small =
+                missed.is_none() && plan.changes.iter().all(|one| one.disruption == Disruption::Live);
+            plan.steps.push(match is_small && state.daemon.reconfigures() {
+                true => Step::Reconfigure,
+                false => Step::Restart,
+            });
         }
         plan.warnings.extend(state.complaint(restarts));
         plan.needs = plan.changes.iter().map(|change| change.disruption).max().unwrap_or_default();
@@ -403,7 +411,7 @@ impl NodeKind for Offering<'_> {
     fn after(&self, state: &State, plan: &Plan<Step>) -> Vec<Effect> {
         let effect = |step: &Step| match step {
             Step::File(step) => step.effect(),
-            Step::Restart => {
+            Step::Restart | Step::Reconfigure => {
                 Effect::Noted { name: format!("{NOTE}{}", state.place.display()), value: "read".to_owned() }
             }
         };
@@ -421,7 +429,8 @@ impl NodeKind for Offering<'_> {
             .iter()
             .filter_map(|step| if let Step::File(step) = step { Some(step) } else { None })
             .collect();
-        let restarts = plan.steps.iter().any(|step| matches!(step, Step::Restart));
+        let how = plan.steps.iter().find(|step| !matches!(step, Step::File(_)));
+        let restarts = how.is_some();
         let before = state.daemon.offers(node, &state.place, &state.name)?;
         let offers = self.judge(node, state, &files)?;
         let mut done = Vec::new();
@@ -433,8 +442,15 @@ impl NodeKind for Offering<'_> {
                 step.apply()?;
                 done.push(step);
             }
-            (node.progress)("restarting slurmd".to_owned());
-            self.settle(node, state, (&before, &offers), restarts)
+            (node.progress)(
+                if matches!(how, Some(Step::Reconfigure)) {
+                    "reconfiguring slurmd"
+                } else {
+                    "restarting slurmd"
+                }
+                .to_owned(),
+            );
+            self.settle(node, state, (&before, &offers), how)
         };
         let trouble = match work() {
             Ok(data) => {
@@ -501,19 +517,22 @@ impl Offering<'_> {
         }
         if let Some(number) = state.given.shared.first() {
             return Err(Trouble::invalid(format!(
-                "line {number} of {} is that of several nodes and gives {} {}, where it has {}; give this node lines of its own: {}",
+                "line {number} of {} is that of several nodes and gives {} {}, where it has {}; other copies of the file need the \
+                 same, so it is not split here: write in the place of that line, wherever the file is\n{}",
                 state.gres.shown,
                 state.name,
                 state.given.told().unwrap_or_else(|| "no GPU".to_owned()),
                 gres::told(&state.wanted.gpus(), state.wanted.detect(), 0),
-                state.wanted.lines(&state.name, "").join(" / "),
+                gres::split(state.gres.text()?, &state.given.shared, &state.name, &state.wanted)
+                    .unwrap_or_else(|| state.wanted.lines(&state.name, ""))
+                    .join("\n"),
             )));
         }
         let old = state.gres.text()?;
         let new = state.given.edited(old, &state.name, &state.wanted);
         let class = if difference == Difference::Cores { Disruption::Live } else { Disruption::Clients };
         let note = match difference {
-            Difference::Cores => "slurmd restarts; jobs go on",
+            Difference::Cores => "slurmd reads its files anew; jobs go on",
             _ => "slurmd restarts with other GPUs, which ends jobs that use them",
         };
         let mut change = Change::new(
@@ -559,7 +578,7 @@ impl Offering<'_> {
             let from = found.map_or(Typed::Absent, |(_, value)| Typed::text(value));
             let subject = Subject::file(&state.cgroup.shown);
             let change = Change::new(subject, Property::new(key), from, word, Disruption::Live);
-            plan.changes.push(change.with_note("for jobs that start after the restart of slurmd"));
+            plan.changes.push(change.with_note("for jobs that start once slurmd has read it"));
         }
         if !edits.is_empty() || !appended.is_empty() {
             let new = conf::replaced(text, &edits, &appended);
@@ -606,17 +625,18 @@ impl Offering<'_> {
         node: &Node<'_>,
         state: &State,
         (before, offers): (&daemon::Offers, &daemon::Offers),
-        restarts: bool,
+        how: Option<&Step>,
     ) -> Result<Map<String, Value>, Trouble> {
         let mut data = Map::new();
         data.insert("offered_before".to_owned(), json!(before.count()));
         data.insert("offered".to_owned(), json!(offers.count()));
-        if !restarts {
-            return Ok(data);
-        }
+        let Some(how) = how else { return Ok(data) };
         // slurmctld tells starts in whole seconds: one in the second of the former would pass for it.
         std::thread::sleep(START_SECOND);
-        state.daemon.restart(node)?;
+        match how {
+            Step::Reconfigure => state.daemon.reconfigure(node)?,
+            _ => state.daemon.restart(node)?,
+        }
         // A slurmctld that does not answer is told by the next reading; it is not the node's fault.
         let before = state.told.as_ref().ok();
         if let Ok(told) = daemon::settle(node, &state.place, &state.name, before) {

@@ -27,10 +27,11 @@ esac
 const SYSTEMCTL: &str = r#"#!/bin/sh
 d=$(dirname "$0")/../..
 case "$1" in
-show) echo Id=slurmd.service; echo LoadState=loaded; echo "ActiveState=$(cat $d/active)"; echo UnitFileState=enabled; [ "$(cat $d/active)" = active ] && echo MainPID=4711 || echo MainPID=0; exit 0;;
+show) echo Id=slurmd.service; echo LoadState=loaded; echo "ActiveState=$(cat $d/active)"; echo UnitFileState=enabled; [ "$(cat $d/active)" = active ] && echo "MainPID=$(cat $d/pid)" || echo MainPID=0; exit 0;;
 esac
 shift
 echo "$1" >> $d/log
+[ "$1" != reload ] || [ -e $d/deaf ] || echo 4712 > $d/pid
 [ ! -e $d/after-restart ] || cp $d/after-restart $d/state
 [ ! -e $d/fresh ] || cp $d/fresh $d/proc/4711/stat
 [ ! -e $d/slow ] || [ ! -e $d/etc/slurm/gres.conf ] || sleep 20
@@ -48,6 +49,7 @@ fn bench(gres_of_node: &str) -> Bench {
         ("version", "22.05.8"),
         ("active", "active"),
         ("log", ""),
+        ("pid", "4711"),
         ("state", IDLE),
         ("proc/4711/cmdline", "/usr/sbin/slurmd\0-D\0"),
         ("proc/4711/stat", "4711 (slurmd) S 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 999999999999 0\n"),
@@ -338,9 +340,12 @@ fn the_line_of_the_node_alone_is_written() {
     assert_eq!(
         failure(&done),
         "line 1 of /etc/slurm/slurm.conf is that of gpu[1-8], and only you can tell whether Features=x holds for all of them: write \
-         it into that line in slurmctld's slurm.conf and in that of every node, or give gpu1 a line of its own there \
-         (`NodeName=gpu1 Features=x ...`, and gpu[1-8] without it); then type `scontrol reconfigure`"
+         it into that line in slurmctld's slurm.conf and in that of every node, or give gpu1 a line of its own there, and \
+         then type `scontrol reconfigure`:\nNodeName=gpu[2-8] Gres=gpu:2\nNodeName=gpu1 Gres=gpu:2 Features=x"
     );
+    bench.write("etc/slurm/slurm.conf", "NodeName=gpu[1-8] NodeAddr=10.0.0.[1-8] Gres=gpu:2\n");
+    let done = run(&bench, json!({"features": ["x"]}), Mode::Apply, Disruption::Live);
+    assert!(failure(&done).ends_with("`NodeName=gpu1 Features=x ...`, and gpu[1-8] without it"), "{done:?}");
     // What the line of several nodes says already is fine.
     bench.write("etc/slurm/slurm.conf", "NodeName=gpu[1-8] RealMemory=60000 Features=x Gres=gpu:2\n");
     let done = run(&bench, json!({"features": ["x"], "real_memory": "auto"}), Mode::Apply, Disruption::Live);
@@ -349,6 +354,50 @@ fn the_line_of_the_node_alone_is_written() {
     bench.write("etc/slurm/slurm.conf", "NodeName=gpu[1-8] RealMemory=65000 Gres=gpu:2\n");
     let done = run(&bench, json!({"real_memory": "auto"}), Mode::Apply, Disruption::Live);
     assert!(failure(&done).contains("whether RealMemory=62464 holds"), "{done:?}");
+}
+
+/// A slurmd that starts anew at SIGHUP is not stopped for what it can read so; one that does not, and what is not known, is.
+#[test]
+fn small_changes_are_read_anew_where_slurmd_can() {
+    let limits = json!({"constrain_cores": true});
+    let ready = |version: &str, line: &str| {
+        let bench = bench("gpu:2");
+        run(&bench, json!({}), Mode::Apply, Disruption::Clients);
+        bench.write("version", version);
+        for pid in ["4711", "4712"] {
+            bench.write(&format!("proc/{pid}/cmdline"), line);
+            bench.write(&format!("proc/{pid}/stat"), &bench.read("proc/4711/stat"));
+        }
+        bench.write("log", "");
+        bench
+    };
+    let new = ready("24.05.4", "/usr/sbin/slurmd\0--systemd\0");
+    let done = run(&new, limits.clone(), Mode::Apply, Disruption::Live);
+    assert_eq!((&done.status, new.read("log").as_str()), (&OpStatus::Changed, "reload\n"), "{done:?}");
+    let settled = new.snapshot();
+    assert_eq!(run(&new, limits.clone(), Mode::Apply, Disruption::Live).status, OpStatus::Ok);
+    assert_eq!(changed(&settled, &new.snapshot()), Vec::<PathBuf>::new());
+    // Other GPUs are told at a start.
+    new.write("log", "");
+    let typed = run(&new, json!({"type": "h200"}), Mode::Apply, Disruption::Clients);
+    assert_eq!(new.read("log"), "restart\n", "{typed:?}");
+    for (version, line) in [
+        ("24.05.4", "/usr/sbin/slurmd\0-D\0"),
+        ("23.02.7", "/usr/sbin/slurmd\0--systemd\0"),
+        ("unknown", "/usr/sbin/slurmd\0--systemd\0"),
+    ] {
+        let bench = ready(version, line);
+        run(&bench, limits.clone(), Mode::Apply, Disruption::Live);
+        assert_eq!(bench.read("log"), "restart\n", "{version} {line}");
+    }
+    let deaf = ready("24.05.4", "/usr/sbin/slurmd\0--systemd\0");
+    deaf.write("deaf", "");
+    let done = run(&deaf, limits, Mode::Apply, Disruption::Live);
+    assert_eq!(
+        (&done.status, deaf.read("log").as_str()),
+        (&OpStatus::Changed, "reload\nrestart\n"),
+        "{done:?}"
+    );
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! `container_toolkit`: NVIDIA's container toolkit with its settings, its runtimes and the CDI specification.
 
 mod cdi;
-mod config;
+pub mod config;
 mod cri;
 pub mod yaml;
 
@@ -33,6 +33,7 @@ use crate::{
         files::{self, Ownership},
         tree,
     },
+    signals,
     world::{Content, Effect, Entry, Owned},
 };
 
@@ -41,6 +42,10 @@ const RUNTIME: &str = "nvidia-container-runtime";
 /// First podman that gives containers devices by CDI. Source: NVIDIA container toolkit, "Support for Container Device
 /// Interface".
 const PODMAN: &str = "4.1.0";
+/// First Docker that knows CDI, with `features.cdi`, and the first that has it on by default. Source: Docker Engine release
+/// notes, 25.0.0 and 28.2.0.
+const DOCKER_CDI: &str = "25.0.0";
+const DOCKER_CDI_DEFAULT: &str = "28.2.0";
 /// Time limit of the question for a version.
 const ANSWER: Duration = Duration::from_secs(30);
 
@@ -62,7 +67,11 @@ pub struct State {
     package: Option<(Package, packages::State)>,
     config: Option<Config>,
     docker: Option<(DockerDaemon, docker::State)>,
+    /// What Docker lacks of CDI that no setting gives it.
+    docker_lacks: Option<String>,
     cri: Vec<cri::State>,
+    /// What is wrong with the drivers of control groups; an error if nobody knows.
+    cgroups: Result<Option<String>, String>,
     cdi: Option<cdi::State>,
     /// A CDI specification is declared, and there is no GPU.
     no_gpu: bool,
@@ -121,7 +130,8 @@ impl Toolkit<'_> {
     }
 
     /// Returns the settings of Docker's daemon that the toolkit needs.
-    fn docker(&self, node: &Node<'_>) -> Result<DockerDaemon, Trouble> {
+    /// Also returns what it lacks of CDI that none of them gives it.
+    fn docker(&self, node: &Node<'_>) -> Result<(DockerDaemon, Option<String>), Trouble> {
         let path = node.roots.path(DockerDaemon::FILE);
         let text = node.world.read(&path)?.unwrap_or_default();
         // A file that cannot be parsed is reported by the kind of the daemon.
@@ -146,8 +156,41 @@ impl Toolkit<'_> {
             _ => {}
         }
         settings.insert("runtimes".to_owned(), json!({"nvidia": nvidia}));
-        Ok(DockerDaemon::of(settings))
+        let mut lacks = None;
+        if self.task.cdi {
+            let is_off = found.get("features").and_then(|all| all.get("cdi")) == Some(&Value::Bool(false));
+            match docker_version(node)? {
+                Some(version) if !is_at_least(&version, DOCKER_CDI) => {
+                    lacks = Some(format!(
+                        "Docker is {version}, and knows CDI from {DOCKER_CDI} on: its containers get GPUs by the runtime \
+                         `nvidia` alone"
+                    ));
+                }
+                Some(version) if is_off || !is_at_least(&version, DOCKER_CDI_DEFAULT) => {
+                    settings.insert("features".to_owned(), json!({"cdi": true}));
+                }
+                Some(_) => {}
+                None => {
+                    lacks = Some(format!(
+                        "dockerd does not tell its version; before {DOCKER_CDI_DEFAULT} it needs `docker_daemon: {{settings: \
+                         {{features: {{cdi: true}}}}}}` for CDI"
+                    ));
+                }
+            }
+        }
+        Ok((DockerDaemon::of(settings), lacks))
     }
+}
+
+/// Returns the version of Docker's daemon, if its program is there and tells it.
+fn docker_version(node: &Node<'_>) -> Result<Option<String>, Trouble> {
+    let Some(program) = node.roots.tool("dockerd") else { return Ok(None) };
+    let done = tool::run(node, program).arg("--version").limit(4096).finish(&node.deadline.within(ANSWER))?;
+    // `Docker version 27.3.1, build 41ca978`.
+    let text = done.stdout();
+    let word = text.split_whitespace().find(|word| word.starts_with(|c: char| c.is_ascii_digit()));
+    let version = word.map(|word| word.trim_end_matches(',').to_owned());
+    Ok(version.filter(|version| done.exit.success() && version.len() <= 40))
 }
 
 /// Returns the version of the toolkit; `None` if it is not installed.
@@ -213,11 +256,12 @@ impl NodeKind for Toolkit<'_> {
         } else {
             None
         };
-        let (mut docker, mut cri) = (None, Vec::new());
+        let (mut docker, mut docker_lacks, mut cri) = (None, None, Vec::new());
         for runtime in self.runtimes(node) {
             match runtime {
                 ContainerRuntime::Docker => {
-                    let task = self.docker(node)?;
+                    let (task, lacks) = self.docker(node)?;
+                    docker_lacks = lacks;
                     let state = task.observe(node)?;
                     docker = Some((task, state));
                 }
@@ -226,6 +270,8 @@ impl NodeKind for Toolkit<'_> {
                 ContainerRuntime::Podman => podman(node)?,
             }
         }
+        let reader = signals::Reader { roots: node.roots, deadline: node.deadline };
+        let cgroups = if cri.is_empty() { Ok(None) } else { signals::cgroups::mismatch_now(&reader) };
         let (mut cdi, mut no_gpu) = (None, false);
         if task.cdi {
             let exposed = (self.gpus)(node.deadline)?;
@@ -235,7 +281,18 @@ impl NodeKind for Toolkit<'_> {
             cdi = cdi::observe(node, exposed, driver.as_deref())?;
             no_gpu = cdi.is_none();
         }
-        Ok(State { version, foreseen, package, config: self.config(node)?, docker, cri, cdi, no_gpu })
+        Ok(State {
+            version,
+            foreseen,
+            package,
+            config: self.config(node)?,
+            docker,
+            docker_lacks,
+            cri,
+            cgroups,
+            cdi,
+            no_gpu,
+        })
     }
 
     fn is_stale(&self, state: &State) -> bool {
@@ -278,11 +335,19 @@ impl NodeKind for Toolkit<'_> {
             }
             plan.steps.push(Step::Config(config.text.clone()));
         }
+        plan.warnings.extend(state.docker_lacks.clone());
         if let Some((task, state)) = &state.docker {
             let of_docker = task.plan(state)?;
             plan.steps.extend((!of_docker.steps.is_empty()).then_some(Step::Docker));
             plan.changes.extend(of_docker.changes);
             plan.warnings.extend(of_docker.warnings);
+        }
+        match &state.cgroups {
+            Ok(None) => {}
+            Ok(Some(why)) => plan.warnings.push(why.clone()),
+            Err(why) => plan.warnings.push(format!(
+                "whether the kubelet has the driver of control groups of its container runtime is not known: {why}"
+            )),
         }
         let specs: Vec<&str> = state.cdi.iter().flat_map(cdi::State::folders).collect();
         for one in &state.cri {

@@ -165,6 +165,45 @@ fn settings_are_merged_and_comments_stay() {
 }
 
 #[test]
+fn an_older_docker_gets_its_feature_for_cdi() {
+    let bench = bench();
+    let task = json!({"runtimes": ["docker"], "cdi": true});
+    let dockerd = |version: &str| {
+        bench.script(
+            "usr/bin/dockerd",
+            &format!("#!/bin/sh\n[ $1 = --version ] && echo 'Docker version {version}, build abc'\nexit 0\n"),
+        );
+    };
+    let told = |task: &Value| {
+        let done = run(&bench, task, Mode::Predict);
+        bench.forget();
+        let feature = shown(&done).into_iter().find(|line| line.contains("features.cdi"));
+        (feature, done.warnings)
+    };
+    let sets = Some("/etc/docker/daemon.json features.cdi: nothing -> enabled (live)".to_owned());
+    for (version, set) in [("25.0.3", true), ("28.1.1", true), ("28.2.0", false), ("29.3.0", false)] {
+        dockerd(version);
+        assert_eq!(told(&task).0, sets.clone().filter(|_| set), "{version}");
+        assert_eq!(told(&json!({"runtimes": ["docker"]})).0, None, "{version}");
+    }
+    // Off is said, and no default.
+    bench.write("etc/docker/daemon.json", r#"{"features": {"cdi": false, "x": true}}"#);
+    assert_eq!(
+        told(&task).0.as_deref(),
+        Some("/etc/docker/daemon.json features.cdi: disabled -> enabled (live)")
+    );
+    dockerd("24.0.9");
+    let (set, warnings) = told(&task);
+    assert!(set.is_none() && warnings.iter().any(|one| one.starts_with("Docker is 24.0.9")), "{warnings:?}");
+    std::fs::remove_file(bench.path("usr/bin/dockerd")).unwrap();
+    let (set, warnings) = told(&task);
+    assert!(
+        set.is_none() && warnings.iter().any(|one| one.contains("does not tell its version")),
+        "{warnings:?}"
+    );
+}
+
+#[test]
 fn docker_gets_the_runtime_beside_its_other_settings() {
     let bench = bench();
     bench.write("etc/docker/daemon.json", r#"{"features": {"x": "kept"}, "bip": "10.0.0.1/24"}"#);

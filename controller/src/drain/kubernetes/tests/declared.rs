@@ -141,6 +141,28 @@ fn a_label_that_another_program_writes_is_refused_with_its_name() {
     assert_eq!(plan(&equal, &declared).unwrap(), Plan::default(), "nothing would be written");
 }
 
+/// Zone and region are whose a cloud controller manager is, if there is one.
+#[test]
+fn a_zone_is_written_where_no_cloud_does() {
+    let key = "topology.kubernetes.io/zone";
+    let declared = wanted(json!({"labels": {key: "row-3"}}));
+    let made = plan(&node(json!({"a": "b"}), json!({})), &declared).unwrap();
+    assert_eq!(shown(&made), ["label topology.kubernetes.io/zone absent -> row-3"]);
+    for manager in ["gpufleet", "kubectl-label"] {
+        assert!(plan(&node(json!({key: "x"}), written_by(manager, key)), &declared).is_ok(), "{manager}");
+    }
+    let cloud = node(json!({key: "eu-1a"}), written_by("cloud-controller-manager", key));
+    let why = plan(&cloud, &declared).unwrap_err();
+    assert!(why.contains("was written by cloud-controller-manager"), "{why}");
+    let kubelet = node(json!({key: "eu-1a"}), written_by("kubelet", key));
+    assert!(plan(&kubelet, &declared).unwrap_err().contains("was written by kubelet"));
+    let untold = plan(&node(json!({key: "x"}), json!({})), &declared).unwrap_err();
+    assert!(untold.contains("do not say who wrote it"), "{untold}");
+    let taint = json!({"key": "node.cloudprovider.kubernetes.io/uninitialized", "effect": "NoSchedule"});
+    let coming = plan(&node(json!({}), json!({"/spec/taints": [taint]})), &declared).unwrap_err();
+    assert!(coming.contains("has yet to tell where it is"), "{coming}");
+}
+
 #[test]
 fn a_layout_is_left_to_a_mig_manager_that_runs() {
     let declared = wanted(json!({"labels": {"nvidia.com/mig.config": "all-1g.10gb"}}));

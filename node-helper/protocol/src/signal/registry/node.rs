@@ -250,6 +250,67 @@ pub static SIGNALS: &[SignalInfo] = &[
         "How much memory each of these daemons may lock, such as `slurmd=8192 KiB` or `slurmd=unlimited`.",
     ),
     node(
+        "kubelet_cgroup_driver",
+        None,
+        "Driver of control groups that the running kubelet uses, by its files and flags, or that of its runtime where it asks \
+         that (Kubernetes 1.31); absent without a kubelet.",
+    ),
+    node(
+        "kubelet_gpus",
+        None,
+        "Number of whole GPUs that the running kubelet offers to pods, by the healthy devices in its \
+         `device-plugins/kubelet_internal_checkpoint`; absent without a kubelet or a device plugin of NVIDIA's, and with MIG \
+         devices.",
+    ),
+    node(
+        "runtime_cgroup_driver",
+        None,
+        "Driver of control groups of the container runtime that the kubelet uses, by `containerd config dump`, the files of \
+         CRI-O, or daemon.json; absent without a kubelet.",
+    ),
+    node(
+        "image_stores",
+        None,
+        "Where container runtimes keep images, such as `docker: overlay2 in /var/lib/docker on ext4`, by their files and \
+         folders; absent where none has any.",
+    ),
+    node("image_roots", None, "The folders of `image_stores`, behind links."),
+    node(
+        "image_stores_slow",
+        None,
+        "Number of `image_stores` whose driver copies whole layers or was taken away: vfs, native, devicemapper, aufs.",
+    ),
+    node(
+        "image_stores_unfit",
+        None,
+        "Number of `image_stores` with an overlay on a file system that does not carry one: on another overlay, or on xfs \
+         without `ftype=1`.",
+    ),
+    node("image_stores_on_root", None, "Number of `image_stores` on the file system of `/`."),
+    node(
+        "image_used_ratio",
+        None,
+        "Used part of the fullest file system of `image_stores` as the kubelet sees it, with what is kept for root (0 to 1), by \
+         statvfs(3).",
+    ),
+    node(
+        "image_inode_used_ratio",
+        None,
+        "Used part of the inodes of these file systems, the most of all (0 to 1), by statvfs(3).",
+    ),
+    node(
+        "image_gc_ratio",
+        None,
+        "Used part from which the running kubelet removes images, by `imageGCHighThresholdPercent`; absent without a kubelet, \
+         and where it removes none.",
+    ),
+    node(
+        "image_evict_ratio",
+        None,
+        "Used part from which the running kubelet evicts pods, by `imagefs.available` of `evictionHard` in percent; absent \
+         without a kubelet, and without such a threshold.",
+    ),
+    node(
         "pid_ratio",
         None,
         "Threads of the node by the largest number that it may have (0 to 1), by `/proc/loadavg` and \
