@@ -779,6 +779,12 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ),
     ("os.clock_sync", "the clock is the kernel's, which all nodes share: the helper's own tests"),
     (
+        "pcie.acs",
+        "no device of a lab node has registers: the helper's own tests read them, and those of the judge have a node with \
+         such ports",
+    ),
+    ("pcie.relaxed_ordering", "as for pcie.acs"),
+    (
         "disk.readonly",
         "no disk of a lab node can be made read-only: the helper's own tests read its list of mounts",
     ),

@@ -13,6 +13,8 @@ pub mod network;
 mod nvme;
 pub mod own;
 pub mod pci;
+pub mod pci_config;
+mod pcie;
 mod process;
 mod system;
 #[cfg(test)]
@@ -79,6 +81,7 @@ pub fn read(
     named.extend(driver::read(reader, &units, &processes));
     named.extend(system::read(reader, &units, &processes));
     named.extend(tuning::read(reader));
+    named.extend(pcie::read(reader));
     named.extend(process::read(reader, &processes));
     named.extend(disk::read(reader));
     named.extend(nvme::read(reader));
