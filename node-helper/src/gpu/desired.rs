@@ -571,7 +571,8 @@ impl<'a> Merge<'a> {
         if task.memory_mhz.is_some() && late {
             // Source: nvidia-smi documentation: Hopper and later lock memory clocks only at the driver's next start.
             self.fail(format!(
-                "{} ({}) cannot lock its memory clock while the driver runs; leave `memory_mhz` out",
+                "{} ({}) cannot lock its memory clock while the driver runs; leave `memory_mhz` out (`gpufleet doc gpu_clocks` says what \
+                 to do instead)",
                 gpu.label(),
                 gpu.architecture.name()
             ));

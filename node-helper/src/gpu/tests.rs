@@ -393,7 +393,8 @@ fn impossible_wishes_say_why() {
         ),
         (
             json!({"gpu_clocks": {"memory_mhz": 1593}}),
-            "GPU 0 (Hopper) cannot lock its memory clock while the driver runs; leave `memory_mhz` out",
+            "GPU 0 (Hopper) cannot lock its memory clock while the driver runs; leave `memory_mhz` out (`gpufleet doc gpu_clocks` says what \
+             to do instead)",
         ),
         (
             json!({"gpu_mig": {"mode": "enabled", "layout": {"4g.40gb": 2}}}),

@@ -80,7 +80,7 @@ pub use docker_daemon::DockerDaemon;
 pub use driver::{DriverFlavour, DriverGoBack, DriverReboot, DriverSource, GpuDriver};
 pub use facts::{AGES, AgeStamp, Find, FindType, Ping, SIZES, Setup, bound};
 pub use files::{File, FileMode, FileState, Stat};
-pub use gpu::{
+pub use gpu::{Beside, BesideKind, 
     AccountingMode, Belief, ClockRange, ComputeModeName, ConfidentialMode, DrainStateName, EccMode,
     GpuAccounting, GpuClocks, GpuComputeMode, GpuConfidentialCompute, GpuDrainState, GpuEcc, GpuKind, GpuMig,
     GpuMps, GpuPersistence, GpuPower, GpuReset, GpuSelector, GpuSelectorItem, Hardware, Lasts, MigConfigFile,
@@ -243,7 +243,8 @@ registry! {
         here ValidateArgumentSpec;
     }
     hardware { GpuDriver, GpuDrainState }
-        ground { Sysctl, KernelCmdline, PackageHold, Modprobe, Initramfs, HugePages, CpuFrequency, CpuIdle, Smt, NetworkInterface, RdmaLink, PciSettings, GpuDirect, DiskQueue, TimeSync, Kdump, IrqAffinity, UnitSettings, CpuIsolation, Limits, Swap, Tuned, SlurmNode, Kubelet, Thp, Mount, KernelBlacklist, DockerDaemon, ContainerToolkit, FabricManager, NvidiaImex, Dcgm, KubernetesNode }
+        ground { Sysctl, KernelCmdline, PackageHold, Modprobe, Initramfs, HugePages, CpuFrequency, CpuIdle, Smt, NetworkInterface, RdmaLink, PciSettings, GpuDirect, DiskQueue, TimeSync, Kdump, IrqAffinity, UnitSettings, CpuIsolation, Limits, Swap, Tuned, SlurmNode, Kubelet, Thp, Mount, KernelBlacklist, DockerDaemon, ContainerToolkit, FabricManager, NvidiaImex, Dcgm, CudaCompat, GpuKeep, KubernetesNode }
+    beside { GpuKeep, FabricManager, NvidiaImex, Dcgm, CudaCompat, ContainerToolkit, DockerDaemon, GpuDirect, PciSettings }
     operations {
         /// The GPU tasks of one group, with one desired state and one activation.
         GpuGroup(GpuGroup);

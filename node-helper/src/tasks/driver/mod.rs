@@ -206,7 +206,11 @@ impl<'a> Driver<'a> {
             if reloads {
                 let report = gpus.idle(&Default::default(), node.deadline);
                 let next = "wait for it, or let gpufleet drain the node (`rollout: {drain: …}`)";
-                outcome.blockers.extend(report.reasons.into_iter().map(|why| Blocker::new(why, next)));
+                // Others are named already, with a next step of their own.
+                let more = report.reasons.into_iter().map(|why| Blocker::new(why, next));
+                let more: Vec<Blocker> =
+                    more.filter(|one| !outcome.blockers.iter().any(|named| named.what == one.what)).collect();
+                outcome.blockers.extend(more);
                 if !first {
                     outcome.warnings.extend(gpus.lost_by(Taker::Reload, node.deadline));
                 }

@@ -264,10 +264,6 @@ impl NodeKind for FabricManager {
         Ok(Map::new())
     }
 
-    fn ends_gpu_work(&self) -> bool {
-        true
-    }
-
     fn data(&self, state: &State) -> Map<String, Value> {
         let data = [("version", json!(state.version)), ("driver", json!(state.driver))];
         data.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()

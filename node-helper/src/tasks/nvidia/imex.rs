@@ -137,10 +137,6 @@ impl NodeKind for NvidiaImex {
         Ok(plan)
     }
 
-    fn ends_gpu_work(&self) -> bool {
-        true
-    }
-
     fn after(&self, state: &State, plan: &Plan<Step>) -> Vec<Effect> {
         let file = plan.steps.iter().find_map(|step| match step {
             Step::File(text) => Some(Effect::Path {
