@@ -8,7 +8,8 @@
 use std::{io::ErrorKind, path::PathBuf};
 
 use gpufleet_protocol::{
-    Awaiting, Blocker, Certainty, Change, Disruption, FailureKind, OpOutcome, OpStatus, message::Mode, op::Blob,
+    Awaiting, Blocker, Certainty, Change, Disruption, FailureKind, OpOutcome, OpStatus, message::Mode,
+    op::Blob,
 };
 use serde_json::{Map, Value};
 

@@ -357,7 +357,8 @@ fn na_note(check: &Check, na: &Code, scene: &Scene<'_>) -> Arc<str> {
     if nothing_declared {
         return format!("not declared: {}", na.declared.join(", ")).into();
     }
-    let undeclared = na.declared.iter().filter(|name| scene.declared.get(&***name).is_none_or(Value::is_null));
+    let undeclared =
+        na.declared.iter().filter(|name| scene.declared.get(&***name).is_none_or(Value::is_null));
     let mut reasons: Vec<String> = undeclared.map(|name| format!("{name} is not declared")).collect();
     reasons.extend(na.signals.iter().map(|(scope, name)| match scene.signal(*scope, name) {
         Signal::Absent => format!("there is no {name}"),

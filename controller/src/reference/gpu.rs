@@ -3,7 +3,9 @@
 
 use std::fmt::Write as _;
 
-use gpufleet_protocol::tasks::{BESIDE, Belief, Beside, GROUND, Ground, HARDWARE, Hardware, KINDS, KindInfo, Lasts};
+use gpufleet_protocol::tasks::{
+    BESIDE, Belief, Beside, GROUND, Ground, HARDWARE, Hardware, KINDS, KindInfo, Lasts,
+};
 
 /// Returns the hardware facts of a kind; `None` for a kind that declares nothing of GPUs.
 fn hardware(kind: &KindInfo) -> Option<&'static Hardware> {
@@ -118,7 +120,8 @@ pub fn gpu_markdown() -> String {
         let _ = write!(out, "\n## {}\n\n{}\n\n", kind.name, kind.summary);
         for (title, entries) in [("Reads", facts.reads), ("Writes", facts.writes)] {
             // What has code in it already stays as it is.
-            let code = |entry: &&str| if entry.contains('`') { (*entry).to_owned() } else { format!("`{entry}`") };
+            let code =
+                |entry: &&str| if entry.contains('`') { (*entry).to_owned() } else { format!("`{entry}`") };
             let entries: Vec<String> = entries.iter().map(code).collect();
             let _ = writeln!(out, "* {title}: {}.", entries.join(", "));
         }

@@ -434,8 +434,12 @@ fn a_gpu_whose_architecture_cannot_be_read_is_not_taken_for_the_newest() {
     let power = node.predict(&group(&[json!({"gpu_power": {"limit_watts": 600, "gpus": [0]}})]));
     assert_eq!(power.status, OpStatus::Changed, "{power:?}");
     // A reset may take its peers along, so that they have to be free too.
-    assert_eq!(node.apply(&group(&[json!({"gpu_ecc": {"mode": "disabled", "gpus": [0]}})])).status, OpStatus::Changed);
-    let resets: Vec<String> = node.effects().into_iter().filter(|effect| effect.starts_with("reset")).collect();
+    assert_eq!(
+        node.apply(&group(&[json!({"gpu_ecc": {"mode": "disabled", "gpus": [0]}})])).status,
+        OpStatus::Changed
+    );
+    let resets: Vec<String> =
+        node.effects().into_iter().filter(|effect| effect.starts_with("reset")).collect();
     assert_eq!(resets, ["RESETS"]);
 }
 

@@ -96,8 +96,8 @@ pub fn behind(reader: &Reader<'_>, link: &str) -> Found<String> {
 pub fn config(roots: &Roots, address: &str) -> Found<Vec<u8>> {
     let path = file(address, "config");
     let mut bytes = Vec::new();
-    let read = fs::File::open(roots.path(&path))
-        .and_then(|file| file.take(MOST_CONFIG).read_to_end(&mut bytes));
+    let read =
+        fs::File::open(roots.path(&path)).and_then(|file| file.take(MOST_CONFIG).read_to_end(&mut bytes));
     match read {
         Ok(_) => Ok(Some(bytes)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),

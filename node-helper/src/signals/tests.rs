@@ -742,7 +742,8 @@ fn with_bus(gpu: Vec<u8>, port: Vec<u8>) -> Bench {
     ] {
         fs::write(bench.path(&format!("sys/devices/pci0000:00/{address}/config")), bytes).unwrap();
     }
-    symlink("../../../devices/pci0000:00/0000:00:01.0", bench.path("sys/bus/pci/devices/0000:00:01.0")).unwrap();
+    symlink("../../../devices/pci0000:00/0000:00:01.0", bench.path("sys/bus/pci/devices/0000:00:01.0"))
+        .unwrap();
     bench
 }
 

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use gpufleet_protocol::glob::Glob;
 use gpufleet_protocol::tasks::{self, Class, Kind as _, KindInfo, WaitFor};
-use gpufleet_protocol::{Blocker, Change, Disruption, FailureKind, NodeOp, OpOutcome, OpStatus, Property, Subject};
+use gpufleet_protocol::{
+    Blocker, Change, Disruption, FailureKind, NodeOp, OpOutcome, OpStatus, Property, Subject,
+};
 use serde_json::{Map, Value as Json, json};
 
 use super::judge::hide;

@@ -2,7 +2,8 @@
 
 use gpufleet_protocol::facts::{Facts, OsFacts};
 use gpufleet_protocol::{
-    Awaiting, Blocker, Change, Disruption, FailureKind, NodeOp, OpOutcome, OpStatus, Property, Subject, change,
+    Awaiting, Blocker, Change, Disruption, FailureKind, NodeOp, OpOutcome, OpStatus, Property, Subject,
+    change,
 };
 
 use super::OpOutcomeSketch::{Changed, Command, Failed, Ok};

@@ -373,7 +373,10 @@ fn gpus_of_a_node_that_another_controller_took_over_are_named_and_left_alone() {
         node.fence.set(Some(acts));
         let OpStatus::Failed { message, .. } = node.apply(&wish).status else { continue };
         let effects = node.effects();
-        assert!(!effects.iter().any(|effect| effect.contains("MigMode(false)")), "{acts}: {message}: {effects:?}");
+        assert!(
+            !effects.iter().any(|effect| effect.contains("MigMode(false)")),
+            "{acts}: {message}: {effects:?}"
+        );
         for gpu in &node.machine.get().gpus {
             if gpu.mig.current && gpu.instances.is_empty() {
                 left += 1;
@@ -387,9 +390,8 @@ fn gpus_of_a_node_that_another_controller_took_over_are_named_and_left_alone() {
 #[test]
 fn a_layout_that_failed_leaves_no_cdi_specification_with_instances_that_are_gone() {
     let refreshed = |effects: &[String]| {
-        let last = |what: &[&str]| {
-            effects.iter().rposition(|effect| what.iter().any(|word| effect.contains(word)))
-        };
+        let last =
+            |what: &[&str]| effects.iter().rposition(|effect| what.iter().any(|word| effect.contains(word)));
         (last(&["nvidia-cdi-refresh"]), last(&["GpuInstance", "ComputeInstance", "MigMode"]))
     };
     let sim = || Sim::new(vec![SimGpu::new(0, true).with_instances(&[(9, 0, 4), (9, 4, 4)])]);
@@ -425,7 +427,8 @@ fn a_gpu_is_not_given_back_on_a_node_that_another_controller_took_over() {
         let effects = node.effects();
         // The last act before the node was lost is the last of all.
         assert!(!message.contains("was restored"), "{acts}: {message}");
-        told += usize::from(message.contains("could not be restored: a newer controller took this node over"));
+        told +=
+            usize::from(message.contains("could not be restored: a newer controller took this node over"));
         assert!(!effects.iter().any(|effect| effect.contains("nvidia-cdi-refresh")), "{acts}: {effects:?}");
     }
     assert!(told > 0, "{told}");

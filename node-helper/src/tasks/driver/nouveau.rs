@@ -76,9 +76,9 @@ impl InImages {
     /// If a file of modprobe.d or an image cannot be read.
     pub fn read(node: &Node<'_>) -> Result<Self, Trouble> {
         let files = modprobe_d::files(node)?;
-        let keeping = files.values().filter(|(_, text)| {
-            modprobe_d::whole_lines(text).iter().any(|line| keeps_away(line))
-        });
+        let keeping = files
+            .values()
+            .filter(|(_, text)| modprobe_d::whole_lines(text).iter().any(|line| keeps_away(line)));
         // By their change, because packages keep the times of their files.
         let changed = keeping.filter_map(|(path, _)| {
             let meta = fs::metadata(path).ok()?;

@@ -182,11 +182,13 @@ impl Seen {
         }
         let Some(program) = node.roots.tool("modinfo") else {
             return Ok(Some(
-                "Secure Boot is on, and there is no program `modinfo` to tell whether the module is signed".to_owned(),
+                "Secure Boot is on, and there is no program `modinfo` to tell whether the module is signed"
+                    .to_owned(),
             ));
         };
         let field = |name: &str| -> Result<String, Trouble> {
-            let run = tool::run(node, &program).args(["-k", &self.kernel, "-F", name, "nvidia"]).limit(64 * 1024);
+            let run =
+                tool::run(node, &program).args(["-k", &self.kernel, "-F", name, "nvidia"]).limit(64 * 1024);
             let done = tool::ask(node, &run)?;
             match done.exit.success() {
                 true => Ok(done.stdout().trim().to_owned()),

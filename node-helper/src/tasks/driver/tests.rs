@@ -177,7 +177,9 @@ fn a_module_without_a_signature_that_counts_is_told_before_the_driver_is_unloade
     // Built by DKMS, with a key that is not enrolled, whatever the package is called.
     module("sig_id) echo PKCS#7;; filename) echo /lib/modules/6.8.0-45-generic/updates/dkms/nvidia.ko.zst;;");
     assert!(told(&bench).contains("there is no key"), "{}", told(&bench));
-    module("sig_id) echo PKCS#7;; filename) echo /lib/modules/6.8.0-45-generic/kernel/nvidia-580/nvidia.ko;;");
+    module(
+        "sig_id) echo PKCS#7;; filename) echo /lib/modules/6.8.0-45-generic/kernel/nvidia-580/nvidia.ko;;",
+    );
     assert!(check(&bench).is_ok());
 }
 
@@ -201,7 +203,10 @@ fn an_image_that_holds_nouveau_is_built_before_the_reboot() {
     bench.write("usr/lib/modprobe.d/nvidia.conf", "blacklist nouveau\n");
     let planned = predicted(&bench);
     let line = crate::tasks::testing::shown(&planned);
-    assert_eq!(line, ["module nouveau in the initramfs: with an older modprobe.d -> as in modprobe.d (live)"]);
+    assert_eq!(
+        line,
+        ["module nouveau in the initramfs: with an older modprobe.d -> as in modprobe.d (live)"]
+    );
     assert!(planned.awaiting[0].reason.contains("nouveau"), "{planned:?}");
     std::thread::sleep(std::time::Duration::from_millis(50));
     let done = ran(&bench, Mode::Apply);

@@ -542,9 +542,9 @@ impl NodeKind for PciSettings {
 
     fn after(&self, state: &State, plan: &Plan<Step>) -> Vec<Effect> {
         let steps = plan.steps.iter();
-        let of_service = steps.filter_map(|step| if let Step::Service(step) = step { Some(step) } else { None });
-        let mut effects =
-            state.service.as_ref().map(|service| service.after(of_service)).unwrap_or_default();
+        let of_service =
+            steps.filter_map(|step| if let Step::Service(step) = step { Some(step) } else { None });
+        let mut effects = state.service.as_ref().map(|service| service.after(of_service)).unwrap_or_default();
         let others = state.others.iter().filter(|_| starts(plan)).map(|other| (&other.place, other.value));
         for (place, value) in state.own.iter().map(|(place, word)| (place, word.value)).chain(others) {
             effects.push(Effect::Parameter { name: assumption(place), value: value.to_string() });

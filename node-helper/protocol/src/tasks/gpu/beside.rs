@@ -30,7 +30,9 @@ impl BesideKind for GpuKeep {
     const BESIDE: Beside = Beside {
         survives_reset: Lasts::Yes,
         survives_last_client: Lasts::Yes,
-        survives_reload: Lasts::Partly("yes; what it asserts is asserted at the next boot, not at the reload"),
+        survives_reload: Lasts::Partly(
+            "yes; what it asserts is asserted at the next boot, not at the reload",
+        ),
         survives_reboot: Lasts::Partly("yes: it is what asserts the state then"),
         architectures: "all",
         beliefs: &[Belief {
@@ -104,10 +106,16 @@ impl BesideKind for CudaCompat {
 
 impl BesideKind for ContainerToolkit {
     const BESIDE: Beside = Beside {
-        survives_reset: Lasts::Partly("files: yes; a CDI specification names MIG instances that are gone after a reset, and is made anew"),
+        survives_reset: Lasts::Partly(
+            "files: yes; a CDI specification names MIG instances that are gone after a reset, and is made anew",
+        ),
         survives_last_client: Lasts::Yes,
-        survives_reload: Lasts::Partly("files: yes; a CDI specification names libraries of the former version, and is made anew"),
-        survives_reboot: Lasts::Partly("files and /etc/cdi: yes; /var/run/cdi: no, the toolkit's own unit makes it anew"),
+        survives_reload: Lasts::Partly(
+            "files: yes; a CDI specification names libraries of the former version, and is made anew",
+        ),
+        survives_reboot: Lasts::Partly(
+            "files and /etc/cdi: yes; /var/run/cdi: no, the toolkit's own unit makes it anew",
+        ),
         architectures: "all",
         beliefs: &[Belief {
             believed: "nvidia-cdi-refresh notices new MIG instances",
@@ -120,7 +128,9 @@ impl BesideKind for DockerDaemon {
     const BESIDE: Beside = Beside {
         survives_reset: Lasts::Yes,
         survives_last_client: Lasts::Yes,
-        survives_reload: Lasts::Partly("yes; containers keep the libraries of the former driver until they are made anew"),
+        survives_reload: Lasts::Partly(
+            "yes; containers keep the libraries of the former driver until they are made anew",
+        ),
         survives_reboot: Lasts::Yes,
         architectures: "all",
         beliefs: &[Belief {
@@ -143,7 +153,9 @@ impl BesideKind for GpuDirect {
 
 impl BesideKind for PciSettings {
     const BESIDE: Beside = Beside {
-        survives_reset: Lasts::Partly("registers of the GPU: no, the next run sets them; ACS of the ports above: yes"),
+        survives_reset: Lasts::Partly(
+            "registers of the GPU: no, the next run sets them; ACS of the ports above: yes",
+        ),
         survives_last_client: Lasts::Yes,
         survives_reload: Lasts::Partly("the driver may set the read request again"),
         survives_reboot: Lasts::Partly("by a service of gpufleet"),
