@@ -81,7 +81,7 @@ impl NodeKind for NvidiaImex {
         let (mut active, mut unread) = (false, false);
         if let Some(systemctl) = node.roots.tool("systemctl") {
             let shown = units::show(systemctl, &[Self::UNIT], node.deadline)?;
-            if let Some(unit) = shown.get(Self::UNIT).filter(|unit| unit.active) {
+            if let Some(unit) = shown.get(Self::UNIT).filter(|unit| unit.runs()) {
                 active = true;
                 // A run may have ended between the file and the restart.
                 let restarted = !node.world.noted(NOTE).is_empty() || node.world.rebooted();

@@ -134,15 +134,14 @@ fn running(node: &Node<'_>) -> Result<Vec<Runs>, Trouble> {
     // An earlier task of a prediction starts or stops one: what that does to the clock is known in the run.
     let other = |name: &str| {
         let now = found.get(name).cloned().unwrap_or_default();
-        let differs = |view: UnitView| {
-            view.active != Some(now.active) || view.file_state.starts_with("enabled") != now.enabled
-        };
+        let differs =
+            |view: UnitView| view.active != Some(now.active) || (view.file_state == "enabled") != now.enabled;
         node.world.unit(name).is_some_and(differs)
     };
     if names.iter().any(|name| other(name)) {
         return Err(Trouble::Possible);
     }
-    let runs = found.into_iter().filter(|(_, status)| status.active).filter_map(|(unit, status)| {
+    let runs = found.into_iter().filter(|(_, status)| status.runs()).filter_map(|(unit, status)| {
         let (_, daemon) = UNITS.iter().find(|(name, _)| *name == unit)?;
         Some(Runs { unit, daemon: *daemon, enabled: status.enabled, pid: status.main_pid })
     });
