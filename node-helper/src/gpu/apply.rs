@@ -161,6 +161,8 @@ impl Running<'_> {
             None => self.verify(None),
             Some(Disruption::GpuReset) => {
                 let Some(activation) = &first.activation else { return Ok(()) };
+                let mut reset = activation.uuids.iter().filter_map(|uuid| self.state.gpu(uuid));
+                let takes_instances = reset.any(|gpu| !gpu.present().is_empty());
                 if !self.reset(activation)? {
                     self.reboot = true;
                     self.made_by_activation(&first);
@@ -173,8 +175,7 @@ impl Running<'_> {
                 }
                 self.made_by_activation(&first);
                 self.applied.activated = Some(Disruption::GpuReset);
-                // A reset takes them.
-                self.cdi_stale |= self.state.gpus.iter().any(|gpu| !gpu.present().is_empty());
+                self.cdi_stale |= takes_instances;
                 self.refresh(activation.reasons.first().map_or(0, |(member, _)| *member))?;
                 let desired = self.desired();
                 let second = stage(&self.state, &desired, self.reboot);

@@ -440,7 +440,7 @@ fn a_gpu_whose_architecture_cannot_be_read_is_not_taken_for_the_newest() {
     );
     let resets: Vec<String> =
         node.effects().into_iter().filter(|effect| effect.starts_with("reset")).collect();
-    assert_eq!(resets, ["RESETS"]);
+    assert_eq!(resets, ["reset 0000:1b:00.0,0000:1c:00.0"]);
 }
 
 #[test]

@@ -735,6 +735,8 @@ fn with_bus(gpu: Vec<u8>, port: Vec<u8>) -> Bench {
         let link = bench.path(&format!("sys/bus/pci/devices/{address}"));
         symlink(format!("../../../devices/pci0000:39/{above}{address}"), link).unwrap();
     }
+    let of_healthy = bench.path("sys/bus/pci/devices/0000:1b:00.0/config");
+    fs::write(of_healthy, config::sample(0x2930, None)).unwrap();
     // The card of the healthy node, at a root port without access control.
     for (address, bytes) in [
         ("0000:00:01.0", config::port(4, config::sample(0x2810, None))),
