@@ -8,7 +8,8 @@
 use std::{io::ErrorKind, path::PathBuf};
 
 use gpufleet_protocol::{
-    Awaiting, Certainty, Change, Disruption, FailureKind, OpOutcome, OpStatus, message::Mode, op::Blob,
+    Awaiting, Blocker, Certainty, Change, Disruption, FailureKind, OpOutcome, OpStatus, message::Mode,
+    op::Blob,
 };
 use serde_json::{Map, Value};
 
@@ -289,11 +290,6 @@ pub trait NodeKind: Sync {
         self.plan(state)
     }
 
-    /// Whether what it disturbs ends the work of processes on GPUs, so that a plan names them.
-    fn ends_gpu_work(&self) -> bool {
-        false
-    }
-
     /// Returns values that two tasks of a run must not declare differently, because each would undo the other at every run;
     /// by a name for messages, such as `mtu of eth1`.
     fn declares(&self, _state: &Self::State) -> Vec<(String, String)> {
@@ -403,11 +399,17 @@ fn predict<D: NodeKind>(declaration: &D, node: &Node<'_>, overlay: &Overlay) -> 
     {
         answer.warnings.push(format!("as the node is now, the run is refused: {}", refusal.to(verb)));
     }
-    // Not where a reboot of this prediction has ended them.
-    if declaration.ends_gpu_work() && plan.needs >= Disruption::Clients && !node.world.rebooted() {
-        answer.blockers = gpu::holders(node.roots);
-    }
+    answer.blockers = in_the_way(node, plan.needs);
     Ok(answer)
+}
+
+/// Returns who holds GPUs, where steps need them gone.
+fn in_the_way(node: &Node<'_>, needs: Disruption) -> Vec<Blocker> {
+    // Not where a reboot of this prediction has ended them.
+    match needs >= Disruption::Clients && !node.world.rebooted() {
+        true => gpu::holders(node.roots),
+        false => Vec::new(),
+    }
 }
 
 fn apply<D: NodeKind>(
@@ -436,6 +438,8 @@ fn apply<D: NodeKind>(
     }
     if plan.needs > allowed {
         let mut answer = OpOutcome::new(OpStatus::NeedsPermit { class: plan.needs });
+        // Whoever decides on the permit learns who would be disturbed.
+        answer.blockers = in_the_way(node, plan.needs);
         answer.changes = plan.changes;
         answer.awaiting = plan.awaiting;
         return Ok(answer);

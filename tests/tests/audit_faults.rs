@@ -770,11 +770,10 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("os.reboot_unexpected", "what_comes_back_after_reboots_is_found"),
     ("audit.same_boot", "a_driver_that_is_loaded_anew_in_mid_audit_and_a_costly_audit_are_told"),
     ("audit.cost", "a_driver_that_is_loaded_anew_in_mid_audit_and_a_costly_audit_are_told"),
-    (
-        "audit.waiver",
-        "a file of the controller is at fault: a_waiver_covers_its_finding_until_it_ends in audit.rs",
-    ),
+    ("audit.waiver", "of the controller: a_waiver_covers_its_finding_until_it_ends in audit.rs"),
     ("os.clock_sync", "the clock is the kernel's, which all nodes share: the helper's own tests"),
+    ("pcie.acs", "no device of a lab node has registers: tests of the helper's signals, and of the judge"),
+    ("pcie.relaxed_ordering", "as for pcie.acs"),
     (
         "disk.readonly",
         "no disk of a lab node can be made read-only: the helper's own tests read its list of mounts",

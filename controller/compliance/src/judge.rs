@@ -19,6 +19,8 @@ const MOST_SUBJECTS: usize = 256;
 const EVERY_AUDIT: u8 = 1;
 /// Characters of a node's own reason that a note takes over.
 const MOST_REASON: usize = 200;
+/// Characters of a node's own word that a note takes over.
+const MOST_WORD: usize = 40;
 
 /// Judges every check of a policy on every subject of its scope. Findings stand in the order of the policy's checks,
 /// and of the subjects in the readings.
@@ -195,7 +197,7 @@ impl Judged<'_> {
             matches!(scene.signal(Scope::Node, name), Signal::Known(count) if count.as_f64() == Some(0.0))
         });
         let outcome = match &check.na_when {
-            Some(na) if na.holds(&scene).holds() => Outcome::na(na_note(check, na)),
+            Some(na) if na.holds(&scene).holds() => Outcome::na(na_note(check, na, &scene)),
             _ if has_none => Outcome::na(none.into()),
             _ => Outcome::unknown(unread.into()),
         };
@@ -350,13 +352,23 @@ impl Outcome {
     }
 }
 
-fn na_note(check: &Check, na: &Code) -> Arc<str> {
+fn na_note(check: &Check, na: &Code, scene: &Scene<'_>) -> Arc<str> {
     let nothing_declared = na.signals.is_empty() && !na.declared.is_empty();
     if nothing_declared {
         return format!("not declared: {}", na.declared.join(", ")).into();
     }
-    let signals: Vec<&str> = na.signals.iter().map(|(_, name)| &**name).collect();
-    format!("it does not apply to this {}, by {}", check.scope, signals.join(", ")).into()
+    let undeclared =
+        na.declared.iter().filter(|name| scene.declared.get(&***name).is_none_or(Value::is_null));
+    let mut reasons: Vec<String> = undeclared.map(|name| format!("{name} is not declared")).collect();
+    reasons.extend(na.signals.iter().map(|(scope, name)| match scene.signal(*scope, name) {
+        Signal::Absent => format!("there is no {name}"),
+        Signal::Known(Value::String(text)) => {
+            format!("{name} is {}", text.chars().take(MOST_WORD).collect::<String>())
+        }
+        Signal::Known(value @ (Value::Number(_) | Value::Bool(_))) => format!("{name} is {value}"),
+        Signal::Known(_) | Signal::Unknown(_) => format!("by {name}"),
+    }));
+    format!("it does not apply to this {}: {}", check.scope, reasons.join(", ")).into()
 }
 
 fn decide<'a>(entry: &'a PolicyCheck, scene: &Scene<'a>) -> Outcome {
@@ -365,7 +377,7 @@ fn decide<'a>(entry: &'a PolicyCheck, scene: &Scene<'a>) -> Outcome {
     if let Some((na, truth)) = na
         && truth.holds()
     {
-        return Outcome::na(na_note(check, na));
+        return Outcome::na(na_note(check, na, scene));
     }
     if let Some((_, name)) = check.requires.iter().find(|(scope, name)| scene.is_absent(*scope, name)) {
         return Outcome::na(format!("there is no `{name}` here").into());

@@ -64,6 +64,7 @@ impl Kind {
 use Kind::{Any, Bool, Flag, List, Number, Text};
 
 const NODE: &[(&str, Kind)] = &[
+    ("acs_redirects", List),
     ("audit_cpu_ms", Number),
     ("boot_id_end", Text),
     ("boot_id_start", Text),
@@ -143,6 +144,7 @@ const NODE: &[(&str, Kind)] = &[
     ("pstore_files", Number),
     ("rdma_devices", Number),
     ("reboot_required", Bool),
+    ("relaxed_ordering_off", List),
     ("ro_unexpected", Number),
     ("runtime_cgroup_driver", Text),
     ("secure_boot", Flag),
@@ -154,6 +156,8 @@ const NODE: &[(&str, Kind)] = &[
     ("taint", Number),
     ("thp", Text),
     ("uptime_s", Number),
+    ("vfio_count", Number),
+    ("virtualization", Text),
     ("worker_state", Text),
     ("wrong_major", Number),
     ("zombies", Number),

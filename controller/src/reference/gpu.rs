@@ -1,42 +1,96 @@
-//! Texts about the hardware that the GPU kinds declare: what is read and written, and how long it lasts.
+//! Texts about the hardware that the GPU kinds declare, and about the kinds beside it: what is read and written, and how
+//! long it lasts.
 
 use std::fmt::Write as _;
 
-use gpufleet_protocol::tasks::{HARDWARE, Hardware, KINDS, KindInfo};
+use gpufleet_protocol::tasks::{
+    BESIDE, Belief, Beside, GROUND, Ground, HARDWARE, Hardware, KINDS, KindInfo, Lasts,
+};
 
 /// Returns the hardware facts of a kind; `None` for a kind that declares nothing of GPUs.
 fn hardware(kind: &KindInfo) -> Option<&'static Hardware> {
     HARDWARE.iter().find(|(name, _)| *name == kind.name).map(|(_, hardware)| hardware)
 }
 
-/// The facts as the manual of a kind ends with them; empty for other kinds.
+/// Returns the facts of a kind for what stands beside the GPUs.
+fn beside(kind: &KindInfo) -> Option<(&'static Beside, &'static Ground)> {
+    let (_, beside) = BESIDE.iter().find(|(name, _)| *name == kind.name)?;
+    let (_, ground) = GROUND.iter().find(|(name, _)| *name == kind.name)?;
+    Some((beside, ground))
+}
+
+/// A row of the table, whichever sort of kind it is.
+struct Facts {
+    reads: &'static [&'static str],
+    writes: &'static [&'static str],
+    takes_effect: &'static str,
+    lasts: [Lasts; 4],
+    architectures: &'static str,
+    source: &'static str,
+    beliefs: &'static [Belief],
+}
+
+impl Facts {
+    /// `None` for a kind that has nothing to do with GPUs.
+    fn of(kind: &KindInfo) -> Option<Self> {
+        if let Some(of) = hardware(kind) {
+            return Some(Self {
+                reads: of.reads,
+                writes: of.writes,
+                takes_effect: of.takes_effect,
+                lasts: [of.survives_reset, of.survives_last_client, of.survives_reload, of.survives_reboot],
+                architectures: of.architectures,
+                source: of.source,
+                beliefs: of.beliefs,
+            });
+        }
+        let (of, ground) = beside(kind)?;
+        Some(Self {
+            reads: ground.reads,
+            writes: ground.writes,
+            takes_effect: ground.takes_effect,
+            lasts: [of.survives_reset, of.survives_last_client, of.survives_reload, of.survives_reboot],
+            architectures: of.architectures,
+            source: ground.source,
+            beliefs: of.beliefs,
+        })
+    }
+}
+
+/// The facts as the manual of a kind ends with them; empty for other kinds. Of a kind beside the GPUs, what it reads and
+/// writes follows with the facts of the system.
 pub(super) fn hardware_text(kind: &KindInfo) -> String {
-    let Some(hardware) = hardware(kind) else { return String::new() };
+    let Some(facts) = Facts::of(kind) else { return String::new() };
     let mut out = String::from("\nhardware\n");
-    for (name, text) in rows(hardware) {
+    let [reset, last_client, reload, reboot] = facts.lasts;
+    let mut rows = Vec::new();
+    if hardware(kind).is_some() {
+        rows.extend([
+            ("reads", facts.reads.join(", ")),
+            ("writes", facts.writes.join(", ")),
+            ("takes effect", facts.takes_effect.to_owned()),
+        ]);
+    }
+    rows.extend([
+        ("survives a reset", reset.to_string()),
+        ("survives last client", last_client.to_string()),
+        ("survives a reload", reload.to_string()),
+        ("survives a reboot", reboot.to_string()),
+        ("architectures", facts.architectures.to_owned()),
+    ]);
+    if hardware(kind).is_some() {
+        rows.push(("source", facts.source.to_owned()));
+    }
+    for (name, text) in rows {
         let _ = writeln!(out, "  {name:22}{text}");
     }
-    if !hardware.beliefs.is_empty() {
+    if !facts.beliefs.is_empty() {
         out.push_str("\nwidely believed, and not so\n");
     }
-    for belief in hardware.beliefs {
+    for belief in facts.beliefs {
         let _ = writeln!(out, "  {}\n      {}", belief.believed, belief.fact);
     }
     out
-}
-
-fn rows(hardware: &Hardware) -> [(&'static str, String); 9] {
-    [
-        ("reads", hardware.reads.join(", ")),
-        ("writes", hardware.writes.join(", ")),
-        ("takes effect", hardware.takes_effect.to_owned()),
-        ("survives a reset", hardware.survives_reset.to_string()),
-        ("survives last client", hardware.survives_last_client.to_string()),
-        ("survives a reload", hardware.survives_reload.to_string()),
-        ("survives a reboot", hardware.survives_reboot.to_string()),
-        ("architectures", hardware.architectures.to_owned()),
-        ("source", hardware.source.to_owned()),
-    ]
 }
 
 /// Returns the content of docs/reference/gpu.md.
@@ -50,36 +104,33 @@ pub fn gpu_markdown() -> String {
          | kind | takes effect | disturbs at most | reset | last client | driver reload | reboot |\n\
          |---|---|---|---|---|---|---|\n",
     );
-    let all = || KINDS.iter().filter_map(|kind| Some((kind, hardware(kind)?)));
-    for (kind, hardware) in all() {
-        let lasts = [
-            hardware.survives_reset,
-            hardware.survives_last_client,
-            hardware.survives_reload,
-            hardware.survives_reboot,
-        ];
-        let lasts: Vec<String> = lasts.iter().map(ToString::to_string).collect();
+    let all = || KINDS.iter().filter_map(|kind| Some((kind, Facts::of(kind)?)));
+    for (kind, facts) in all() {
+        let lasts: Vec<String> = facts.lasts.iter().map(ToString::to_string).collect();
         let _ = writeln!(
             out,
             "| [`{0}`](#{0}) | {1} | {2} | {3} |",
             kind.name,
-            hardware.takes_effect,
+            facts.takes_effect,
             kind.disruption,
             lasts.join(" | ")
         );
     }
-    for (kind, hardware) in all() {
+    for (kind, facts) in all() {
         let _ = write!(out, "\n## {}\n\n{}\n\n", kind.name, kind.summary);
-        for (title, entries) in [("Reads", hardware.reads), ("Writes", hardware.writes)] {
-            let entries: Vec<String> = entries.iter().map(|entry| format!("`{entry}`")).collect();
+        for (title, entries) in [("Reads", facts.reads), ("Writes", facts.writes)] {
+            // What has code in it already stays as it is.
+            let code =
+                |entry: &&str| if entry.contains('`') { (*entry).to_owned() } else { format!("`{entry}`") };
+            let entries: Vec<String> = entries.iter().map(code).collect();
             let _ = writeln!(out, "* {title}: {}.", entries.join(", "));
         }
-        let _ = writeln!(out, "* Architectures: {}.", hardware.architectures);
-        let _ = writeln!(out, "* Source: {}.", hardware.source);
-        if !hardware.beliefs.is_empty() {
+        let _ = writeln!(out, "* Architectures: {}.", facts.architectures);
+        let _ = writeln!(out, "* Source: {}.", facts.source);
+        if !facts.beliefs.is_empty() {
             out.push_str("\n| widely believed | what is so |\n|---|---|\n");
         }
-        for belief in hardware.beliefs {
+        for belief in facts.beliefs {
             let _ = writeln!(out, "| {} | {} |", belief.believed, belief.fact);
         }
     }
@@ -88,7 +139,7 @@ pub fn gpu_markdown() -> String {
 
 #[cfg(test)]
 mod tests {
-    use gpufleet_protocol::tasks::{GpuDrainState, GpuDriver, Lasts};
+    use gpufleet_protocol::tasks::{GpuDrainState, GpuDriver};
 
     use super::*;
 
@@ -106,34 +157,46 @@ mod tests {
     #[test]
     fn every_gpu_kind_answers_and_no_other_does() {
         for kind in KINDS {
-            let Some(hardware) = hardware(kind) else {
+            let Some(facts) = Facts::of(kind) else {
                 assert!(!kind.gpus && hardware_text(kind).is_empty(), "{}", kind.name);
                 continue;
             };
-            assert!(kind.gpus || kind.is::<GpuDriver>() || kind.is::<GpuDrainState>(), "{}", kind.name);
-            let lasts = [
-                hardware.survives_reset,
-                hardware.survives_last_client,
-                hardware.survives_reload,
-                hardware.survives_reboot,
-            ];
-            let told = lasts.iter().filter_map(|lasts| match lasts {
+            let of_gpus = kind.gpus || kind.is::<GpuDriver>() || kind.is::<GpuDrainState>();
+            assert!(of_gpus != beside(kind).is_some(), "{}", kind.name);
+            let told = facts.lasts.iter().filter_map(|lasts| match lasts {
                 Lasts::Partly(text) => Some(*text),
                 _ => None,
             });
-            let beliefs = hardware.beliefs.iter().flat_map(|belief| [belief.believed, belief.fact]);
-            let all = told.chain(beliefs).chain(hardware.reads.iter().copied()).chain([
-                hardware.takes_effect,
-                hardware.architectures,
-                hardware.source,
+            let beliefs = facts.beliefs.iter().flat_map(|belief| [belief.believed, belief.fact]);
+            let all = told.chain(beliefs).chain(facts.reads.iter().copied()).chain([
+                facts.takes_effect,
+                facts.architectures,
+                facts.source,
             ]);
             for text in all {
                 assert!(!text.is_empty() && !text.contains(['|', '\n']), "{}: {text}", kind.name);
             }
-            assert!(!hardware.reads.is_empty(), "{}", kind.name);
+            assert!(!facts.reads.is_empty() && !facts.writes.is_empty(), "{}", kind.name);
             let text = hardware_text(kind);
-            assert!(hardware.beliefs.iter().all(|belief| text.contains(belief.fact)), "{text}");
+            assert!(facts.beliefs.iter().all(|belief| text.contains(belief.fact)), "{text}");
         }
+        // What the users of the driver need stands in the same table.
+        let table = gpu_markdown();
+        for name in [
+            "gpu_keep",
+            "fabric_manager",
+            "nvidia_imex",
+            "dcgm",
+            "cuda_compat",
+            "container_toolkit",
+            "docker_daemon",
+            "gpudirect",
+            "pci_settings",
+        ] {
+            assert!(table.contains(&format!("| [`{name}`](#{name}) |")), "{name}");
+        }
+        let clocks = hardware_text(gpufleet_protocol::tasks::find("gpu_clocks").unwrap());
+        assert!(clocks.contains("NVML has no call that sets it or reads it back"), "{clocks}");
         assert!(
             hardware_text(gpufleet_protocol::tasks::find("gpu_mig").unwrap())
                 .contains("enable MIG, then reboot")

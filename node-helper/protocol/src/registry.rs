@@ -3,7 +3,7 @@
 //!
 //! `gpu` kinds become members of the one desired state of the GPUs. `node` kinds are sent to the node as they are.
 //! `here` kinds are executed by the controller. `hardware` lists kinds besides `gpu` kinds that have facts of the hardware, `ground` those that
-//! have facts of the operating system. `operations` belong to no kind of their name.
+//! have facts of the operating system, and `beside` those of them that stand beside the GPUs. `operations` belong to no kind of their name.
 
 macro_rules! registry {
     (
@@ -12,6 +12,7 @@ macro_rules! registry {
         }
         hardware { $($hardware:ident),* }
         ground { $($ground:ident),* }
+        beside { $($beside:ident),* }
         operations {
             $($(#[$doc:meta])* $other:ident($other_sent:ty);)*
         }
@@ -94,6 +95,10 @@ macro_rules! registry {
         /// The facts of the kinds that tune the operating system, by their names.
         pub static GROUND: &[(&str, $crate::tasks::Ground)] =
             &[$((<$ground as Kind>::INFO.name, <$ground as $crate::tasks::GroundKind>::GROUND),)*];
+
+        /// What lasts of the kinds that stand beside the GPUs, by their names.
+        pub static BESIDE: &[(&str, $crate::tasks::Beside)] =
+            &[$((<$beside as Kind>::INFO.name, <$beside as $crate::tasks::BesideKind>::BESIDE),)*];
 
         /// All kinds, in the order of the reference.
         pub static KINDS: &[KindInfo] =

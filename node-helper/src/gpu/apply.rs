@@ -105,6 +105,8 @@ struct Running<'a> {
     created_computes: Vec<(String, u32, u32)>,
     /// The MPS daemons before they were stopped for the duration of the run.
     paused_mps: BTreeMap<Seat, Daemon>,
+    /// Whether MIG instances or modes changed since the CDI specification was made.
+    cdi_stale: bool,
     reboot: bool,
 }
 
@@ -126,6 +128,7 @@ impl<'a> Job<'a> {
             created: Vec::new(),
             created_computes: Vec::new(),
             paused_mps: BTreeMap::new(),
+            cdi_stale: false,
             reboot,
         };
         // First, so that the plan includes GPUs that a dead run left without persistence.
@@ -158,6 +161,8 @@ impl Running<'_> {
             None => self.verify(None),
             Some(Disruption::GpuReset) => {
                 let Some(activation) = &first.activation else { return Ok(()) };
+                let mut reset = activation.uuids.iter().filter_map(|uuid| self.state.gpu(uuid));
+                let takes_instances = reset.any(|gpu| !gpu.present().is_empty());
                 if !self.reset(activation)? {
                     self.reboot = true;
                     self.made_by_activation(&first);
@@ -170,6 +175,7 @@ impl Running<'_> {
                 }
                 self.made_by_activation(&first);
                 self.applied.activated = Some(Disruption::GpuReset);
+                self.cdi_stale |= takes_instances;
                 self.refresh(activation.reasons.first().map_or(0, |(member, _)| *member))?;
                 let desired = self.desired();
                 let second = stage(&self.state, &desired, self.reboot);
@@ -294,6 +300,8 @@ impl Running<'_> {
         }
         self.still_ours(member)?;
         (self.job.progress)(step.act.text(&self.state));
+        // Before it is done, because a failed one may have done a part.
+        self.cdi_stale |= matches!(step.act, Act::Mig { .. }) || layout::instances(&step.act);
         self.act(&step.act, member)?;
         match &step.act {
             // Read again: the daemon sets the persistence flags, and a mode may change what the GPU supports.
@@ -445,12 +453,7 @@ impl Running<'_> {
             Act::StartMps { seat, text, serving } => self.start_mps(seat, text, serving, member)?,
             Act::LimitMps { seat, text, serving } => self.limit_mps(seat, text, serving, member)?,
             Act::StopMps { seat } => self.stop_mps(seat, member)?,
-            Act::RefreshCdi => {
-                let unit = "nvidia-cdi-refresh.service";
-                if let Err(why) = self.job.machine.unit(unit, UnitAction::Start, self.job.deadline) {
-                    self.applied.warnings.push(format!("the CDI specification is stale: {why}"));
-                }
-            }
+            Act::RefreshCdi => self.refresh_cdi(self.job.deadline),
         }
         self.state = state_after;
         Ok(())

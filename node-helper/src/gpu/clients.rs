@@ -253,9 +253,20 @@ fn is_service(process: &Process) -> bool {
     DRIVER_PROGRAMS.contains(&process.comm.as_str()) || unit(&process.cgroup).is_some_and(ours)
 }
 
-/// Returns the systemd unit of a cgroup path.
+/// Returns the unit of the node's systemd of a cgroup path: the outermost one. Those below it are of a container with a
+/// systemd of its own, or of a user's, and may have any name.
 pub fn unit(cgroup: &str) -> Option<&str> {
-    cgroup.split('/').rev().find(|part| part.ends_with(".service") || part.ends_with(".scope"))
+    cgroup.split('/').find(|part| part.ends_with(".service") || part.ends_with(".scope"))
+}
+
+/// Returns the unit as people are told of it: of a user's systemd, the user's own unit with it.
+fn told_unit(cgroup: &str) -> Option<String> {
+    let outer = unit(cgroup)?;
+    let (_, below) = cgroup.split_once(outer)?;
+    match unit(below).filter(|_| outer.starts_with("user@")) {
+        Some(inner) => Some(format!("{inner} of {outer}")),
+        None => Some(outer.to_owned()),
+    }
 }
 
 /// Returns the pod of a cgroup path: its UID with dashes, and whether the kubelet created it itself.
@@ -319,7 +330,7 @@ fn owner(cgroup: &str) -> Option<String> {
     if let Some((words, id)) = container(cgroup) {
         return Some(format!("{words}{id}"));
     }
-    unit(cgroup).map(str::to_owned)
+    told_unit(cgroup)
 }
 
 fn command(proc: &Path, pid: u32) -> String {

@@ -187,3 +187,31 @@ fn a_worker_of_ours_is_a_reader_and_no_workload_unless_somebody_else_took_its_na
     assert_eq!(scan.readers().map(|client| client.pid).collect::<Vec<_>>(), [41]);
     assert_eq!(scan.workloads().map(|client| client.pid).collect::<Vec<_>>(), [42]);
 }
+
+#[test]
+fn a_unit_inside_of_a_container_or_of_a_user_is_none_of_the_nodes() {
+    let id = "b".repeat(64);
+    let node = Node::new();
+    let inside = [
+        format!("/system.slice/docker-{id}.scope/system.slice/nvidia-dcgm.service"),
+        "/machine.slice/machine-guest.scope/payload/system.slice/nvidia-dcgm.service".to_owned(),
+        "/system.slice/systemd-nspawn@guest.service/payload/system.slice/nvidia-dcgm.service".to_owned(),
+        "/user.slice/user-1000.slice/user@1000.service/app.slice/nvidia-dcgm.service".to_owned(),
+    ];
+    for (pid, cgroup) in (30..).zip(&inside) {
+        node.process(pid, "nv-hostengine", 4711, cgroup, &["/dev/nvidia0"]);
+    }
+    let scan = node.scan(&[]);
+    let owners: Vec<&str> = scan.workloads().filter_map(|client| client.unit.as_deref()).collect();
+    assert_eq!(
+        owners,
+        [
+            "Docker container bbbbbbbbbbbb",
+            "machine-guest.scope",
+            "systemd-nspawn@guest.service",
+            "nvidia-dcgm.service of user@1000.service",
+        ],
+        "all of them work on the GPUs"
+    );
+    assert_eq!(unit("/system.slice/nvidia-dcgm.service"), Some("nvidia-dcgm.service"));
+}

@@ -367,6 +367,16 @@ impl<'a> Merge<'a> {
         }
     }
 
+    /// Whether a GPU's architecture is known, on which something depends; recorded in the verdict if not.
+    fn knows_architecture(&mut self, gpu: &Gpu, what: &str) -> bool {
+        let known = gpu.architecture.is_known();
+        if !known {
+            let text = format!("the architecture of {} cannot be read, and with it {what}", gpu.label());
+            self.verdict().unknown.push(text);
+        }
+        known
+    }
+
     /// Stores a declared value, unless an earlier member declares another one.
     fn put<T: PartialEq>(
         &mut self,
@@ -516,6 +526,9 @@ impl<'a> Merge<'a> {
         if self.readable(gpu, "MIG mode", gpu.mig, asked).is_none() {
             return;
         }
+        if !self.knows_architecture(gpu, "whether its MIG mode needs a reset and lasts") {
+            return;
+        }
         let profiles = match &gpu.profiles {
             Ok(profiles) if profiles.is_empty() && on => {
                 let text = format!("{} ({}) has no MIG profiles", gpu.label(), gpu.name);
@@ -568,10 +581,15 @@ impl<'a> Merge<'a> {
 
     fn clocks(&mut self, gpu: &Gpu, task: &GpuClocks) {
         let late = gpu.architecture.has_volatile_mig();
+        let about_memory = task.memory_mhz.is_some() || task.reset;
+        if about_memory && !self.knows_architecture(gpu, "whether its memory clock can be locked") {
+            return;
+        }
         if task.memory_mhz.is_some() && late {
             // Source: nvidia-smi documentation: Hopper and later lock memory clocks only at the driver's next start.
             self.fail(format!(
-                "{} ({}) cannot lock its memory clock while the driver runs; leave `memory_mhz` out",
+                "{} ({}) cannot lock its memory clock while the driver runs; leave `memory_mhz` out (`gpufleet doc gpu_clocks` says what \
+                 to do instead)",
                 gpu.label(),
                 gpu.architecture.name()
             ));

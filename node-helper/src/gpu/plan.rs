@@ -354,12 +354,14 @@ fn waiting(state: &State, desired: &Desired) -> (Vec<String>, Vec<(usize, String
 /// Returns the GPUs that a reset of these includes.
 ///
 /// Source: nvidia-smi documentation: before Ampere, all NVLink peers are reset in one command; on Ampere only where
-/// NVSwitches connect them and the fabric manager does not run; later GPUs are reset alone. Unknown switches count as there.
+/// NVSwitches connect them and the fabric manager does not run; later GPUs are reset alone. Unknown switches count as there,
+/// and unknown GPUs as those that are reset together.
 pub fn reset_group(state: &State, uuids: &[String]) -> Vec<String> {
     let unmanaged = state.host.switches != Some(0) && !state.host.fabric_manager;
     let together = uuids.iter().filter_map(|uuid| state.gpu(uuid)).any(|gpu| {
         gpu.has_peers()
-            && (gpu.architecture < Architecture::AMPERE
+            && (!gpu.architecture.is_known()
+                || gpu.architecture < Architecture::AMPERE
                 || gpu.architecture == Architecture::AMPERE && unmanaged)
     });
     let with_peers = |gpu: &&Gpu| uuids.contains(&gpu.uuid) || together && gpu.has_peers();

@@ -30,13 +30,20 @@ pub struct Architecture(pub u32);
 impl Architecture {
     pub const AMPERE: Self = Self(7);
     pub const HOPPER: Self = Self(9);
+    /// Source: nvml.h, `NVML_DEVICE_ARCH_UNKNOWN`; it stands for one that cannot be read, too.
+    pub const UNKNOWN: Self = Self(u32::MAX);
+
+    /// Whether it is known, so that what depends on it is no guess.
+    pub fn is_known(self) -> bool {
+        self != Self::UNKNOWN
+    }
 
     /// Whether the MIG mode changes at once, and is lost when the driver is unloaded.
     ///
     /// Source: NVIDIA MIG User Guide r580: Ampere keeps the mode in the InfoROM and needs a reset, Hopper and later do
-    /// neither. An architecture without a name in the header is newer than Hopper.
+    /// neither. An architecture without a name in the header is newer than Hopper; of an unknown one nobody says so.
     pub fn has_volatile_mig(self) -> bool {
-        self >= Self::HOPPER
+        self.is_known() && self >= Self::HOPPER
     }
 
     /// Returns NVIDIA's name.
@@ -51,7 +58,7 @@ impl Architecture {
             8 => "Ada".to_owned(),
             9 => "Hopper".to_owned(),
             10 => "Blackwell".to_owned(),
-            u32::MAX => "unknown".to_owned(),
+            _ if !self.is_known() => "unknown".to_owned(),
             other => format!("architecture {other}"),
         }
     }
@@ -335,7 +342,7 @@ impl Gpu {
             pci: reading.pci.clone().unwrap_or_default(),
             minor: reading.minor.ok(),
             name: reading.name.clone().unwrap_or_default(),
-            architecture: Architecture(reading.architecture.unwrap_or(u32::MAX)),
+            architecture: reading.architecture.map_or(Architecture::UNKNOWN, Architecture),
             persistence: reading.persistence,
             ecc: reading.ecc,
             uncorrected: reading.ecc_uncorrected,

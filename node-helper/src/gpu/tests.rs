@@ -393,7 +393,8 @@ fn impossible_wishes_say_why() {
         ),
         (
             json!({"gpu_clocks": {"memory_mhz": 1593}}),
-            "GPU 0 (Hopper) cannot lock its memory clock while the driver runs; leave `memory_mhz` out",
+            "GPU 0 (Hopper) cannot lock its memory clock while the driver runs; leave `memory_mhz` out (`gpufleet doc gpu_clocks` says what \
+             to do instead)",
         ),
         (
             json!({"gpu_mig": {"mode": "enabled", "layout": {"4g.40gb": 2}}}),
@@ -413,6 +414,33 @@ fn impossible_wishes_say_why() {
     }
     let off = node.predict(&group(&[json!({"gpu_ecc": {"mode": "disabled"}})]));
     assert!(matches!(off.status, OpStatus::NotApplicable { .. }), "{off:?}");
+}
+
+#[test]
+fn a_gpu_whose_architecture_cannot_be_read_is_not_taken_for_the_newest() {
+    let unread = |index| SimGpu { architecture: Some(u32::MAX), nvlinks: Ok(18), ..SimGpu::new(index, true) };
+    let mut node = Node::new(Sim::new(vec![unread(0), unread(1)]));
+    for wish in [
+        json!({"gpu_mig": {"mode": "enabled", "gpus": [0]}}),
+        json!({"gpu_clocks": {"memory_mhz": 1593, "gpus": [0]}}),
+        json!({"gpu_clocks": {"reset": true, "gpus": [0]}}),
+    ] {
+        let outcome = node.apply(&group(std::slice::from_ref(&wish)));
+        let OpStatus::Unknown { reason } = &outcome.members[0].status else { panic!("{wish}: {outcome:?}") };
+        assert!(reason.contains("the architecture of GPU 0 cannot be read"), "{reason}");
+    }
+    assert_eq!(node.effects(), Vec::<String>::new());
+    // What does not depend on it is set.
+    let power = node.predict(&group(&[json!({"gpu_power": {"limit_watts": 600, "gpus": [0]}})]));
+    assert_eq!(power.status, OpStatus::Changed, "{power:?}");
+    // A reset may take its peers along, so that they have to be free too.
+    assert_eq!(
+        node.apply(&group(&[json!({"gpu_ecc": {"mode": "disabled", "gpus": [0]}})])).status,
+        OpStatus::Changed
+    );
+    let resets: Vec<String> =
+        node.effects().into_iter().filter(|effect| effect.starts_with("reset")).collect();
+    assert_eq!(resets, ["reset 0000:1b:00.0,0000:1c:00.0"]);
 }
 
 #[test]

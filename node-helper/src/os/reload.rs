@@ -254,7 +254,30 @@ fn check(verb: &str, roots: &Roots, devices: &[Device], links: bool) -> Result<(
     }
 }
 
-/// `makes`: whether names in `/dev/char` are made.
+/// Returns what a reload would cost that scripts of packages make, which ask nobody; `None` if it costs nothing once the
+/// names in `/dev/char` are made. Writes nothing.
+pub fn at_stake(roots: &Roots) -> Option<String> {
+    at_stake_of(roots, &all_devices(roots))
+}
+
+fn at_stake_of(roots: &Roots, devices: &[Device]) -> Option<String> {
+    const SCRIPTS: &str = "scripts of packages have systemd read its units again";
+    match loss("daemon-reload", roots, devices, false) {
+        Ok(None) => None,
+        Ok(Some(loss)) => Some(format!(
+            "{SCRIPTS}, which would take {} from what runs in {}, whose rules do not name these devices \
+             (NVIDIA/nvidia-container-toolkit#48): the node is drained before; containers that get their GPUs by CDI keep them",
+            listed(&loss.devices),
+            listed(&loss.units)
+        )),
+        Err(error) => Some(format!(
+            "{SCRIPTS}, and nobody can tell whether that would take GPUs from running containers: {error}; the node is drained \
+             before"
+        )),
+    }
+}
+
+/// What a reload would take. `makes`: whether the names in `/dev/char` are made before, or only assumed.
 fn loss(verb: &str, roots: &Roots, devices: &[Device], makes: bool) -> Result<Option<Loss>, FileError> {
     let mut known = Known { devices, drivers: drivers(roots)?, unlinked: BTreeSet::new() };
     if known.is_empty() {
@@ -576,6 +599,22 @@ mod tests {
                 assert_eq!(fs::read_link(bench.path("dev/char").join(number)).unwrap(), Path::new(name));
             }
         }
+    }
+
+    #[test]
+    fn what_scripts_of_packages_would_cost_is_told_and_nothing_is_made() {
+        let bench = Bench::new();
+        container(&bench, &docker(""));
+        let told = at_stake_of(&bench.roots, &gpus()).unwrap();
+        assert!(
+            told.contains("would take /dev/nvidia0, /dev/nvidiactl from what runs in docker-ab.scope"),
+            "{told}"
+        );
+        assert!(!bench.path("dev/char").exists());
+        // Whose rules name the devices by their numbers: the names are made before, and nothing is lost.
+        container(&bench, &docker("DeviceAllow=/dev/char/195:0 rwm\nDeviceAllow=/dev/char/195:255 rwm\n"));
+        assert_eq!(at_stake_of(&bench.roots, &gpus()), None);
+        assert_eq!(at_stake_of(&Bench::new().roots, &[]), None, "without a driver there is nothing to lose");
     }
 
     #[test]

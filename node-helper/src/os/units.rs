@@ -19,12 +19,19 @@ pub struct UnitStatus {
     pub failed: bool,
     /// Whether it ended and systemd waits to start it again, as in a loop of failures. It counts as active then, too.
     pub restarting: bool,
-    /// Whether a boot starts it.
+    /// Whether a boot starts it; not where that is only for the present boot (`enabled-runtime`).
     pub enabled: bool,
     /// Its main process, or 0.
     pub main_pid: u32,
     /// When it last began to run, in microseconds since the boot, or 0.
     pub entered_us: u64,
+}
+
+impl UnitStatus {
+    /// Whether it runs: it is active, and not between two starts of a loop of failures.
+    pub const fn runs(&self) -> bool {
+        self.active && !self.restarting
+    }
 }
 
 /// Asks for the state of these units, by name; those that systemd does not know are included.
@@ -86,7 +93,7 @@ fn parse(text: &str) -> BTreeMap<String, UnitStatus> {
             active: matches!(value("ActiveState"), "active" | "activating" | "reloading"),
             failed: value("ActiveState") == "failed",
             restarting: value("SubState").starts_with("auto-restart"),
-            enabled: value("UnitFileState").starts_with("enabled"),
+            enabled: value("UnitFileState") == "enabled",
             main_pid: value("MainPID").parse().unwrap_or(0),
             entered_us: value("ActiveEnterTimestampMonotonic").parse().unwrap_or(0),
         };
@@ -119,7 +126,11 @@ mod tests {
         assert_eq!(units["dcgm.service"], UnitStatus::default());
         let loops = UnitStatus { exists: true, active: true, restarting: true, ..UnitStatus::default() };
         assert_eq!(units["imex.service"], loops);
+        assert!(!loops.runs() && runs.runs());
         assert_eq!(units["nvsm.service"], UnitStatus { exists: true, failed: true, ..UnitStatus::default() });
+        // Its link is in /run, and gone after a boot.
+        let text = "Id=a.service\nLoadState=loaded\nActiveState=active\nUnitFileState=enabled-runtime\n";
+        assert!(!parse(text)["a.service"].enabled);
     }
 
     #[test]

@@ -301,8 +301,8 @@ fn fm_version(reader: &Reader<'_>, switches: &Found<bool>) -> Found<String> {
 fn imex_state(reader: &Reader<'_>, units: &Units) -> Found<String> {
     let Some(units) = units.as_ref().map_err(Clone::clone)? else { return Ok(None) };
     let Some(unit) = units.get(host::IMEX).filter(|unit| unit.exists) else { return Ok(None) };
-    if !unit.active {
-        return Ok(Some(if unit.failed { "failed" } else { "stopped" }.to_owned()));
+    if !unit.runs() {
+        return Ok(Some(if unit.failed || unit.restarting { "failed" } else { "stopped" }.to_owned()));
     }
     let program = reader.roots.tool("nvidia-imex-ctl").ok_or("there is no nvidia-imex-ctl")?;
     let run = Run::new(program).arg("-q").limit(4096);

@@ -16,6 +16,8 @@ pub mod network;
 mod nvme;
 pub mod own;
 pub mod pci;
+pub mod pci_config;
+mod pcie;
 mod process;
 mod system;
 #[cfg(test)]
@@ -82,6 +84,7 @@ pub fn read(
     named.extend(driver::read(reader, &units, &processes));
     named.extend(system::read(reader, &units, &processes));
     named.extend(tuning::read(reader));
+    named.extend(pcie::read(reader));
     named.extend(process::read(reader, &processes));
     let kubelet = cgroups::kubelet(reader, &processes);
     named.extend(cgroups::read(reader, &processes, &kubelet));

@@ -3,11 +3,15 @@
 //! Owns how sysfs tells them. Follows no link: the text of a device's link names the ports, and each of them has an
 //! entry of its own. Invariant: a name that is no address never becomes part of a path.
 
-use std::{fs, io};
+use std::{fs, io, io::Read as _, path::Path};
 
 use super::{Found, Reader, is_missing};
+use crate::os::roots::Roots;
 
 const DEVICES: &str = "/sys/bus/pci/devices";
+const DRIVERS: &str = "/sys/bus/pci/drivers";
+/// The configuration of a device of PCI Express has no more bytes.
+const MOST_CONFIG: u64 = 4096;
 /// More ports above a device than any machine has.
 const MOST_ABOVE: usize = 16;
 
@@ -83,6 +87,59 @@ pub fn behind(reader: &Reader<'_>, link: &str) -> Found<String> {
         Err(error) if error.kind() == io::ErrorKind::InvalidInput || is_missing(&error) => Ok(None),
         Err(error) => Err(format!("{link}: {error}")),
     }
+}
+
+/// Returns the configuration of a device, as much of it as the kernel gives; `None` without such a file.
+///
+/// # Errors
+/// If it cannot be read.
+pub fn config(roots: &Roots, address: &str) -> Found<Vec<u8>> {
+    let path = file(address, "config");
+    let mut bytes = Vec::new();
+    let read =
+        fs::File::open(roots.path(&path)).and_then(|file| file.take(MOST_CONFIG).read_to_end(&mut bytes));
+    match read {
+        Ok(_) => Ok(Some(bytes)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(format!("{path}: {error}")),
+    }
+}
+
+/// Returns the names in a folder, sorted; none where the kernel does not have it.
+///
+/// # Errors
+/// If it cannot be listed, or is no folder.
+pub fn listed(roots: &Roots, folder: impl AsRef<Path>) -> Result<Vec<String>, String> {
+    let folder = folder.as_ref();
+    let unread = |error: io::Error| format!("{}: {error}", folder.display());
+    let entries = match fs::read_dir(roots.path(folder)) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(unread(error)),
+    };
+    let mut names = Vec::new();
+    for entry in entries {
+        names.extend(entry.map_err(unread)?.file_name().into_string().ok());
+    }
+    names.sort_unstable();
+    Ok(names)
+}
+
+/// Returns the devices that virtual machines or programs have by vfio, by driver: besides vfio-pci, drivers of single
+/// devices, such as mlx5_vfio_pci.
+///
+/// # Errors
+/// If the drivers cannot be listed.
+pub fn vfio(roots: &Roots) -> Result<Vec<(String, Vec<String>)>, String> {
+    let mut found = Vec::new();
+    for driver in listed(roots, DRIVERS)?.into_iter().filter(|name| name.contains("vfio")) {
+        let mut bound = listed(roots, format!("{DRIVERS}/{driver}"))?;
+        bound.retain(|name| is_address(name));
+        if !bound.is_empty() {
+            found.push((driver, bound));
+        }
+    }
+    Ok(found)
 }
 
 #[cfg(test)]

@@ -17,6 +17,7 @@ const HEALTHY: &[(&str, &str)] = &[
     ("proc/72/stat", "72 (slurmd) S 1 72 72 0\n"),
     ("proc/72/limits", "Limit  Soft Limit  Hard Limit  Units\nMax locked memory  8388608  8388608  bytes\n"),
     ("proc/cmdline", "BOOT_IMAGE=/vmlinuz iommu=pt\n"),
+    ("proc/cpuinfo", "flags : fpu lm\n"),
     ("proc/devices", "Character devices:\n  1 mem\n\nBlock devices:\n259 blkext\n"),
     ("proc/driver/nvidia/gpus/0000:1b:00.0/information", ""),
     (
@@ -162,6 +163,7 @@ fn a_healthy_node_tells_everything() {
         "memlock_limited": 1, "memlock_limits": ["slurmd=8192 KiB"], "pid_ratio": 0.1, "file_ratio": 0.1,
         "governor_bad": 0, "thp": "madvise", "hugepages_total": ["1048576kB=4"], "numa_nodes": 2,
         "numa_balancing": 0, "swap_kib": 3072, "swappiness": 10, "psi_memory_full_avg300": 1.25,
+        "virtualization": "none", "vfio_count": 0, "acs_redirects": null, "relaxed_ordering_off": null,
         "ro_unexpected": 0, "md_degraded": 0, "nvme_count": 1,
         "nvme_critical": null, "nvme_spare_left": null, "nvme_used_percent": null, "nvme_media_errors": null,
         "nvme_drives": null, "nvme_unread": null,
@@ -727,4 +729,78 @@ fn errors_of_a_gpus_link_are_added_up_over_the_ports_above_it() {
             assert!(matches!(read[name], Signal::Unknown(_)), "{pci:?}: {name}: {:?}", read[name]);
         }
     }
+}
+
+/// A GPU and a card below a switch, of which only the port below redirects.
+fn with_bus(gpu: Vec<u8>, port: Vec<u8>) -> Bench {
+    use super::pci_config as config;
+    let bench = node();
+    let below = "0000:39:00.0/0000:3a:00.0/0000:3b:01.0";
+    let places = [
+        ("", "0000:39:00.0", "0x060400", config::port(4, config::sample(0x2810, Some((0x5f, 0))))),
+        ("0000:39:00.0/", "0000:3a:00.0", "0x060400", config::port(5, config::sample(0x2810, None))),
+        ("0000:39:00.0/0000:3a:00.0/", "0000:3b:01.0", "0x060400", config::port(6, port)),
+        (&format!("{below}/"), "0000:3c:00.0", "0x030200", gpu),
+    ];
+    for (above, address, class, bytes) in places {
+        let folder = format!("sys/devices/pci0000:39/{above}{address}");
+        bench.write(&format!("{folder}/class"), &format!("{class}\n"));
+        bench.write(&format!("{folder}/vendor"), "0x10de\n");
+        fs::write(bench.path(&folder).join("config"), bytes).unwrap();
+        let link = bench.path(&format!("sys/bus/pci/devices/{address}"));
+        symlink(format!("../../../devices/pci0000:39/{above}{address}"), link).unwrap();
+    }
+    let of_healthy = bench.path("sys/bus/pci/devices/0000:1b:00.0/config");
+    fs::write(of_healthy, config::sample(0x2930, None)).unwrap();
+    // The card of the healthy node, at a root port without access control.
+    for (address, bytes) in [
+        ("0000:00:01.0", config::port(4, config::sample(0x2810, None))),
+        ("0000:00:01.0/0000:3b:00.0", config::sample(0x2936, None)),
+    ] {
+        fs::write(bench.path(&format!("sys/devices/pci0000:00/{address}/config")), bytes).unwrap();
+    }
+    symlink("../../../devices/pci0000:00/0000:00:01.0", bench.path("sys/bus/pci/devices/0000:00:01.0"))
+        .unwrap();
+    bench
+}
+
+#[test]
+fn ports_that_divert_and_devices_that_write_in_order_are_named() {
+    use super::pci_config as config;
+    let port = |control| config::sample(0x2810, Some((0x5f, control)));
+    let list = |names: &[&str]| Signal::from(names.to_vec());
+    let bench = with_bus(config::sample(0x2920, None), port(0x1d));
+    assert_eq!(get(&bench, "acs_redirects"), list(&["0000:3b:01.0"]));
+    assert_eq!(get(&bench, "relaxed_ordering_off"), list(&["0000:3c:00.0"]));
+    // Source validation alone diverts nothing.
+    let bench = with_bus(config::sample(0x2930, None), port(0x01));
+    assert_eq!(get(&bench, "acs_redirects"), list(&[]));
+    assert_eq!(get(&bench, "relaxed_ordering_off"), list(&[]));
+    bench.write("sys/bus/pci/drivers/mlx5_vfio_pci/0000:9a:00.0/x", "");
+    assert_eq!(get(&bench, "vfio_count"), 1.into());
+    // In a virtual machine the registers are the host's.
+    bench.write("proc/cpuinfo", "flags : fpu hypervisor lm\n");
+    bench.write("sys/class/dmi/id/sys_vendor", "QEMU\n");
+    assert_eq!(get(&bench, "virtualization"), "qemu".into());
+    for name in ["acs_redirects", "relaxed_ordering_off"] {
+        assert_eq!(get(&bench, name), Signal::Absent, "{name}");
+    }
+}
+
+#[test]
+fn a_bus_that_cannot_be_read_is_unknown() {
+    use super::pci_config as config;
+    let names = ["acs_redirects", "relaxed_ordering_off"];
+    let gone = with_bus(vec![0xff; 4096], config::sample(0x2810, None));
+    // Users get 64 bytes.
+    let short = with_bus(config::sample(0x2930, None)[..64].to_vec(), config::sample(0x2810, None));
+    let port = with_bus(config::sample(0x2930, None), config::sample(0x2810, None)[..256].to_vec());
+    let unsure = with_bus(config::sample(0x2930, None), config::sample(0x2810, None));
+    fs::remove_file(unsure.path("proc/cpuinfo")).unwrap();
+    for bench in [gone, short, port, unsure] {
+        names.iter().for_each(|name| assert_unknown(&bench, name));
+    }
+    let bench = node();
+    bench.write("sys/bus/pci/drivers/vfio-pci", "no folder");
+    assert_unknown(&bench, "vfio_count");
 }

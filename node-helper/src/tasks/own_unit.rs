@@ -110,7 +110,7 @@ impl OwnUnit {
             let found = units::show(&systemctl, &[&name], node.deadline)?;
             let status = found.get(&name).cloned().unwrap_or_default();
             // A start that ran once leaves a service active; one that failed left the setting as it was.
-            (active, enabled) = (status.active, status.enabled);
+            (active, enabled) = (status.runs(), status.enabled);
             if node.world.rebooted() {
                 active = enabled;
             } else {

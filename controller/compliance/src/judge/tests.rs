@@ -138,8 +138,8 @@ fn what_is_absent_does_not_apply() {
             .collect();
     insta::assert_snapshot!(told.join("\n"), @r#"
     thermal.memory na Some(NotApplicable): there is no `mem_temp_c` here
-    power.limit na Some(NotApplicable): it does not apply to this gpu, by power_default_w
-    nvl.fabric_state na Some(NotApplicable): it does not apply to this gpu, by fabric_state
+    power.limit na Some(NotApplicable): it does not apply to this gpu: power_w is not declared, there is no power_default_w
+    nvl.fabric_state na Some(NotApplicable): it does not apply to this gpu: fabric is not declared, fabric_state is 0
     cfg.mig_mode na Some(NotApplicable): not declared: mig
     mem.remap_failed ok None:
     "#);
@@ -622,4 +622,62 @@ fn what_is_declared_of_the_system_is_compared() {
     ] {
         assert_eq!(judged(check, declared, &signals).0, verdict, "{check} {declared}");
     }
+}
+
+#[test]
+fn access_control_and_ordering_are_judged_on_bare_metal_only() {
+    let checks = ["pcie.acs", "pcie.relaxed_ordering"];
+    let list = |names: &[&str]| Signal::from(names.to_vec());
+    let on_node = |changes: &[(&str, Signal)]| {
+        with(|signals| {
+            let changes = changes.iter().map(|(name, signal)| ((*name).to_owned(), signal.clone()));
+            signals.node.extend(changes);
+        })
+    };
+    let bad = [("acs_redirects", list(&["0000:3a:01.0"])), ("relaxed_ordering_off", list(&["0000:3b:00.0"]))];
+    let read = |extra: &[(&str, Signal)], declared: bool| {
+        let signals = on_node(&[&bad, extra].concat());
+        let text = match declared {
+            true => "extends: training\ndeclared: {gpudirect: true}\nchecks: ['pcie.*']\n",
+            false => "extends: training\nchecks: ['pcie.*']\n",
+        };
+        let findings = judge(&policy(text).for_node("gpu001", &[]), &signals);
+        checks.map(|check| {
+            let finding = of(&findings, check)[0];
+            (finding.verdict, finding.note.to_string())
+        })
+    };
+    assert_eq!(read(&[], true).map(|(verdict, _)| verdict), [Verdict::Warn, Verdict::Warn]);
+    let [(acs, why), (ordering, _)] = read(&[("virtualization", "kvm".into())], true);
+    assert_eq!((acs, ordering), (Verdict::Na, Verdict::Na));
+    assert_eq!(why, "it does not apply to this node: virtualization is kvm, vfio_count is 0");
+    let [(acs, _), (ordering, _)] = read(&[("vfio_count", 2.into())], true);
+    assert_eq!((acs, ordering), (Verdict::Na, Verdict::Warn), "vfio needs the one and not the other");
+    let unread = Signal::Unknown("only 64 bytes".to_owned());
+    let unknown = read(&[("acs_redirects", unread.clone()), ("relaxed_ordering_off", unread)], true);
+    assert_eq!(unknown.map(|(verdict, _)| verdict), [Verdict::Unknown, Verdict::Unknown]);
+    let [(undeclared, why), _] = read(&[], false);
+    assert_eq!(undeclared, Verdict::Na);
+    assert!(why.contains("gpudirect is not declared"), "{why}");
+}
+
+#[test]
+fn a_narrow_link_counts_in_full_only_where_nothing_lets_it_rest() {
+    let narrow = |pstate: u32, util: u32, reasons: u32| {
+        let signals = with(|signals| {
+            gpu(signals, "pcie_width", 8);
+            gpu(signals, "pstate", pstate);
+            gpu(signals, "util_gpu", util);
+            gpu(signals, "reasons", reasons);
+        });
+        verdicts(&signals, "pcie.width")[0]
+    };
+    assert_eq!(narrow(0, 0, 1), Verdict::Fail, "P0 is full speed");
+    assert_eq!(narrow(2, 50, 0), Verdict::Fail, "it works");
+    assert_eq!(narrow(8, 0, 1), Verdict::Warn, "it rests");
+    let unsure = with(|signals| {
+        gpu(signals, "pcie_width", 8);
+        gpu(signals, "pstate", Signal::Unknown("timeout".to_owned()));
+    });
+    assert_eq!(verdicts(&unsure, "pcie.width")[0], Verdict::Unknown);
 }

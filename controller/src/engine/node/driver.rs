@@ -430,7 +430,7 @@ impl NodeDriver {
                         "a second reboot for the same reason ({}): the first did not make it current; look at the node",
                         reasons.join(", ")
                     );
-                    return Ok(Fed::Held { reason });
+                    return Ok(Fed::held(reason));
                 }
                 if let Err(held) = self.custody.permitted(Disruption::Reboot, &reasons.join(", ")).await? {
                     return Ok(held);
@@ -556,7 +556,7 @@ impl NodeDriver {
             let why = outcome.changes.iter().find(|change| change.disruption == class);
             let why = why.map_or_else(|| action.task.clone(), Change::what);
             if let Err(held) = self.custody.permitted(class, &why).await? {
-                return Ok(held);
+                return Ok(held.naming(outcome.blockers));
             }
             if action.kind == GpuMig::INFO.name {
                 match self.custody.layout_of_others().await {

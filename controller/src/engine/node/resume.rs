@@ -159,11 +159,9 @@ impl NodeDriver {
                             }
                             None => "",
                         };
-                        Some(Fed::Held {
-                            reason: format!(
-                                "{what}; it is not run twice unless it says `on_interrupt: rerun`{drained}"
-                            ),
-                        })
+                        Some(Fed::held(format!(
+                            "{what}; it is not run twice unless it says `on_interrupt: rerun`{drained}"
+                        )))
                     }
                 });
             }

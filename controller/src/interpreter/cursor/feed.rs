@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use gpufleet_protocol::glob::Glob;
 use gpufleet_protocol::tasks::{self, Class, Kind as _, KindInfo, WaitFor};
-use gpufleet_protocol::{Change, Disruption, FailureKind, NodeOp, OpOutcome, OpStatus, Property, Subject};
+use gpufleet_protocol::{
+    Blocker, Change, Disruption, FailureKind, NodeOp, OpOutcome, OpStatus, Property, Subject,
+};
 use serde_json::{Map, Value as Json, json};
 
 use super::judge::hide;
@@ -59,7 +61,7 @@ impl Cursor {
             let delegate = action.terms.delegate.clone();
             match fed {
                 Fed::Unreachable { reason } => self.lost(&action, &purpose, reason),
-                Fed::Held { reason } => self.held(&action, reason),
+                Fed::Held { reason, blockers } => self.held(&action, reason, blockers),
                 Fed::Refused { reason } => {
                     self.answer(action, purpose, OpOutcome::failed(FailureKind::Refused, reason));
                 }
@@ -68,7 +70,8 @@ impl Cursor {
                 }
                 Fed::Outcome(outcome) => match outcome.status {
                     OpStatus::NeedsPermit { class } => {
-                        self.held(&action, format!("it needs a permit for {class}, and none was given"));
+                        let reason = format!("it needs a permit for {class}, and none was given");
+                        self.held(&action, reason, outcome.blockers);
                     }
                     _ => self.answer(action, purpose, *outcome),
                 },
@@ -525,8 +528,9 @@ impl Cursor {
         }
     }
 
-    fn held(&mut self, action: &Action, reason: String) {
+    fn held(&mut self, action: &Action, reason: String, blockers: Vec<Blocker>) {
         let mut report = blank(action, Status::Held);
+        report.blockers = blockers;
         report.message = Some(reason.clone());
         self.reports.push(report);
         self.ending.set(EndState::Held { reason });

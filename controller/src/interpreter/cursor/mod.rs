@@ -27,7 +27,7 @@ mod variables;
 use std::sync::Arc;
 
 use gpufleet_protocol::op::{GpuGroup, GpuMember};
-use gpufleet_protocol::{Disruption, OpOutcome};
+use gpufleet_protocol::{Blocker, Disruption, OpOutcome};
 use serde::{Deserialize, Serialize};
 
 use super::action::{Action, Mode};
@@ -158,6 +158,9 @@ pub enum Fed {
     /// No permit was given, or a person has to decide.
     Held {
         reason: String,
+        /// Who would have been disturbed.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        blockers: Vec<Blocker>,
     },
     /// The node refused the operation.
     Refused {
@@ -181,6 +184,22 @@ pub enum Fed {
     Ended,
     /// To a barrier: another host failed, in a play or block that ends for all hosts on any failure (`any_errors_fatal`).
     Halted,
+}
+
+impl Fed {
+    /// Creates the answer for what was not permitted.
+    pub fn held(reason: impl Into<String>) -> Self {
+        Self::Held { reason: reason.into(), blockers: Vec::new() }
+    }
+
+    /// Names who would have been disturbed, where it was not permitted.
+    #[must_use]
+    pub fn naming(mut self, who: Vec<Blocker>) -> Self {
+        if let Self::Held { blockers, .. } = &mut self {
+            *blockers = who;
+        }
+        self
+    }
 }
 
 /// One host's place in one play. Deterministic: replaying the same feeds leads to the same place.

@@ -2,7 +2,8 @@
 
 use gpufleet_protocol::facts::{Facts, OsFacts};
 use gpufleet_protocol::{
-    Awaiting, Change, Disruption, FailureKind, NodeOp, OpOutcome, OpStatus, Property, Subject, change,
+    Awaiting, Blocker, Change, Disruption, FailureKind, NodeOp, OpOutcome, OpStatus, Property, Subject,
+    change,
 };
 
 use super::OpOutcomeSketch::{Changed, Command, Failed, Ok};
@@ -64,7 +65,14 @@ fn answers_that_do_not_fit_are_failures() {
             "#);
         }
     }
-    let permit = outcome(OpStatus::NeedsPermit { class: Disruption::GpuReset });
+    let mut permit = outcome(OpStatus::NeedsPermit { class: Disruption::GpuReset });
+    permit.blockers = vec![Blocker::new("process 41 (train.py, user ana) holds GPU 0", "wait for it")];
+    let held = applied(&command, |_| Some(fed(permit.clone())));
+    let named = held.reports.iter().find(|report| report.task == "one").map(|report| &report.blockers);
+    assert_eq!(named, Some(&permit.blockers), "who is in the way is told with it");
+    let by_rollout = applied(&command, |_| Some(Fed::held("budget").naming(permit.blockers.clone())));
+    let named = by_rollout.reports.iter().find(|report| report.task == "one").map(|report| &report.blockers);
+    assert_eq!(named, Some(&permit.blockers));
     insta::assert_snapshot!(applied(&command, |_| Some(fed(permit.clone()))).lines(), @r#"
     one: held "it needs a permit for gpu-reset, and none was given"
     end: Held { reason: "it needs a permit for gpu-reset, and none was given" }

@@ -182,7 +182,7 @@ impl OpOutcomeSketch {
                 Fed::Outcome(Box::new(result))
             }
             Self::Unreachable => Fed::Unreachable { reason: "no route".to_owned() },
-            Self::Held => Fed::Held { reason: "budget".to_owned() },
+            Self::Held => Fed::held("budget"),
         }
     }
 }

@@ -188,7 +188,7 @@ fn any_answer(choice: u8, action: &Action) -> Fed {
         3 => changed(Some(Disruption::Reboot), true),
         4 => Fed::Outcome(Box::new(OpOutcome::failed(FailureKind::Io, "x"))),
         5 => Fed::Unreachable { reason: "x".to_owned() },
-        6 => Fed::Held { reason: "x".to_owned() },
+        6 => Fed::held("x"),
         7 => Fed::Refused { reason: "x".to_owned() },
         8 => Fed::Skipped { reason: "x".to_owned() },
         9 => Fed::Rebooted,

@@ -2,7 +2,9 @@
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::{Alone, Class, Given, Kind, KindInfo, Number, ParamError, Reading, words::words};
+use super::{
+    Alone, Class, Given, Ground, GroundKind, Kind, KindInfo, Number, ParamError, Reading, words::words,
+};
 use crate::{Disruption, Unit, lenient};
 
 words! { KeepPresence {
@@ -124,6 +126,29 @@ impl Kind for GpuKeep {
         }
         Ok(())
     }
+}
+
+impl GroundKind for GpuKeep {
+    const GROUND: Ground = Ground {
+        reads: &[
+            "/var/lib/gpufleet/keep: the kept state, its signature and the pinned key",
+            "/etc/machine-id, the UUIDs of the GPUs",
+            "what the gpu_* kinds in it read",
+        ],
+        writes: &[
+            "/var/lib/gpufleet/keep, /usr/local/sbin/gpufleet-keep (a copy of the helper)",
+            "gpufleet-keep.service, and with `on_failure: hold` drop-ins of the units of `hold`",
+            "at a boot, what the gpu_* kinds in it write, of GPUs that nobody uses",
+        ],
+        takes_effect: "at the next boot",
+        survives: "reboots and updates; a machine with other GPUs, or another machine id, is refused at boot and told",
+        owners: &[
+            "runs of gpufleet, which take the node over from it: what they declared stays, and they warn of what the next boot sets \
+             otherwise",
+            "nvidia-mig-manager.service (mig-parted) and the MIG manager of NVIDIA's GPU operator, which set layouts at boot: use one",
+        ],
+        source: "systemd 252, ordering and ExecStartPre measured; NVIDIA/mig-parted 0.15",
+    };
 }
 
 #[cfg(test)]

@@ -76,18 +76,18 @@ pub use control::{
 pub use cpu_frequency::{CpuDriverMode, CpuEnergyPreference, CpuFrequency, CpuGovernor};
 pub use cpu_idle::{CpuIdle, IdleBound};
 pub use cpu_isolation::{CpuIsolation, IsolationFlag, IsolationWord, PartitionSort};
-pub use cuda_compat::CudaCompat;
+pub use cuda_compat::{CudaCompat, CudaContainers};
 pub use disk_queue::{DiskQueue, DiskScheduler, DiskType};
 pub use docker_daemon::DockerDaemon;
 pub use driver::{DriverFlavour, DriverGoBack, DriverReboot, DriverSource, GpuDriver};
 pub use facts::{AGES, AgeStamp, Find, FindType, Ping, SIZES, Setup, bound};
 pub use files::{File, FileMode, FileState, Stat};
 pub use gpu::{
-    AccountingMode, Belief, ClockRange, ComputeModeName, ConfidentialMode, DrainStateName, EccMode,
-    GpuAccounting, GpuClocks, GpuComputeMode, GpuConfidentialCompute, GpuDrainState, GpuEcc, GpuKind, GpuMig,
-    GpuMps, GpuPersistence, GpuPower, GpuReset, GpuSelector, GpuSelectorItem, Hardware, Lasts, MigConfigFile,
-    MigFilter, MigLayout, MigMode, MigPlacement, MigSpec, MigStrategy, MpsScope, MpsState, PciId,
-    PersistenceMode, PowerScope, ResetWhen,
+    AccountingMode, Belief, Beside, BesideKind, ClockRange, ComputeModeName, ConfidentialMode,
+    DrainStateName, EccMode, GpuAccounting, GpuClocks, GpuComputeMode, GpuConfidentialCompute, GpuDrainState,
+    GpuEcc, GpuKind, GpuMig, GpuMps, GpuPersistence, GpuPower, GpuReset, GpuSelector, GpuSelectorItem,
+    Hardware, Lasts, MigConfigFile, MigFilter, MigLayout, MigMode, MigPlacement, MigSpec, MigStrategy,
+    MpsScope, MpsState, PciId, PersistenceMode, PowerScope, ResetWhen,
 };
 pub use gpu_keep::{GpuKeep, KeepPresence, OnKeepFailure};
 pub use gpudirect::{GpuDirect, GpuDirectWay, PeermemState};
@@ -246,7 +246,8 @@ registry! {
         here ValidateArgumentSpec;
     }
     hardware { GpuDriver, GpuDrainState }
-        ground { Sysctl, KernelCmdline, PackageHold, Modprobe, Initramfs, HugePages, CpuFrequency, CpuIdle, Smt, NetworkInterface, RdmaLink, PciSettings, GpuDirect, DiskQueue, TimeSync, Kdump, IrqAffinity, UnitSettings, CpuIsolation, Limits, Swap, Tuned, SlurmNode, Kubelet, Thp, Mount, KernelBlacklist, DockerDaemon, ContainerToolkit, ContainerLimits, FabricManager, NvidiaImex, Dcgm, KubernetesNode }
+        ground { Sysctl, KernelCmdline, PackageHold, Modprobe, Initramfs, HugePages, CpuFrequency, CpuIdle, Smt, NetworkInterface, RdmaLink, PciSettings, GpuDirect, DiskQueue, TimeSync, Kdump, IrqAffinity, UnitSettings, CpuIsolation, Limits, Swap, Tuned, SlurmNode, Kubelet, Thp, Mount, KernelBlacklist, DockerDaemon, ContainerToolkit, ContainerLimits, FabricManager, NvidiaImex, Dcgm, CudaCompat, GpuKeep, KubernetesNode }
+    beside { GpuKeep, FabricManager, NvidiaImex, Dcgm, CudaCompat, ContainerToolkit, DockerDaemon, GpuDirect, PciSettings }
     operations {
         /// The GPU tasks of one group, with one desired state and one activation.
         GpuGroup(GpuGroup);

@@ -12,7 +12,8 @@ use crate::{
 
 words! { AcsState { On: "on", Off: "off" } }
 
-/// Sets the largest read request of PCI devices, and access control (ACS) of the ports above them.
+/// Sets the largest read request of PCI devices, and access control (ACS) of the ports above them. Without
+/// `max_read_request` and `acs` it only reads them, for `register`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -30,6 +31,11 @@ pub struct PciSettings {
 }
 
 impl PciSettings {
+    /// Whether nothing is declared, so that the task only tells what is there.
+    pub const fn reads_only(&self) -> bool {
+        self.max_read_request.is_none() && self.acs.is_none()
+    }
+
     /// The service that sets it at boot, and its script.
     pub const UNIT: &str = "gpufleet-pci";
     pub const SCRIPT: &str = "/etc/gpufleet/gpufleet-pci.sh";
@@ -92,10 +98,6 @@ impl Kind for PciSettings {
                 format!("`{other}` is neither `gpu`, `nic` or `nvme` nor an address such as 0000:3b:00.0");
             return Err(ParamError::new("devices", message));
         }
-        if self.max_read_request.is_none() && self.acs.is_none() {
-            let message = "one of `max_read_request` and `acs` is needed";
-            return Err(ParamError::new("max_read_request", message));
-        }
         if self.max_read_request.is_some_and(|bytes| !bytes.is_power_of_two()) {
             let message = "it is one of 128, 256, 512, 1024, 2048 and 4096";
             return Err(ParamError::new("max_read_request", message));
@@ -147,7 +149,7 @@ impl Operation for PciSettings {
     }
 
     fn lasting(&mut self) -> bool {
-        true
+        !self.reads_only()
     }
 
     fn yields(&mut self, newer: &Newer<'_>) -> bool {
@@ -189,8 +191,9 @@ mod tests {
             assert_eq!(PciSettings::address(wrong), None, "{wrong}");
         }
         assert!(read(json!({"devices": "gpu", "acs": false})).is_ok());
+        let mut reads = read(json!({"devices": "gpu"})).unwrap();
+        assert!(reads.reads_only() && !reads.lasting(), "it declares nothing");
         for wrong in [
-            json!({"devices": "gpu"}),
             json!({"devices": [], "acs": "off"}),
             json!({"devices": "gpus", "acs": "off"}),
             json!({"devices": "gpu", "max_read_request": 600}),

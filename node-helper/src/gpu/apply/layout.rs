@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// Whether it changes instances.
-const fn instances(act: &Act) -> bool {
+pub(super) const fn instances(act: &Act) -> bool {
     matches!(
         act,
         Act::DestroyInstance { .. }
@@ -142,9 +142,11 @@ impl Running<'_> {
         }
         let undone =
             stage.steps.iter().filter(|other| other.act.uuid() == Some(uuid) && instances(&other.act));
-        // Restored instances do not count as changes.
-        for at in undone.chain([step]).flat_map(|step| &step.changes) {
-            left.insert(*at, usize::MAX);
+        // Restored instances do not count as changes; those of a node that is another controller's now stay.
+        if (self.job.fence)().is_ok() {
+            for at in undone.chain([step]).flat_map(|step| &step.changes) {
+                left.insert(*at, usize::MAX);
+            }
         }
         let grace = Deadline::after(WAY_BACK);
         let mut problems = Vec::new();
@@ -155,12 +157,12 @@ impl Running<'_> {
             for compute_instance in instance.computes.iter().filter_map(|compute| compute.id) {
                 if is_new(gpu_instance) || made_inside.contains(&(gpu_instance, compute_instance)) {
                     let setting = Setting::DestroyComputeInstance { gpu_instance, compute_instance };
-                    problems.extend(self.job.machine.set(uuid, setting, &grace).err());
+                    problems.extend(self.set_back(uuid, setting, &grace).err());
                 }
             }
             if is_new(gpu_instance) {
                 let setting = Setting::DestroyGpuInstance { gpu_instance };
-                problems.extend(self.job.machine.set(uuid, setting, &grace).err());
+                problems.extend(self.set_back(uuid, setting, &grace).err());
             }
         }
         for instance in &gone {
@@ -172,7 +174,7 @@ impl Running<'_> {
                 Setting::CreateGpuInstance { profile_id: instance.profile_id, placement: instance.placement };
             let id = match there.and_then(|other| other.id) {
                 Some(id) => Ok(SetAnswer::Created { id }),
-                None => self.job.machine.set(uuid, setting, &grace),
+                None => self.set_back(uuid, setting, &grace),
             };
             let id = match id {
                 Ok(SetAnswer::Created { id }) => id,
@@ -192,14 +194,14 @@ impl Running<'_> {
             };
             for compute in instance.computes.iter().filter(|compute| !still(compute)) {
                 let setting = create_compute(id, self.state.gpu(uuid), instance.profile_id, compute.inner);
-                problems.extend(self.job.machine.set(uuid, setting, &grace).err());
+                problems.extend(self.set_back(uuid, setting, &grace).err());
             }
         }
         // Only where it changes at once: elsewhere it would take another reset.
         let volatile = self.state.gpu(uuid).is_some_and(|gpu| gpu.architecture.has_volatile_mig());
         if switched_on && volatile && problems.is_empty() {
             // What it answers is not believed, but read below.
-            problems.extend(self.job.machine.set(uuid, Setting::MigMode(false), &grace).err());
+            problems.extend(self.set_back(uuid, Setting::MigMode(false), &grace).err());
         }
         let now = self.read_gpu(uuid, &grace);
         let is_off = now.as_ref().is_some_and(|gpu| !gpu.mig_on());
@@ -225,6 +227,16 @@ impl Running<'_> {
         let told = problem.map_or_else(|| left.clone(), |problem| format!("{problem}; {left}"));
         failure.message = format!("{}; {told}", failure.message);
         failure
+    }
+
+    /// Sets something of a layout that is restored.
+    ///
+    /// # Errors
+    /// If it cannot be set, or the node is another controller's now, which may be about to use what is there.
+    fn set_back(&mut self, uuid: &str, setting: Setting, grace: &Deadline) -> Result<SetAnswer, String> {
+        (self.job.fence)()?;
+        self.cdi_stale = true;
+        self.job.machine.set(uuid, setting, grace).map_err(|error| error.to_string())
     }
 
     fn read_gpu(&mut self, uuid: &str, deadline: &Deadline) -> Option<Gpu> {

@@ -16,6 +16,9 @@ use crate::{
     },
 };
 
+/// The toolkit's unit that makes the CDI specification.
+const CDI_REFRESH: &str = "nvidia-cdi-refresh.service";
+
 impl Running<'_> {
     pub(super) fn unit(&mut self, unit: &str, action: UnitAction, member: usize) -> Done {
         self.job.machine.unit(unit, action, self.job.deadline).map_err(|message| Failure {
@@ -187,6 +190,14 @@ impl Running<'_> {
         problems
     }
 
+    /// Has the CDI specification made anew, which names the MIG devices for containers.
+    pub(super) fn refresh_cdi(&mut self, deadline: &Deadline) {
+        self.cdi_stale = false;
+        if let Err(why) = self.job.machine.unit(CDI_REFRESH, UnitAction::Start, deadline) {
+            self.applied.warnings.push(format!("the CDI specification is stale: {why}"));
+        }
+    }
+
     /// Restores persistence and units, and ends the worker, whatever happened before.
     pub(super) fn way_back(&mut self) {
         let grace = Deadline::after(WAY_BACK);
@@ -196,6 +207,11 @@ impl Running<'_> {
         self.applied.warnings.extend(problems);
         self.applied.warnings.extend(forget_lost_units(self.job.machine, &mut self.stopped, &grace));
         self.job.machine.release();
+        // After a failure: the specification may name instances that are gone. A newer controller makes its own.
+        if self.cdi_stale && self.state.host.cdi_refresh && (self.job.fence)().is_ok() {
+            (self.job.progress)("refreshing the CDI specification".to_owned());
+            self.refresh_cdi(&grace);
+        }
         let problems = start_units(self.job.machine, &mut self.stopped, &grace, self.job.progress);
         // A failure and not a warning: the node would return to work without its monitoring.
         self.applied.failures.extend(problems.into_iter().map(|message| Failure {

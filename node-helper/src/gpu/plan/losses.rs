@@ -98,7 +98,8 @@ fn lost(state: &State, gpu: &Gpu, wants: &GpuWants, reboot: bool) -> Vec<String>
         });
         lost.push(format!("its MIG instances ({})", names.collect::<Vec<_>>().join(", ")));
     }
-    if reboot && gpu.mig_on() && gpu.architecture.has_volatile_mig() && wants.mig.is_none() {
+    let stays = gpu.architecture.is_known() && !gpu.architecture.has_volatile_mig();
+    if reboot && gpu.mig_on() && !stays && wants.mig.is_none() {
         lost.push("its MIG mode".to_owned());
     }
     if let (Ok(mode), None) = (gpu.compute_mode, &wants.compute)

@@ -372,10 +372,10 @@ fn gpus_of_a_node_that_another_controller_took_over_are_named_and_left_alone() {
         let mut node = Node::new(Sim::new((0..3).map(|index| SimGpu::new(index, true)).collect()));
         node.fence.set(Some(acts));
         let OpStatus::Failed { message, .. } = node.apply(&wish).status else { continue };
-        let off = |effect: &&String| effect.contains("MigMode(false)");
+        let effects = node.effects();
         assert!(
-            node.effects().iter().filter(off).count() <= 1,
-            "only the GPU at which it stopped: {message}"
+            !effects.iter().any(|effect| effect.contains("MigMode(false)")),
+            "{acts}: {message}: {effects:?}"
         );
         for gpu in &node.machine.get().gpus {
             if gpu.mig.current && gpu.instances.is_empty() {
@@ -385,4 +385,51 @@ fn gpus_of_a_node_that_another_controller_took_over_are_named_and_left_alone() {
         }
     }
     assert!(left > 3, "{left}");
+}
+
+#[test]
+fn a_layout_that_failed_leaves_no_cdi_specification_with_instances_that_are_gone() {
+    let refreshed = |effects: &[String]| {
+        let last =
+            |what: &[&str]| effects.iter().rposition(|effect| what.iter().any(|word| effect.contains(word)));
+        (last(&["nvidia-cdi-refresh"]), last(&["GpuInstance", "ComputeInstance", "MigMode"]))
+    };
+    let sim = || Sim::new(vec![SimGpu::new(0, true).with_instances(&[(9, 0, 4), (9, 4, 4)])]);
+    let wish = mig(json!({"1g.10gb": 7}));
+    let mut clean = Node::new(sim());
+    assert_eq!(clean.apply(&wish).status, OpStatus::Changed);
+    let count = clean.effects().len();
+    let mut failures = 0;
+    for fuse in 0..count {
+        let mut node = Node::new(Sim { fuse: Some(fuse), ..sim() });
+        if !matches!(node.apply(&wish).status, OpStatus::Failed { .. }) {
+            continue;
+        }
+        let effects = node.effects();
+        let (refresh, changed) = refreshed(&effects);
+        if let Some(changed) = changed {
+            failures += 1;
+            assert!(refresh > Some(changed), "{fuse}: {effects:?}");
+        }
+    }
+    assert!(failures > 3, "{failures}");
+}
+
+#[test]
+fn a_gpu_is_not_given_back_on_a_node_that_another_controller_took_over() {
+    let sim = || Sim::new(vec![SimGpu::new(0, true).with_instances(&[(9, 0, 4)])]);
+    let wish = mig(json!({"1g.10gb": 7}));
+    let mut told = 0;
+    for acts in 0..30 {
+        let mut node = Node::new(sim());
+        node.fence.set(Some(acts));
+        let OpStatus::Failed { message, .. } = node.apply(&wish).status else { continue };
+        let effects = node.effects();
+        // The last act before the node was lost is the last of all.
+        assert!(!message.contains("was restored"), "{acts}: {message}");
+        told +=
+            usize::from(message.contains("could not be restored: a newer controller took this node over"));
+        assert!(!effects.iter().any(|effect| effect.contains("nvidia-cdi-refresh")), "{acts}: {effects:?}");
+    }
+    assert!(told > 0, "{told}");
 }

@@ -176,14 +176,14 @@ pub fn observe(node: &Node<'_>, file: &PathBuf, read_since: bool) -> Result<Daem
     let view = node.world.unit(UNIT);
     let active = match &view {
         Some(view) => view.active.ok_or(Trouble::Possible)?,
-        None if node.world.rebooted() => unit.enabled || unit.active,
-        None => unit.active,
+        None if node.world.rebooted() => unit.enabled || unit.runs(),
+        None => unit.runs(),
     };
     if !active {
         return Ok(Daemon::Stopped);
     }
-    let line = if unit.active { command_line(node, unit.main_pid)? } else { String::new() };
-    let is_fresh = read_since || !unit.active || node.world.rebooted();
+    let line = if unit.runs() { command_line(node, unit.main_pid)? } else { String::new() };
+    let is_fresh = read_since || !unit.runs() || node.world.rebooted();
     let info = if is_fresh { None } else { Some(info(node)?) };
     let unread = !is_fresh && started::before(node, unit.main_pid, std::slice::from_ref(file))?;
     let (arguments, flags) = (arguments(&line), keys_of(&line));

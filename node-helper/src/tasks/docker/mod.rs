@@ -283,10 +283,6 @@ impl NodeKind for DockerDaemon {
         Ok(Map::new())
     }
 
-    fn ends_gpu_work(&self) -> bool {
-        true
-    }
-
     fn data(&self, state: &State) -> Map<String, Value> {
         let running = match &state.daemon {
             Daemon::Running(_) => "running",

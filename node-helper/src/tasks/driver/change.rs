@@ -47,6 +47,7 @@ impl Driver<'_> {
             let change = Change::new(Subject::package(&action.name), Property::VERSION, from, to, class);
             plan.changes.push(if wanted.order.open { change.possible() } else { change });
         }
+        plan.warnings.extend(wanted.doubt.clone());
         match (&state.one_way, self.task.go_back) {
             (Some(why), DriverGoBack::Required) => {
                 return Err(Trouble::invalid(format!(

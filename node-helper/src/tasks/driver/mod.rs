@@ -25,7 +25,7 @@ use std::{
 };
 
 use gpufleet_protocol::{
-    Awaiting, Blocker, Change, Disruption, FailureKind, OpOutcome, OpStatus, Property, Subject,
+    Awaiting, Blocker, Change, Disruption, FailureKind, Layer, OpOutcome, OpStatus, Property, Subject,
     change::Value as Typed,
     message::{IdleReport, Mode},
     tasks::{DriverFlavour, DriverGoBack, DriverReboot, GpuDriver},
@@ -35,7 +35,7 @@ use serde_json::{Map, Value, json};
 pub use self::recipe::{UNNUMBERED, upstream};
 use self::{
     attempt::{Attempt, mended},
-    nouveau::Next,
+    nouveau::{InImages, Next},
     packages::Interrupted,
     recipe::is_driver,
     seen::{Module, Seen},
@@ -94,6 +94,8 @@ pub struct State {
     next_boot: Option<String>,
     /// Whether nouveau, which is loaded, is loaded again at the next boot.
     nouveau: Next,
+    /// The images that may hold nouveau, where it has the GPUs and modprobe.d keeps it away.
+    in_images: Option<InImages>,
     /// Why the module on disk would not start the GPUs.
     bare: Option<String>,
     /// Whether the package manager was interrupted in a change of the driver.
@@ -123,6 +125,8 @@ impl State {
 #[derive(Debug, PartialEq, Eq)]
 pub enum Step {
     Install,
+    /// The images that hold nouveau are built again.
+    Images,
     Load,
     Reload,
     /// A driver that was to come up with a reboot did not: the former one comes back.
@@ -206,7 +210,11 @@ impl<'a> Driver<'a> {
             if reloads {
                 let report = gpus.idle(&Default::default(), node.deadline);
                 let next = "wait for it, or let gpufleet drain the node (`rollout: {drain: …}`)";
-                outcome.blockers.extend(report.reasons.into_iter().map(|why| Blocker::new(why, next)));
+                // Others are named already, with a next step of their own.
+                let more = report.reasons.into_iter().map(|why| Blocker::new(why, next));
+                let more: Vec<Blocker> =
+                    more.filter(|one| !outcome.blockers.iter().any(|named| named.what == one.what)).collect();
+                outcome.blockers.extend(more);
                 if !first {
                     outcome.warnings.extend(gpus.lost_by(Taker::Reload, node.deadline));
                 }
@@ -257,7 +265,7 @@ impl<'a> Driver<'a> {
                     FailureKind::Unconverged,
                     "the kernel's own driver (nouveau) has the GPUs, and would have them again after a reboot: neither modprobe.d \
                  nor the kernel command line keeps it from being loaded; put `kernel_blacklist: {name: nouveau}` before this \
-                 task, and build the initramfs again if it holds nouveau",
+                 task, which builds the initramfs again too if it holds nouveau",
                 ))
             }
             _ if seen.nouveau => reboot("the kernel's own driver (nouveau) has the GPUs"),
@@ -378,11 +386,17 @@ impl NodeKind for Driver<'_> {
             Some(disk) if settled => firmware::missing(node, &seen.kernel, disk)?,
             _ => None,
         };
+        let next = match seen.nouveau && settled {
+            true => nouveau::next(node)?,
+            false => Next::StaysAway,
+        };
+        let in_images = match seen.nouveau && settled && next == Next::StaysAway {
+            true => Some(InImages::read(node)?),
+            false => None,
+        };
         Ok(State {
-            nouveau: match seen.nouveau && settled {
-                true => nouveau::next(node)?,
-                false => Next::StaysAway,
-            },
+            nouveau: next,
+            in_images,
             bare,
             seen,
             installed,
@@ -512,6 +526,18 @@ impl NodeKind for Driver<'_> {
                          before this task"
                     ));
                 }
+                if let Some(images) = &state.in_images {
+                    images.plan(Step::Images, &mut plan);
+                }
+                if seen.nouveau && state.order.is_some() {
+                    let module = Subject::module("nouveau");
+                    let to = "as in modprobe.d";
+                    let change = Change::new(module, Property::STATE, Typed::Unknown, to, Disruption::Live)
+                        .at(Layer::Initramfs)
+                        .with_note("built again where it holds nouveau, and the packages did not build it");
+                    plan.changes.push(change.possible());
+                    plan.steps.push(Step::Images);
+                }
                 let runs = seen.loaded.as_ref().map(|loaded| loaded.version.as_str());
                 let reason = GpuDriver::reason(to, runs, &why);
                 plan.awaiting.push(Awaiting { activation: Disruption::Reboot, reason });
@@ -535,6 +561,9 @@ impl NodeKind for Driver<'_> {
         let loads = plan.steps.iter().any(|step| matches!(step, Step::Load | Step::Reload));
         if let Some(version) = state.target().filter(|_| loads) {
             effects.push(Effect::Parameter { name: LOADED.to_owned(), value: version.to_owned() });
+        }
+        if let Some(found) = state.in_images.as_ref().filter(|_| plan.steps.contains(&Step::Images)) {
+            effects.extend(found.images.built());
         }
         if plan.steps.iter().any(|step| matches!(step, Step::Hold(_))) {
             effects.push(Effect::Noted { name: HELD.to_owned(), value: "held".to_owned() });
@@ -586,6 +615,7 @@ impl NodeKind for Driver<'_> {
             match step {
                 // Done before everything else.
                 Step::Finish => {}
+                Step::Images => nouveau::build(node)?,
                 Step::Install if plan.steps.contains(&Step::Reload) => {}
                 Step::Install => {
                     install()

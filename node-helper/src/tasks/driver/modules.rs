@@ -63,11 +63,15 @@ pub fn load(node: &Node<'_>, before: &[String], version: &str) -> Result<(), Tro
 pub fn check_disk(node: &Node<'_>, version: &str) -> Result<(), Trouble> {
     let seen = seen::Seen::read(node)?;
     let failed = |message: String| Err(Trouble::failed(FailureKind::Unconverged, message));
-    match seen.disk {
-        Some(disk) if disk.version == version => match firmware::missing(node, &seen.kernel, &disk)? {
-            Some(why) => failed(format!("the packages are installed: {why}")),
-            None => Ok(()),
-        },
+    match &seen.disk {
+        Some(disk) if disk.version == version => {
+            let why = match firmware::missing(node, &seen.kernel, disk)? {
+                Some(why) => Some(why),
+                // Whatever the packages' names promised.
+                None => seen.refused_by_firmware(node)?,
+            };
+            why.map_or(Ok(()), |why| failed(format!("the packages are installed: {why}")))
+        }
         Some(disk) => failed(format!(
             "the packages are installed, and the module for the kernel {} is of {}",
             seen.kernel, disk.version

@@ -2,12 +2,18 @@
 
 use gpufleet_protocol::tasks::KernelCmdline;
 
+use std::{fs, os::unix::fs::MetadataExt as _, time::Duration};
+
 use super::said;
 use crate::{
-    declare::{Node, NodeKind as _, Trouble},
-    tasks::modprobe_d,
+    declare::{Node, NodeKind as _, Plan, Trouble},
+    tasks::{
+        initramfs::{Images, Initramfs},
+        modprobe_d,
+    },
 };
 
+const MODULE: &str = "nouveau";
 /// Words of the kernel command line that keep it away. `rd.driver.blacklist` does not: it counts in the initramfs alone.
 const WORDS: [&str; 3] = ["modprobe.blacklist=nouveau", "module_blacklist=nouveau", "nouveau.modeset=0"];
 
@@ -55,6 +61,52 @@ pub fn next(node: &Node<'_>) -> Result<Next, Trouble> {
         return Ok(Next::StaysAway);
     }
     Ok(Next::Returns)
+}
+
+/// The images that boot the node, where nouveau in one of them would have the GPUs before modprobe.d is read.
+#[derive(Clone, Debug)]
+pub struct InImages {
+    pub images: Initramfs,
+    /// Whether a file that keeps nouveau away is newer than an image.
+    pub outdated: bool,
+}
+
+impl InImages {
+    /// # Errors
+    /// If a file of modprobe.d or an image cannot be read.
+    pub fn read(node: &Node<'_>) -> Result<Self, Trouble> {
+        let files = modprobe_d::files(node)?;
+        let keeping = files
+            .values()
+            .filter(|(_, text)| modprobe_d::whole_lines(text).iter().any(|line| keeps_away(line)));
+        // By their change, because packages keep the times of their files.
+        let changed = keeping.filter_map(|(path, _)| {
+            let meta = fs::metadata(path).ok()?;
+            let seconds = u64::try_from(meta.ctime()).ok()?;
+            Some(std::time::UNIX_EPOCH + Duration::new(seconds, u32::try_from(meta.ctime_nsec()).ok()?))
+        });
+        let newest = changed.max();
+        // One without a time is built by an earlier task of this prediction.
+        let oldest = Images::read(node)?.present.into_iter().filter_map(|(_, built)| built).min();
+        let outdated = newest.zip(oldest).is_some_and(|(newest, oldest)| newest > oldest);
+        Ok(Self { images: Initramfs::noted(node, MODULE, &[], outdated)?, outdated })
+    }
+
+    /// Plans a build where an image may hold nouveau without what keeps it away.
+    pub fn plan<S>(&self, step: S, plan: &mut Plan<S>) {
+        self.images.plan(MODULE, "an older modprobe.d", self.outdated, step, plan);
+    }
+}
+
+/// Builds the images again, if they hold nouveau without what keeps it away.
+///
+/// # Errors
+/// If they cannot be read, or the program that builds them fails.
+pub fn build(node: &Node<'_>) -> Result<(), Trouble> {
+    let found = InImages::read(node)?;
+    let mut plan = Plan::default();
+    found.plan((), &mut plan);
+    if plan.steps.is_empty() { Ok(()) } else { found.images.build(node) }
 }
 
 #[cfg(test)]

@@ -29,6 +29,8 @@ const LINKS: usize = 8;
 const OPERATOR: &str = "/run/nvidia/driver/usr";
 /// The firmware's own variable, whose fifth byte is 1 while it starts only what is signed. Source: UEFI specification 3.3.
 const SECURE_BOOT: &str = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c";
+/// Where DKMS puts the modules that it builds, on Debian's family and on Red Hat's. Source: dkms(8), `DEST_MODULE_LOCATION`.
+const BUILT: [&str; 2] = ["/updates/dkms/", "/extra/"];
 /// Public keys with which DKMS signs, on Ubuntu and elsewhere.
 const SIGNING: [&str; 2] = ["/var/lib/shim-signed/mok/MOK.der", "/var/lib/dkms/mok.pub"];
 
@@ -70,6 +72,8 @@ pub struct Seen {
     pub modules: Vec<String>,
     /// Why the modules cannot be unloaded.
     pub fixed: Option<String>,
+    /// Whether the firmware starts only what is signed, so that the kernel loads no unsigned module.
+    pub secure: bool,
     /// Why modules that are built on this node would not be loaded.
     pub unsigned: Option<String>,
     /// Why the driver is not gpufleet's to change.
@@ -110,6 +114,7 @@ impl Seen {
             library: library(node),
             nouveau: exists(node, "/sys/module/nouveau"),
             fixed: fixed(node, &modules),
+            secure: is_secure(node)?,
             unsigned: unsigned(node)?,
             foreign: foreign(node),
             kernel,
@@ -163,6 +168,40 @@ pub(super) fn on_disk(node: &Node<'_>, kernel: &str) -> Result<Option<Module>, T
     };
     let Some(version) = field("version")? else { return Ok(None) };
     Ok(Some(Module { version, open: field("license")?.as_deref().map(is_open) }))
+}
+
+impl Seen {
+    /// Returns why the module on disk would not be loaded: without a signature, or built here and signed with a key that
+    /// the firmware does not know.
+    ///
+    /// # Errors
+    /// If the module cannot be read.
+    pub fn refused_by_firmware(&self, node: &Node<'_>) -> Result<Option<String>, Trouble> {
+        if !self.secure {
+            return Ok(None);
+        }
+        let Some(program) = node.roots.tool("modinfo") else {
+            return Ok(Some(
+                "Secure Boot is on, and there is no program `modinfo` to tell whether the module is signed"
+                    .to_owned(),
+            ));
+        };
+        let field = |name: &str| -> Result<String, Trouble> {
+            let run =
+                tool::run(node, &program).args(["-k", &self.kernel, "-F", name, "nvidia"]).limit(64 * 1024);
+            let done = tool::ask(node, &run)?;
+            match done.exit.success() {
+                true => Ok(done.stdout().trim().to_owned()),
+                false => Err(Trouble::io(done.complaint("modinfo nvidia"))),
+            }
+        };
+        // Source: kmod, modinfo.c: a module without a signature has neither field.
+        if field("sig_id")?.is_empty() && field("signer")?.is_empty() {
+            return Ok(Some("Secure Boot is on, and the module has no signature".to_owned()));
+        }
+        let path = field("filename")?;
+        Ok(self.unsigned.clone().filter(|_| BUILT.iter().any(|folder| path.contains(folder))))
+    }
 }
 
 /// Whether a module's licence is that of the open one. Source: NVIDIA's modules, `Dual MIT/GPL` and `NVIDIA`.
@@ -235,10 +274,15 @@ fn fixed(node: &Node<'_>, modules: &[String]) -> Option<String> {
     Some(format!("something shows a picture on the GPUs (use count {count} of nvidia_drm)"))
 }
 
+/// Whether Secure Boot is on.
+fn is_secure(node: &Node<'_>) -> Result<bool, Trouble> {
+    let variable = files::read_bounded(&node.roots.path(SECURE_BOOT), 64)?;
+    Ok(variable.and_then(|bytes| bytes.get(4).copied()) == Some(1))
+}
+
 /// Returns why a module that is built and signed on this node would not be loaded.
 fn unsigned(node: &Node<'_>) -> Result<Option<String>, Trouble> {
-    let variable = files::read_bounded(&node.roots.path(SECURE_BOOT), 64)?;
-    if variable.and_then(|bytes| bytes.get(4).copied()) != Some(1) {
+    if !is_secure(node)? {
         return Ok(None);
     }
     let key = SIGNING.iter().map(|path| node.roots.path(path)).find(|path| path.exists());

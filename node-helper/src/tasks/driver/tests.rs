@@ -154,6 +154,69 @@ fn modules_built_here_need_a_key_that_the_firmware_knows() {
 }
 
 #[test]
+fn a_module_without_a_signature_that_counts_is_told_before_the_driver_is_unloaded() {
+    let bench = bench();
+    let check = |bench: &Bench| bench.node(|node| super::modules::check_disk(node, "580.159.04"));
+    bench.write("lib/firmware/nvidia/580.159.04/gsp_ga10x.bin", "");
+    let module = |fields: &str| {
+        let text = format!(
+            "#!/bin/sh\ncase $4 in version) echo 580.159.04;; license) echo 'Dual MIT/GPL';; {fields} esac\n"
+        );
+        bench.script("usr/sbin/modinfo", &text);
+    };
+    module("");
+    assert!(check(&bench).is_ok(), "without Secure Boot nobody asks");
+    let variable = "sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c";
+    bench.write(variable, "");
+    std::fs::write(bench.path(variable), [6, 0, 0, 0, 1]).unwrap();
+    let told = |bench: &Bench| match check(bench) {
+        Err(Trouble::Failed { message, .. }) => message,
+        other => panic!("{other:?}"),
+    };
+    assert!(told(&bench).contains("the module has no signature"), "{}", told(&bench));
+    // Built by DKMS, with a key that is not enrolled, whatever the package is called.
+    module("sig_id) echo PKCS#7;; filename) echo /lib/modules/6.8.0-45-generic/updates/dkms/nvidia.ko.zst;;");
+    assert!(told(&bench).contains("there is no key"), "{}", told(&bench));
+    module(
+        "sig_id) echo PKCS#7;; filename) echo /lib/modules/6.8.0-45-generic/kernel/nvidia-580/nvidia.ko;;",
+    );
+    assert!(check(&bench).is_ok());
+}
+
+#[test]
+fn an_image_that_holds_nouveau_is_built_before_the_reboot() {
+    let bench = unloaded();
+    bench.write("lib/firmware/nvidia/580.159.04/gsp_ga10x.bin", "");
+    bench.write("sys/module/nouveau/refcnt", "0\n");
+    bench.write("boot/initrd.img-6.8.0-45-generic", "old\n");
+    bench.write("lib/modules/6.8.0-45-generic/modules.builtin", "");
+    bench.script(
+        "usr/bin/lsinitramfs",
+        "#!/bin/sh\necho usr/lib/modules/6.8.0-45-generic/kernel/drivers/gpu/drm/nouveau/nouveau.ko.zst\n",
+    );
+    bench.script(
+        "usr/sbin/update-initramfs",
+        "#!/bin/sh\nd=$(dirname \"$0\")/../..\necho \"$@\" >>$d/built\nfor i in $d/boot/*; do echo new >$i; done\n",
+    );
+    // Ticks of the file system's clock.
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    bench.write("usr/lib/modprobe.d/nvidia.conf", "blacklist nouveau\n");
+    let planned = predicted(&bench);
+    let line = crate::tasks::testing::shown(&planned);
+    assert_eq!(
+        line,
+        ["module nouveau in the initramfs: with an older modprobe.d -> as in modprobe.d (live)"]
+    );
+    assert!(planned.awaiting[0].reason.contains("nouveau"), "{planned:?}");
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    let done = ran(&bench, Mode::Apply);
+    assert_eq!((&done.status, &done.changes), (&OpStatus::Changed, &planned.changes), "{done:?}");
+    assert_eq!(bench.read("built"), "-u -k all\n");
+    assert_eq!(ran(&bench, Mode::Apply).changes, []);
+    assert_eq!(bench.read("built"), "-u -k all\n", "once");
+}
+
+#[test]
 fn an_attempt_goes_back_to_what_was_before_a_killed_one() {
     let former = |name: &str, version: &str| Former {
         name: name.to_owned(),
@@ -236,6 +299,10 @@ fn unloaded() -> Bench {
 }
 
 fn predicted(bench: &Bench) -> gpufleet_protocol::OpOutcome {
+    ran(bench, Mode::Predict)
+}
+
+fn ran(bench: &Bench, mode: Mode) -> gpufleet_protocol::OpOutcome {
     let task: GpuDriver = serde_json::from_value(json!({"branch": 580, "hold": false})).unwrap();
     let record = Record::of(Some(&bench.path("state")));
     let machine = SimMachine::new(Sim::new(vec![SimGpu::new(0, true)]));
@@ -243,7 +310,7 @@ fn predicted(bench: &Bench) -> gpufleet_protocol::OpOutcome {
     let fence = || Ok(());
     let folder = bench.path("state");
     bench.forget();
-    bench.run(&Driver::new(&task, &mut gpus, &record, &folder, &fence), Mode::Predict)
+    bench.run(&Driver::new(&task, &mut gpus, &record, &folder, &fence), mode)
 }
 
 #[test]

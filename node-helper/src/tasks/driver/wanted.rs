@@ -23,6 +23,8 @@ pub(super) struct Wanted {
     pub version: Option<String>,
     /// Why the node has no such driver, although nothing is left to install.
     pub unbuilt: Option<String>,
+    /// What the plan cannot know of the packages.
+    pub doubt: Option<String>,
 }
 
 impl Wanted {
@@ -126,7 +128,13 @@ impl Driver<'_> {
                 self.task.wanted()
             )));
         }
-        Ok(Some(Wanted { recipe, order, version, unbuilt: None }))
+        let doubt = (own && seen.secure && !brings_signed(&order)).then(|| {
+            "Secure Boot is on, and whether the modules of these `packages` are signed with a key that the kernel takes is known \
+             only once they are installed: it is looked at before the running driver is unloaded, and the former packages \
+             come back if not"
+                .to_owned()
+        });
+        Ok(Some(Wanted { recipe, order, version, unbuilt: None, doubt }))
     }
 
     /// Whether newer lists may have packages that these do not.
@@ -182,6 +190,12 @@ fn brings_module(order: &Order, installed: &[(String, String)], kernel: &str) ->
     let gone = |name: &str| order.actions.iter().any(|action| action.name == name && action.to.is_none());
     let old = installed.iter().map(|(name, _)| name.as_str()).filter(|name| !gone(name));
     new.chain(old).any(|name| name.ends_with(kernel))
+}
+
+/// Whether a package brings modules that its distribution signed.
+fn brings_signed(order: &Order) -> bool {
+    let new = order.actions.iter().filter(|action| action.to.is_some());
+    new.map(|action| action.name.as_str()).any(|name| name.starts_with("linux-modules-nvidia-"))
 }
 
 /// Whether an earlier task of a prediction changes where packages come from.

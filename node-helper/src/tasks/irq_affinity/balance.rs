@@ -145,7 +145,7 @@ impl Balance {
         let active = match &assumed {
             Some(view) => view.active == Some(true),
             None if node.world.rebooted() => unit.enabled,
-            None => unit.active,
+            None => unit.runs(),
         };
         match task.irqbalance {
             IrqBalance::Stop => {
@@ -182,7 +182,7 @@ impl Balance {
                         with_variable(environment.text()?, &options.name, value.trim())
                     }
                 };
-                let is_fresh = !unit.active || node.world.rebooted() || !node.world.noted(NOTE).is_empty();
+                let is_fresh = !unit.runs() || node.world.rebooted() || !node.world.noted(NOTE).is_empty();
                 let files = [policy_file.place.clone(), environment.place.clone()];
                 let old = active && !is_fresh && started::before(node, unit.main_pid, &files)?;
                 let banned =

@@ -85,7 +85,7 @@ fn unmanaged(node: &Node<'_>) -> Result<Option<Unmanaged>, Trouble> {
     }
     let Some(systemctl) = node.roots.tool("systemctl") else { return Ok(None) };
     let shown = units::show(systemctl, &[FabricManager::UNIT], node.deadline)?;
-    let runs = shown.get(FabricManager::UNIT).is_some_and(|unit| unit.active);
+    let runs = shown.get(FabricManager::UNIT).is_some_and(units::UnitStatus::runs);
     let places = Places { proc: node.roots.proc(""), etc: node.roots.etc("") };
     Ok((runs && clients::named(&places, "nvlsm").is_empty()).then_some(Unmanaged::Stopped))
 }
@@ -262,10 +262,6 @@ impl NodeKind for FabricManager {
             }
         }
         Ok(Map::new())
-    }
-
-    fn ends_gpu_work(&self) -> bool {
-        true
     }
 
     fn data(&self, state: &State) -> Map<String, Value> {

@@ -81,7 +81,7 @@ impl NodeKind for NvidiaImex {
         let (mut active, mut unread) = (false, false);
         if let Some(systemctl) = node.roots.tool("systemctl") {
             let shown = units::show(systemctl, &[Self::UNIT], node.deadline)?;
-            if let Some(unit) = shown.get(Self::UNIT).filter(|unit| unit.active) {
+            if let Some(unit) = shown.get(Self::UNIT).filter(|unit| unit.runs()) {
                 active = true;
                 // A run may have ended between the file and the restart.
                 let restarted = !node.world.noted(NOTE).is_empty() || node.world.rebooted();
@@ -135,10 +135,6 @@ impl NodeKind for NvidiaImex {
         plan.steps.extend((restarts || stale).then_some(Step::Restart));
         plan.needs = plan.changes.iter().map(|change| change.disruption).max().unwrap_or_default();
         Ok(plan)
-    }
-
-    fn ends_gpu_work(&self) -> bool {
-        true
     }
 
     fn after(&self, state: &State, plan: &Plan<Step>) -> Vec<Effect> {

@@ -283,8 +283,11 @@ fn a_diagnostic_runs_every_time_and_names_what_failed() {
     }
     assert_eq!(bench.read("log"), "diag -r 1 -j\ndiag -r 1 -j\n", "a plan runs none");
     let load = dcgm(json!({"diag": 2}));
+    with_job(&bench);
     let held = run(&bench, &load, Mode::Apply, Disruption::Live);
     assert_eq!(held.status, OpStatus::NeedsPermit { class: Disruption::Clients });
+    let planned = run(&bench, &load, Mode::Predict, Disruption::Live);
+    assert_eq!((in_the_way(&held), in_the_way(&planned)), (vec![JOB], vec![JOB]), "it takes the GPUs");
     bench.write("answer", &answer("Fail"));
     bench.write("fails", "");
     let done = run(&bench, &load, Mode::Apply, Disruption::Clients);
@@ -300,9 +303,8 @@ fn a_diagnostic_runs_every_time_and_names_what_failed() {
     assert!(failure(&done).contains("names no test that passed"), "{done:?}");
 }
 
-#[test]
-fn a_plan_that_ends_cuda_jobs_names_them() {
-    let bench = with_fm("580.159.04", "active enabled");
+/// A process of a Slurm job on GPU 0.
+fn with_job(bench: &Bench) {
     for (file, text) in [
         ("comm", "train.py\n"),
         ("cmdline", "train.py\0"),
@@ -318,11 +320,27 @@ fn a_plan_that_ends_cuda_jobs_names_them() {
         let text = format!("Model: \t NVIDIA H100\nDevice Minor: \t {minor}\n");
         bench.write(&format!("proc/driver/nvidia/gpus/{pci}/information"), &text);
     }
+}
+
+/// What is in the way of an outcome.
+fn in_the_way(outcome: &OpOutcome) -> Vec<&str> {
+    outcome.blockers.iter().map(|blocker| blocker.what.as_str()).collect()
+}
+
+const JOB: &str = "process 41 (train.py, user ann) in Slurm job 77 holds GPU 0";
+
+#[test]
+fn a_plan_that_ends_cuda_jobs_names_them() {
+    let bench = with_fm("580.159.04", "active enabled");
+    with_job(&bench);
     let planned = run(&bench, &fm(json!({"state": "stopped"})), Mode::Predict, Disruption::Live);
-    let told: Vec<&str> = planned.blockers.iter().map(|blocker| blocker.what.as_str()).collect();
-    assert_eq!(told, ["process 41 (train.py, user ann) in Slurm job 77 holds GPU 0"]);
+    assert_eq!(in_the_way(&planned), [JOB]);
     assert!(planned.blockers[0].next.ends_with("`scancel 77`"), "{planned:?}");
     bench.forget();
+    // The run asks for a permit, and says the same.
+    let held = run(&bench, &fm(json!({"state": "stopped"})), Mode::Apply, Disruption::Live);
+    assert_eq!(held.status, OpStatus::NeedsPermit { class: Disruption::Clients });
+    assert_eq!(held.blockers, planned.blockers);
     // What disturbs nobody names nobody.
     bench.write("units/nvidia-fabricmanager.service", "inactive disabled\n");
     let planned = run(&bench, &fm(json!({})), Mode::Predict, Disruption::Live);

@@ -8,7 +8,7 @@ pub(in crate::tasks) mod dnf;
 pub(in crate::tasks) mod versionlock;
 
 use gpufleet_protocol::{
-    Change, Disruption, Property, Subject,
+    Change, Disruption, FailureKind, Property, Subject,
     change::Value as Typed,
     tasks::{Apt, AptState, Dnf, Package, PackageManager, PackageState},
 };
@@ -17,6 +17,7 @@ use serde_json::{Map, Value};
 
 use crate::{
     declare::{Node, NodeKind, Plan, Trouble},
+    os::reload,
     world::Effect,
 };
 
@@ -100,8 +101,30 @@ fn for_next_boot(order: &Order) -> Option<String> {
     Some(format!("{}: the kernel and the driver that run now stay until the node reboots", names.join(", ")))
 }
 
-/// Adds calls to a plan; a call without effect is left out.
-fn plan_orders(orders: &[Order], plan: &mut Plan<Vec<String>>) {
+/// Returns what the scripts of packages would take from containers, if something is done.
+fn at_stake(node: &Node<'_>, orders: &[Order]) -> Option<String> {
+    // A reboot of this prediction has ended them.
+    let acts = orders.iter().any(Order::does_something) && !node.world.rebooted();
+    acts.then(|| reload::at_stake(node.roots)).flatten()
+}
+
+/// Prepares the node for scripts of packages, which ask nobody before systemd reads its units: makes the names of the
+/// driver's devices. `needs` is what the plan was permitted.
+///
+/// # Errors
+/// If a container would lose GPUs that the plan did not know of.
+pub(in crate::tasks) fn before_scripts(node: &Node<'_>, needs: Disruption) -> Result<(), Trouble> {
+    match reload::before("daemon-reload", node.roots) {
+        Err(refusal) if needs < Disruption::Clients => Err(Trouble::failed(
+            FailureKind::Busy,
+            format!("no package was touched, because their scripts let systemd read its units: {refusal}"),
+        )),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+/// Adds calls to a plan; a call without effect is left out. `at_stake` is what their scripts take from containers.
+fn plan_orders(orders: &[Order], at_stake: Option<&String>, plan: &mut Plan<Vec<String>>) {
     for order in orders.iter().filter(|order| order.does_something()) {
         let note = if order.open {
             "an earlier task changes where packages come from"
@@ -137,6 +160,13 @@ fn plan_orders(orders: &[Order], plan: &mut Plan<Vec<String>>) {
         let waits = for_next_boot(order);
         plan.warnings.extend(waits.clone());
         plan.for_next_boot.extend(waits);
+    }
+    if let Some(why) = at_stake.filter(|_| !plan.steps.is_empty()) {
+        for change in &mut plan.changes {
+            change.disruption = change.disruption.max(Disruption::Clients);
+        }
+        plan.needs = plan.needs.max(Disruption::Clients);
+        plan.warnings.push(why.clone());
     }
 }
 

@@ -4,7 +4,6 @@
 //! again; all tasks share it, and each keeps the lines of the others. A start of the service sets all lines, so that those
 //! of the others count as changes of the task that starts it.
 
-mod config;
 mod script;
 #[cfg(test)]
 mod tests;
@@ -12,7 +11,6 @@ mod tests;
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
-    io::Read as _,
     os::unix::fs::FileExt as _,
 };
 
@@ -24,10 +22,7 @@ use gpufleet_protocol::{
 };
 use serde_json::{Map, Value, json};
 
-use self::{
-    config::{Acs, Express, READ_REQUEST},
-    script::{Place, Word},
-};
+use self::script::{Place, Word};
 use super::{
     knobs,
     own_unit::{self, OwnUnit},
@@ -36,12 +31,15 @@ use crate::{
     declare::{Node, NodeKind, Plan, Trouble},
     facts,
     os::files::FileError,
-    signals::{Reader, pci, topology},
+    signals::{
+        Reader, pci,
+        pci_config::{self as config, Acs, Express, READ_REQUEST},
+        topology,
+    },
     world::Effect,
 };
 
 const GROUPS: &str = "/sys/kernel/iommu_groups";
-const DRIVERS: &str = "/sys/bus/pci/drivers";
 /// Devices of a driver that a message tells.
 const MOST_TOLD: usize = 8;
 /// Under which a prediction notes what tasks declare.
@@ -120,7 +118,8 @@ pub struct State {
     vfio: Vec<String>,
     /// Whether an IOMMU translates what devices ask for.
     translates: bool,
-    service: own_unit::State,
+    /// None where the task only reads.
+    service: Option<own_unit::State>,
 }
 
 #[derive(Clone, Debug)]
@@ -140,11 +139,8 @@ fn identity(node: &Node<'_>, address: &str) -> Result<String, Trouble> {
 }
 
 fn bytes(node: &Node<'_>, address: &str) -> Result<Vec<u8>, Trouble> {
-    let path = node.roots.path(pci::file(address, "config"));
-    let file = fs::File::open(&path).map_err(|error| FileError::new("read", &path, error))?;
-    let mut bytes = Vec::new();
-    file.take(4096).read_to_end(&mut bytes).map_err(|error| FileError::new("read", &path, error))?;
-    Ok(bytes)
+    let read = pci::config(node.roots, address).map_err(Trouble::io)?;
+    read.ok_or_else(|| Trouble::io(format!("{address} has no configuration to read")))
 }
 
 fn unread(address: &str) -> impl Fn(config::Unread) -> Trouble + '_ {
@@ -186,35 +182,14 @@ fn write(node: &Node<'_>, address: &str, register: usize, mask: u16, value: u16)
     }
 }
 
-/// Returns the names in a folder; none where the kernel does not have it.
-fn names(node: &Node<'_>, folder: &str) -> Result<Vec<String>, Trouble> {
-    let path = node.roots.path(folder);
-    let unread = |error| FileError::new("list", &path, error);
-    let entries = match fs::read_dir(&path) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(unread(error).into()),
-    };
-    let mut names = Vec::new();
-    for entry in entries {
-        names.extend(entry.map_err(unread)?.file_name().into_string().ok());
-    }
-    names.sort_unstable();
-    Ok(names)
-}
-
 /// Returns what drivers of vfio have: besides vfio-pci, those of single devices, such as mlx5_vfio_pci.
 fn vfio(node: &Node<'_>) -> Result<Vec<String>, Trouble> {
-    let mut found = Vec::new();
-    for driver in names(node, DRIVERS)?.into_iter().filter(|name| name.contains("vfio")) {
-        let mut bound = names(node, &format!("{DRIVERS}/{driver}"))?;
-        bound.retain(|name| pci::is_address(name));
+    let bound = pci::vfio(node.roots).map_err(Trouble::io)?;
+    let told = |(driver, mut bound): (String, Vec<String>)| {
         bound.truncate(MOST_TOLD);
-        if !bound.is_empty() {
-            found.push(format!("{driver} has {}", bound.join(", ")));
-        }
-    }
-    Ok(found)
+        format!("{driver} has {}", bound.join(", "))
+    };
+    Ok(bound.into_iter().map(told).collect())
 }
 
 /// Whether an IOMMU translates the addresses that devices ask for; not with `iommu=pt`.
@@ -222,7 +197,7 @@ fn vfio(node: &Node<'_>) -> Result<Vec<String>, Trouble> {
 /// # Errors
 /// If the type of a group cannot be read.
 fn translates(node: &Node<'_>) -> Result<bool, Trouble> {
-    for group in names(node, GROUPS)? {
+    for group in pci::listed(node.roots, GROUPS).map_err(Trouble::io)? {
         let kind = knobs::value(node, &format!("{GROUPS}/{group}/type"))?;
         if kind.is_some_and(|kind| kind.starts_with("DMA")) {
             return Ok(true);
@@ -409,7 +384,7 @@ impl NodeKind for PciSettings {
             };
             devices.push(Device { now: Some(express.control), address, express });
         }
-        if self.acs.is_some() {
+        if self.acs.is_some() || self.reads_only() {
             for address in above {
                 let read = bytes(node, &address)?;
                 if config::express(&read).map_err(unread(&address))?.is_some_and(Express::is_upstream) {
@@ -421,9 +396,22 @@ impl NodeKind for PciSettings {
                 }
             }
         }
+        let vfio = vfio(node)?;
+        if self.reads_only() {
+            return Ok(State {
+                devices,
+                ports,
+                own: BTreeMap::new(),
+                others: Vec::new(),
+                idle: Vec::new(),
+                plain,
+                vfio,
+                translates: translates(node)?,
+                service: None,
+            });
+        }
         let own = self.words(node, &devices, &ports)?;
         contradicted(node, &own)?;
-        let vfio = vfio(node)?;
         let path = node.roots.path(Self::SCRIPT);
         let before = node.world.read(&path)?.unwrap_or_default();
         let mut before = script::words(&String::from_utf8_lossy(&before));
@@ -485,7 +473,7 @@ impl NodeKind for PciSettings {
             others.push(Other { place: place.clone(), register, now, value: word.value });
         }
         let translates = translates(node)?;
-        Ok(State { devices, ports, own, others, idle, plain, vfio, translates, service })
+        Ok(State { devices, ports, own, others, idle, plain, vfio, translates, service: Some(service) })
     }
 
     fn plan(&self, state: &State) -> Result<Plan<Step>, Trouble> {
@@ -535,7 +523,9 @@ impl NodeKind for PciSettings {
             };
             plan.push(step, change.with_note("programs choose their way between devices when they start"));
         }
-        state.service.plan(&mut plan, Step::Service);
+        if let Some(service) = &state.service {
+            service.plan(&mut plan, Step::Service);
+        }
         let again = starts(&plan);
         for other in state.others.iter().filter(|_| again) {
             let change = other.register.change(&other.place.address, other.now, other.value).with_note(
@@ -553,9 +543,9 @@ impl NodeKind for PciSettings {
 
     fn after(&self, state: &State, plan: &Plan<Step>) -> Vec<Effect> {
         let steps = plan.steps.iter();
-        let mut effects = state
-            .service
-            .after(steps.filter_map(|step| if let Step::Service(step) = step { Some(step) } else { None }));
+        let of_service =
+            steps.filter_map(|step| if let Step::Service(step) = step { Some(step) } else { None });
+        let mut effects = state.service.as_ref().map(|service| service.after(of_service)).unwrap_or_default();
         let others = state.others.iter().filter(|_| starts(plan)).map(|other| (&other.place, other.value));
         for (place, value) in state.own.iter().map(|(place, word)| (place, word.value)).chain(others) {
             effects.push(Effect::Parameter { name: assumption(place), value: value.to_string() });
@@ -579,7 +569,11 @@ impl NodeKind for PciSettings {
                 Step::Word { address, register, mask, value } => {
                     write(node, address, *register, *mask, *value)?
                 }
-                Step::Service(step) => state.service.apply(node, step)?,
+                Step::Service(step) => {
+                    if let Some(service) = &state.service {
+                        service.apply(node, step)?;
+                    }
+                }
             }
         }
         Ok(Map::new())
@@ -594,8 +588,27 @@ impl NodeKind for PciSettings {
                 "relaxed_ordering": device.express.relaxed_ordering(),
             })
         };
+        let port = |port: &Port| {
+            json!({
+                "address": port.address,
+                "acs": match port.acs {
+                    acs if acs.control == 0 => "off",
+                    acs if acs.is_on() => "on",
+                    _ => "partly on",
+                },
+                "diverts": port.acs.diverts(),
+            })
+        };
         let devices: Vec<Value> = state.devices.iter().map(device).collect();
-        [("devices".to_owned(), json!(devices))].into_iter().collect()
+        let mut data: Map<String, Value> = [("devices".to_owned(), json!(devices))].into_iter().collect();
+        if self.acs.is_some() || self.reads_only() {
+            let mut ports: Vec<Value> = state.ports.iter().map(port).collect();
+            ports.extend(state.plain.iter().map(|address| json!({"address": address, "acs": null})));
+            data.insert("ports".to_owned(), json!(ports));
+            data.insert("vfio".to_owned(), json!(state.vfio));
+            data.insert("iommu_translates".to_owned(), json!(state.translates));
+        }
+        data
     }
 }
 

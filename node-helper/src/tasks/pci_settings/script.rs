@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::config;
+use crate::signals::pci_config as config;
 
 /// A register of a device.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

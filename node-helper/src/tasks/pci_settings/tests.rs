@@ -326,3 +326,22 @@ fn two_tasks_of_a_play_do_not_undo_each_other() {
     );
     assert_eq!(run(&bench, shared("nic", "off"), Mode::Predict, Disruption::Live).status, OpStatus::Ok);
 }
+
+#[test]
+fn a_task_without_settings_only_reads() {
+    let bench = bench();
+    fs::remove_file(bench.path("usr/bin/systemctl")).unwrap();
+    bench.write("sys/bus/pci/drivers/vfio-pci/0000:9a:00.0/x", "");
+    let read = run(&bench, json!({"devices": ["gpu", "nic"]}), Mode::Apply, Disruption::Live);
+    assert_eq!((&read.status, read.changes.len(), read.warnings.len()), (&OpStatus::Ok, 0, 0), "{read:?}");
+    assert_eq!(read.data["devices"][0]["max_read_request"], 512);
+    assert_eq!(
+        read.data["ports"],
+        json!([
+            {"address": "0000:3a:01.0", "acs": "on", "diverts": true},
+            {"address": "0000:39:00.0", "acs": null},
+        ])
+    );
+    assert_eq!(read.data["vfio"], json!(["vfio-pci has 0000:9a:00.0"]));
+    assert!(!bench.path("etc/gpufleet").exists(), "nothing is written");
+}

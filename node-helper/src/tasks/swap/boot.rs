@@ -168,7 +168,7 @@ fn judge(node: &Node<'_>, unit: &HashMap<String, String>) -> Option<Unit> {
             !matches!(get("UnitFileState"), "disabled" | "static")
                 || pulled.iter().any(|by| by.split_whitespace().any(|unit| unit == "swap.target"))
         }
-        false => get("UnitFileState").starts_with("enabled") || get("ActiveState") == "active",
+        false => get("UnitFileState") == "enabled" || get("ActiveState") == "active",
     };
     let why = if name.contains("zram") || source.contains("zram") {
         "zram-generator or a zram service makes it"

@@ -140,16 +140,15 @@ fn running(node: &Node<'_>) -> Result<(Vec<Runs>, Vec<String>), Trouble> {
     // An earlier task of a prediction starts or stops one: what that does to the clock is known in the run.
     let other = |name: &str| {
         let now = found.get(name).cloned().unwrap_or_default();
-        let differs = |view: UnitView| {
-            view.active != Some(now.active) || view.file_state.starts_with("enabled") != now.enabled
-        };
+        let differs =
+            |view: UnitView| view.active != Some(now.active) || (view.file_state == "enabled") != now.enabled;
         node.world.unit(name).is_some_and(differs)
     };
     if names.iter().any(|name| other(name)) || found.keys().any(|name| other(name)) {
         return Err(Trouble::Possible);
     }
     let (mut runs, mut serving) = (Vec::new(), Vec::new());
-    for (unit, status) in found.into_iter().filter(|(_, status)| status.active) {
+    for (unit, status) in found.into_iter().filter(|(_, status)| status.runs()) {
         let daemon = match ptp::part(node, &unit, status.main_pid) {
             Some(ptp::Part::Steers) => TimeDaemon::Ptp,
             Some(ptp::Part::Serves) => {

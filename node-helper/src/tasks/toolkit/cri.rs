@@ -143,8 +143,8 @@ pub fn observe(node: &Node<'_>, cri: Cri) -> Result<State, Trouble> {
     if let Some(systemctl) = systemctl {
         let shown = units::show(systemctl, &[cri.unit()], node.deadline)?;
         if let Some(unit) = shown.get(cri.unit()) {
-            state.active = unit.active;
-            state.unread = unit.active
+            state.active = unit.runs();
+            state.unread = state.active
                 && noted.is_none()
                 && !node.world.rebooted()
                 && started::before(node, unit.main_pid, &paths)?;

@@ -432,10 +432,6 @@ impl NodeKind for Toolkit<'_> {
         self.act(node, &now, &left.steps)
     }
 
-    fn ends_gpu_work(&self) -> bool {
-        true
-    }
-
     fn data(&self, state: &State) -> Map<String, Value> {
         [("version".to_owned(), json!(state.version))].into_iter().collect()
     }

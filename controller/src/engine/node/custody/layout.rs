@@ -21,7 +21,7 @@ impl Custody {
             match scheduler.drainer.lays_out(&target).await {
                 Ok(by) => return Ok(by),
                 Err(unknown) if Instant::now() + scheduler.poll >= until => {
-                    return Err(Fed::Held { reason: unknown.to_string() });
+                    return Err(Fed::held(unknown.to_string()));
                 }
                 Err(_) => sleep(scheduler.poll).await,
             }
@@ -50,6 +50,6 @@ impl Custody {
             "{by} laid it out, and the play declares another layout ({}): declare the same in both",
             differs.join(", ")
         );
-        Ok(Fed::Held { reason })
+        Ok(Fed::held(reason))
     }
 }

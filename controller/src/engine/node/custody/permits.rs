@@ -26,13 +26,13 @@ impl Custody {
         {
             let reason =
                 format!("needs {class}, and gpufleet itself runs on this node; run it from another machine");
-            return Ok(Err(Fed::Held { reason }));
+            return Ok(Err(Fed::held(reason)));
         }
         if self.node.host.custody.serves {
             let reason = format!(
                 "needs {class}, and somebody gave it back meanwhile; `gpufleet resume` drains it anew"
             );
-            return Ok(Err(Fed::Held { reason }));
+            return Ok(Err(Fed::held(reason)));
         }
         self.reason = if why.is_empty() { class.to_string() } else { why.to_owned() };
         self.node.dispatcher.state(NodeState::Waiting, Some(why.to_owned())).await;
@@ -82,13 +82,13 @@ impl Custody {
                     return Ok(Ok(()));
                 }
                 Some(ToNode::Deny(reason)) => {
-                    return Ok(Err(Fed::Held { reason: self.denied(reason).await }));
+                    return Ok(Err(Fed::held(self.denied(reason).await)));
                 }
                 Some(ToNode::Stop(reason)) => {
                     let reason = self.denied(reason).await;
                     // Why not if it is still out of service: it has to be brought back.
                     return if self.node.is_out() {
-                        Ok(Err(Fed::Held { reason }))
+                        Ok(Err(Fed::held(reason)))
                     } else {
                         Err(EarlyEnd::Stopped)
                     };

@@ -141,7 +141,7 @@ impl Custody {
             if no.serves && self.node.host.custody.rebooted_drained {
                 return self.beside_work(&no.why).await;
             }
-            return Err(Fed::Held { reason: format!("not disturbed any further: {}", no.why) });
+            return Err(Fed::held(format!("not disturbed any further: {}", no.why)));
         }
         self.proven = Some(Instant::now());
         Ok(())
@@ -152,11 +152,11 @@ impl Custody {
     /// Why at all: without it the node serves with less than was declared.
     async fn beside_work(&mut self, why: &str) -> Result<(), Fed> {
         self.leave_to_its_work(why).await;
-        let held = |what: &str| Fed::Held {
-            reason: format!(
+        let held = |what: &str| {
+            Fed::held(format!(
                 "{why}, and it takes work: what its reboot took is not asserted while that may disturb somebody ({what}); \
                  `gpufleet resume` drains it anew and ends it"
-            ),
+            ))
         };
         let pods = self.staying().await.map_err(|no| held(&no.why))?;
         let idle = NodeOp::Idle(Staying { pods, may_hold_gpus: false });

@@ -342,6 +342,24 @@ pub static SIGNALS: &[SignalInfo] = &[
     ),
     node("swap_kib", None, "Size of all swap in KiB, by `/proc/swaps`."),
     node("swappiness", None, "How readily the kernel swaps (0 to 200), by `/proc/sys/vm/swappiness`."),
+    node("virtualization", None, "What the node runs in, such as `kvm` or `docker`; `none` on bare metal."),
+    node(
+        "vfio_count",
+        None,
+        "Number of PCI devices that virtual machines or programs have by vfio, by `/sys/bus/pci/drivers/*vfio*`.",
+    ),
+    node(
+        "acs_redirects",
+        None,
+        "Ports above GPUs and network cards whose ACS sends what devices tell each other through the root complex, by \
+         `/sys/bus/pci/devices/*/config`, at most 64; absent in virtual machines, where the host has them.",
+    ),
+    node(
+        "relaxed_ordering_off",
+        None,
+        "GPUs and network cards whose Device Control forbids relaxed ordering, by `/sys/bus/pci/devices/*/config`, at most \
+         64; absent in virtual machines.",
+    ),
     node(
         "psi_memory_full_avg300",
         Some(Unit::Percent),

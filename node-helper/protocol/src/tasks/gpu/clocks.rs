@@ -35,7 +35,8 @@ pub struct GpuClocks {
     /// Graphics clock in MHz, or lowest and highest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub graphics_mhz: Option<ClockRange>,
-    /// Memory clock in MHz, or lowest and highest.
+    /// Memory clock in MHz, or lowest and highest; up to Ada. The lock of Hopper and later (`nvidia-smi -lmcd`) is not
+    /// set: see what is widely believed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_mhz: Option<ClockRange>,
     /// Gives the clocks back to the driver.
@@ -115,6 +116,13 @@ impl GpuKind for GpuClocks {
             Belief {
                 believed: "`nvidia-smi -lmc` locks the memory clock of a Hopper GPU",
                 fact: "Hopper locks it only at the next start of the driver (`--lock-memory-clocks-deferred`)",
+            },
+            Belief {
+                believed: "gpufleet sets that deferred lock",
+                fact: "it does not: NVML has no call that sets it or reads it back, and it counts only after the driver was loaded \
+                       again, so that no run could prove it. Do it by hand, once: `nvidia-smi -lmcd MHZ` in a `command` task, then \
+                       a reboot (`reboot`), then compare `Deferred Clocks` of `nvidia-smi -q -d CLOCK`, and the memory clock under \
+                       load. Back with `nvidia-smi -rmcd`",
             },
             Belief {
                 believed: "a lock can be read back",

@@ -71,6 +71,11 @@ impl GpuKind for GpuEcc {
                 fact: "it clears the volatile ones; the aggregate ones cannot be cleared from Ampere on",
             },
             Belief {
+                believed: "counters have to be cleared before a test",
+                fact: "no kind clears them: audits judge what grew since the last one, and a cleared counter hides a fault; each reset \
+                       and reload clears the volatile ones anyway",
+            },
+            Belief {
                 believed: "the current mode tells whether there is something to set",
                 fact: "the pending one does: a mode that is pending already only waits for a reset or reboot",
             },

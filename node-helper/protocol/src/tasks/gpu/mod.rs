@@ -1,6 +1,7 @@
 //! Parameters of the GPU kinds, and which GPUs they are for.
 
 mod accounting;
+mod beside;
 mod clocks;
 mod compute_mode;
 mod confidential;
@@ -16,6 +17,7 @@ mod reset;
 use serde::{Deserialize, Serialize};
 
 pub use accounting::{AccountingMode, GpuAccounting};
+pub use beside::{Beside, BesideKind};
 pub use clocks::{ClockRange, GpuClocks};
 pub use compute_mode::{ComputeModeName, GpuComputeMode};
 pub use confidential::{ConfidentialMode, GpuConfidentialCompute};

@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use gpufleet_protocol::tasks::GpuDriver;
+use gpufleet_protocol::{Disruption, tasks::GpuDriver};
 use rustix::fs::MemfdFlags;
 
 use super::{ANSWER, Holds, Interrupted, Packages, call, none_fits};
@@ -26,6 +26,7 @@ use crate::{
         packages::{
             Order,
             apt::{self, Update, output},
+            before_scripts,
         },
         repositories, tool,
     },
@@ -232,6 +233,7 @@ impl Packages for Apt {
 
     fn perform(&self, node: &Node<'_>, task: &GpuDriver, recipe: &Recipe) -> Result<(), Trouble> {
         let pins = Pins::new(node, task)?;
+        before_scripts(node, Disruption::GpuReset)?;
         apt_get(node, &install(Some(&pins), &recipe.packages))
     }
 

@@ -13,7 +13,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use gpufleet_protocol::tasks::{DriverFlavour, DriverSource, GpuDriver};
+use gpufleet_protocol::{
+    Disruption,
+    tasks::{DriverFlavour, DriverSource, GpuDriver},
+};
 
 use self::leftover::{leftovers, twice};
 use super::{ANSWER, Holds, Interrupted, Packages, call, none_fits};
@@ -30,7 +33,7 @@ use crate::{
             recipe::{Recipe, Wish, is_companion, is_driver, other_names, upstream},
         },
         packages::{
-            Action, Order, dnf,
+            Action, Order, before_scripts, dnf,
             versionlock::{self, Locks},
         },
         repositories, tool,
@@ -467,6 +470,7 @@ impl Packages for Dnf {
         if recipe.stream.is_some() && recipe.stream != self.stream(node)? {
             enable(node, &[], recipe.stream.as_deref())?;
         }
+        before_scripts(node, Disruption::GpuReset)?;
         perform(node, &install(recipe, &locks(node)?))
     }
 

@@ -1,7 +1,7 @@
 //! apt on a node in a directory, with a fake dpkg and apt-get that know five packages.
 
 use gpufleet_protocol::{
-    Certainty, FailureKind, OpOutcome, OpStatus,
+    Certainty, Disruption, FailureKind, OpOutcome, OpStatus,
     message::Mode,
     tasks::{Apt, Package, Service},
 };
@@ -12,6 +12,7 @@ use super::{
     output,
 };
 use crate::{
+    declare::drive,
     tasks::{
         keys::tests::curl,
         testing::{Bench, Told, told},
@@ -294,4 +295,38 @@ fn packages_that_do_not_fit_each_other_are_read() {
     let names: Vec<&str> = output::unmatched(text).collect();
     assert_eq!(names, ["nvidia-open-575", "libnvidia-ml1", "libcuda1", "libcuda-390"]);
     assert_eq!(output::unmatched("Reading package lists...\n").count(), 0);
+}
+
+#[test]
+fn packages_wait_where_their_scripts_would_take_gpus_from_a_container() {
+    let bench = bench();
+    // Docker in the legacy mode: systemd was never told of the GPUs.
+    bench.write(
+        "run/systemd/transient/docker-ab.scope",
+        "[Scope]\nDevicePolicy=strict\nDeviceAllow=\nDeviceAllow=char-136 rwm\n",
+    );
+    bench.write(
+        "proc/devices",
+        "Character devices:\n  1 mem\n195 nvidia\n195 nvidiactl\n\nBlock devices:\n  8 sd\n",
+    );
+    bench.write("proc/77/cgroup", "0::/system.slice/docker-ab.scope\n");
+    bench.write(
+        "proc/77/mountinfo",
+        "841 814 0:6 /nvidia0 /dev/nvidia0 ro,nosuid,noexec master:2 - devtmpfs udev rw,mode=755\n",
+    );
+    let task = apt(json!({"name": "chrony"}));
+    let planned = bench.run(&task, Mode::Predict);
+    assert!(planned.changes.iter().all(|change| change.disruption == Disruption::Clients), "{planned:?}");
+    assert!(planned.warnings[0].contains("from what runs in docker-ab.scope"), "{planned:?}");
+    bench.forget();
+    let live = |bench: &Bench| {
+        bench.node(|node| drive(&task, node, Mode::Apply, &bench.overlay, Disruption::Live, &|_| Ok(())))
+    };
+    assert_eq!(live(&bench).status, OpStatus::NeedsPermit { class: Disruption::Clients });
+    assert_eq!(bench.read("log"), "", "nothing was installed");
+    // Lists alone have no scripts, and what is there already neither.
+    assert_eq!(bench.run(&apt(json!({"name": "hello"})), Mode::Predict).warnings, Vec::<String>::new());
+    // Once the node is drained, it runs no container.
+    std::fs::remove_dir_all(bench.path("proc/77")).unwrap();
+    assert_eq!(live(&bench).status, OpStatus::Changed);
 }

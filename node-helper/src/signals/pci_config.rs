@@ -25,6 +25,9 @@ const RELAXED: u16 = 1 << 4;
 /// What the kernel turns on with an IOMMU. Source: drivers/pci/pci.c, `pci_std_enable_acs`: source validation, P2P request
 /// and completion redirection, upstream forwarding.
 const REDIRECTS: u16 = 0x01 | 0x04 | 0x08 | 0x10;
+/// Bits that send traffic between devices through the root complex: P2P request and completion redirection. Source: PCI
+/// Express Base Specification 5.0, 7.7.7.3.
+const DIVERTS: u16 = 0x04 | 0x08;
 
 /// Why it cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -101,6 +104,11 @@ pub struct Acs {
 impl Acs {
     pub const fn register(self) -> usize {
         self.at + 6
+    }
+
+    /// Whether devices below the port reach their peers only through the root complex.
+    pub const fn diverts(self) -> bool {
+        self.control & DIVERTS != 0
     }
 
     /// Returns the control with all redirection that the port is able to do.

@@ -1,14 +1,18 @@
 //! `cuda_compat`: whether the driver that runs can run programs of a CUDA version, and whether the loader finds its
-//! library. Only reads.
+//! library; and whether it can run what the containers want that hold GPUs. Only reads.
+
+mod wants;
 
 use std::{fs, path::Path, time::Duration};
 
 use gpufleet_protocol::{
+    FailureKind,
     facts::{GpuSystem, GpuSystemState},
-    tasks::CudaCompat,
+    tasks::{CudaCompat, CudaContainers},
 };
 use serde_json::{Map, Value, json};
 
+use self::wants::Wants;
 use super::{driver, tool};
 use crate::{
     deadline::Deadline,
@@ -43,6 +47,9 @@ pub struct State {
     names: Vec<String>,
     /// The version of the library that the loader finds first, and where it is.
     library: Option<(String, String)>,
+    containers: Vec<Wants>,
+    /// Why there may be others.
+    unseen: Vec<String>,
 }
 
 fn numbers(text: &str) -> Vec<u32> {
@@ -103,12 +110,17 @@ impl NodeKind for Judged<'_> {
         let cuda = system.cuda_version.as_deref().map(numbers).unwrap_or_default();
         let [major, minor] = *cuda.as_slice() else { return Err(unread("it tells no version of CUDA")) };
         let names = system.gpus.into_iter().map(|gpu| gpu.name).collect();
-        Ok(State { driver, cuda: (major, minor), names, library: library(node)? })
+        let looks = self.task.containers != CudaContainers::Ignore && !node.world.rebooted();
+        let (containers, unseen) = if looks { wants::wants(node.roots) } else { Default::default() };
+        Ok(State { driver, cuda: (major, minor), names, library: library(node)?, containers, unseen })
     }
 
     fn plan(&self, state: &State) -> Result<Plan<Self::Step>, Trouble> {
         let mut plan = Plan::default();
-        plan.data.insert("compatibility".to_owned(), json!(self.judge(state, &mut plan.warnings)?));
+        if let (Some(cuda), Some(wanted)) = (&self.task.cuda, self.task.version()) {
+            let how = self.judge(state, cuda, wanted, &mut plan.warnings)?;
+            plan.data.insert("compatibility".to_owned(), json!(how));
+        }
         match &state.library {
             None => {
                 let message = "the loader finds no libcuda.so.1: the user-space part of the driver is not installed, or \
@@ -124,6 +136,7 @@ impl NodeKind for Judged<'_> {
             }
             Some(_) => {}
         }
+        self.judge_containers(state, &mut plan)?;
         Ok(plan)
     }
 
@@ -140,26 +153,113 @@ impl NodeKind for Judged<'_> {
             ("driver", json!(state.driver)),
             ("driver_cuda", json!(format!("{}.{}", state.cuda.0, state.cuda.1))),
             ("library", json!(state.library.as_ref().map(|(_, path)| Path::new(path)))),
+            ("containers", json!(state.containers.iter().map(|one| told(state, one)).collect::<Vec<_>>())),
         ];
         data.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
     }
 }
 
+/// How programs of a version run without more libraries than the driver's; `None` if they do not.
+fn runs(state: &State, wanted: (u32, u32)) -> Option<&'static str> {
+    let is_new_enough = oldest(wanted).is_some_and(|oldest| numbers(&state.driver) >= numbers(oldest));
+    match state.cuda >= wanted {
+        true => Some("native"),
+        false => is_new_enough.then_some("minor"),
+    }
+}
+
+/// The oldest driver that runs a version of CUDA.
+fn oldest(wanted: (u32, u32)) -> Option<&'static str> {
+    OLDEST.iter().find(|(major, _)| *major == wanted.0).map(|(_, driver)| *driver)
+}
+
+/// What is wrong with what a container wants; `Err` where it is not known.
+fn wrong(state: &State, wants: &Wants) -> Result<Option<String>, String> {
+    let (driver, knows) = (&state.driver, format!("{}.{}", state.cuda.0, state.cuda.1));
+    let met = wants.requires.as_ref().map(|requires| requires.met(driver, state.cuda));
+    let runs = wants.cuda.map(|cuda| (cuda, runs(state, cuda)));
+    match (runs, met, &wants.unread) {
+        (Some(((major, minor), None)), ..) => Ok(Some(format!(
+            "{} has CUDA {major}.{minor}, and the driver {driver} knows CUDA {knows}: it does not run unless its image brings \
+             cuda-compat",
+            wants.container
+        ))),
+        (_, Some(Some(false)), _) => Ok(Some(format!(
+            "{} would not start again: its NVIDIA_REQUIRE_CUDA does not allow the driver {driver} with CUDA {knows}",
+            wants.container
+        ))),
+        (_, _, Some(why)) => Err(format!("what {} wants is not known: {why}", wants.container)),
+        (None, Some(None), _) => Err(format!(
+            "what {} wants is not known: its NVIDIA_REQUIRE_CUDA depends on more than driver and CUDA",
+            wants.container
+        )),
+        _ => Ok(None),
+    }
+}
+
+/// A container, for `register`.
+fn told(state: &State, wants: &Wants) -> Value {
+    let fits = match wrong(state, wants) {
+        Ok(Some(_)) => json!(false),
+        // One whose image says nothing wants nothing that is known.
+        Ok(None) if wants.cuda.is_none() && wants.requires.is_none() => json!(null),
+        Ok(None) => json!(true),
+        Err(_) => json!(null),
+    };
+    json!({
+        "container": wants.container,
+        "cuda": wants.cuda.map(|(major, minor)| format!("{major}.{minor}")),
+        "compatibility": wants.cuda.and_then(|cuda| runs(state, cuda)),
+        "fits": fits,
+    })
+}
+
 impl Judged<'_> {
+    /// Tells the containers that want another driver, or fails where the play asks for that.
+    fn judge_containers(
+        &self,
+        state: &State,
+        plan: &mut Plan<std::convert::Infallible>,
+    ) -> Result<(), Trouble> {
+        let (mut bad, mut unknown) = (Vec::new(), state.unseen.clone());
+        for wants in &state.containers {
+            match wrong(state, wants) {
+                Ok(why) => bad.extend(why),
+                Err(why) => unknown.push(why),
+            }
+        }
+        match self.task.containers {
+            CudaContainers::Require if !bad.is_empty() => {
+                return Err(Trouble::failed(FailureKind::Refused, bad.join("; ")));
+            }
+            CudaContainers::Require if !unknown.is_empty() => return Err(Trouble::io(unknown.join("; "))),
+            CudaContainers::Require | CudaContainers::Tell | CudaContainers::Ignore => {}
+        }
+        // Not who could not be looked into: a task that only tells needs no root.
+        let unknown = unknown.into_iter().filter(|why| !state.unseen.contains(why));
+        plan.warnings.extend(bad.into_iter().chain(unknown));
+        Ok(())
+    }
+
     /// Returns how the programs run: `native`, `minor` or `forward`.
-    fn judge(&self, state: &State, warnings: &mut Vec<String>) -> Result<&'static str, Trouble> {
+    fn judge(
+        &self,
+        state: &State,
+        asked: &str,
+        wanted: (u32, u32),
+        warnings: &mut Vec<String>,
+    ) -> Result<&'static str, Trouble> {
         let task = self.task;
-        let wanted =
-            task.version().ok_or_else(|| Trouble::invalid(format!("`{}` is no version", task.cuda)))?;
-        if state.cuda >= wanted {
+        let oldest = oldest(wanted);
+        let runs = runs(state, wanted);
+        if runs == Some("native") {
             return Ok("native");
         }
-        let oldest = OLDEST.iter().find(|(major, _)| *major == wanted.0).map(|(_, driver)| *driver);
-        if oldest.is_some_and(|oldest| numbers(&state.driver) >= numbers(oldest)) {
+        if runs == Some("minor") {
             warnings.push(format!(
                 "CUDA {} runs by minor version compatibility: the driver {} knows {}.{}, so that PTX is not compiled, and newer \
                  features are missing",
-                task.cuda, state.driver, state.cuda.0, state.cuda.1
+                asked, state.driver, state.cuda.0, state.cuda.1
             ));
             return Ok("minor");
         }
@@ -174,14 +274,14 @@ impl Judged<'_> {
                 warnings.push(format!(
                     "CUDA {} runs only in containers with the libraries of cuda-compat-{}-{} before those of the driver, and only if \
                      NVIDIA's table of forward compatibility names the branch of {driver}",
-                    task.cuda, wanted.0, wanted.1
+                    asked, wanted.0, wanted.1
                 ));
                 Ok("forward")
             }
             (true, Some(name)) => Err(Trouble::missing(format!(
                 "CUDA {} does not run: the driver {driver} knows CUDA {knows}, and {name} takes no forward compatibility (CUDA error \
                  804); {needs}",
-                task.cuda
+                asked
             ))),
             (false, other) => {
                 let hint = match other {
@@ -190,7 +290,7 @@ impl Judged<'_> {
                 };
                 Err(Trouble::missing(format!(
                     "CUDA {} does not run: the driver {driver} knows CUDA {knows}; {needs}{hint}",
-                    task.cuda
+                    asked
                 )))
             }
         }
@@ -276,5 +376,68 @@ mod tests {
         bench.script("usr/sbin/ldconfig", "#!/bin/sh\necho '0 libs found'\n");
         let done = judged(&bench, json!({"cuda": "12.4"}), "580.159.04", "13.0", "NVIDIA H100");
         assert!(failure(&done).starts_with("the loader finds no libcuda.so.1"), "{done:?}");
+    }
+
+    /// A process of a Docker container on a GPU.
+    fn container(bench: &Bench, pid: u32, id: char, environment: &[u8]) {
+        let cgroup = format!("0::/system.slice/docker-{}.scope\n", id.to_string().repeat(64));
+        for (file, text) in [("comm", "python\n"), ("cmdline", "python\0"), ("cgroup", cgroup.as_str())] {
+            bench.write(&format!("proc/{pid}/{file}"), text);
+        }
+        bench.write(&format!("proc/{pid}/status"), "Uid:\t0\t0\n");
+        fs::write(bench.path(&format!("proc/{pid}/environ")), environment).unwrap();
+        fs::create_dir_all(bench.path(&format!("proc/{pid}/fd"))).unwrap();
+        std::os::unix::fs::symlink("/dev/nvidia0", bench.path(&format!("proc/{pid}/fd/5"))).unwrap();
+    }
+
+    #[test]
+    fn containers_that_want_another_driver_are_told_and_fail_only_where_that_is_asked_for() {
+        let bench = bench("535.104.05");
+        let judge = |task| judged(&bench, task, "535.104.05", "12.2", "NVIDIA H100 80GB HBM3");
+        container(
+            &bench,
+            41,
+            'a',
+            b"CUDA_VERSION=12.4.1\0NVIDIA_REQUIRE_CUDA=cuda>=12.4 driver>=535,driver<536\0",
+        );
+        let fits = judge(json!({"containers": "require"}));
+        assert_eq!((&fits.status, fits.warnings.len()), (&OpStatus::Ok, 0), "{fits:?}");
+        assert_eq!(
+            fits.data["containers"],
+            json!([{"container": "Docker container aaaaaaaaaaaa", "cuda": "12.4", "compatibility": "minor", "fits": true}])
+        );
+        container(&bench, 42, 'b', b"CUDA_VERSION=13.0.0\0");
+        let says = "Docker container bbbbbbbbbbbb has CUDA 13.0, and the driver 535.104.05 knows CUDA 12.2: it does not run unless \
+                    its image brings cuda-compat";
+        for task in [json!({}), json!({"cuda": "12.2"})] {
+            let told = judge(task);
+            assert_eq!(
+                (&told.status, told.warnings.as_slice()),
+                (&OpStatus::Ok, [says.to_owned()].as_slice())
+            );
+        }
+        assert_eq!(failure(&judge(json!({"containers": "require"}))), says);
+        assert_eq!(judge(json!({"containers": "ignore"})).warnings, Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_container_that_cannot_be_understood_is_unknown() {
+        let bench = bench("535.104.05");
+        let judge = |task| judged(&bench, task, "535.104.05", "12.2", "NVIDIA H100 80GB HBM3");
+        container(&bench, 41, 'c', b"CUDA_VERSION=\x1b[31m12\0");
+        let told = judge(json!({}));
+        assert_eq!(told.status, OpStatus::Ok);
+        assert_eq!(
+            told.warnings,
+            [
+                "what Docker container cccccccccccc wants is not known: its CUDA_VERSION is none that images of CUDA write"
+            ]
+        );
+        assert_eq!(told.data["containers"][0]["fits"], json!(null));
+        assert!(failure(&judge(json!({"containers": "require"}))).contains("is not known"));
+        // An environment that cannot be read.
+        fs::remove_file(bench.path("proc/41/environ")).unwrap();
+        fs::create_dir_all(bench.path("proc/41/environ")).unwrap();
+        assert!(judge(json!({})).warnings[0].contains("the environment of process 41 cannot be read"));
     }
 }
