@@ -230,7 +230,7 @@ fn largest(
 }
 
 /// Returns the used part at which a kubelet removes images, and at which it evicts pods.
-fn thresholds(kubelet: &Kubelet) -> (Option<f64>, Option<f64>) {
+fn thresholds(kubelet: &Kubelet) -> Limits {
     let settings = &kubelet.settings;
     let gc = settings.get("imageGCHighThresholdPercent").and_then(Value::as_u64).unwrap_or(GC_PERCENT);
     let percent = |text: &str| text.strip_suffix('%')?.trim().parse::<f64>().ok();
@@ -244,11 +244,16 @@ fn thresholds(kubelet: &Kubelet) -> (Option<f64>, Option<f64>) {
     ((gc < 100).then(|| ratio(gc as f64)), evict.filter(|free| *free > 0.0).map(|free| ratio(100.0 - free)))
 }
 
+/// Shares of the file system that are taken: from which the kubelet removes images, and from which it evicts pods.
+type Limits = (Option<f64>, Option<f64>);
+/// What takes a signal from the stores of images and the mounts.
+type Take<'a> = &'a dyn Fn(&[Store], &[Mounted]) -> Found<Value>;
+
 pub fn read(reader: &Reader<'_>, words: &Found<String>, kubelet: &Found<Kubelet>) -> Vec<Named> {
     let mounts =
         disk::mountinfo(reader).map(|text| text.lines().filter_map(Mounted::parse).collect::<Vec<Mounted>>());
     let found = mounts.and_then(|mounts| Ok((stores(reader, words, &mounts)?, mounts)));
-    let of = |take: &dyn Fn(&[Store], &[Mounted]) -> Found<Value>| {
+    let of = |take: Take<'_>| {
         signal(found.as_ref().map_err(Clone::clone).and_then(|(stores, mounts)| take(stores, mounts)))
     };
     let list = |stores: &[Store], text: &dyn Fn(&Store) -> String| -> Found<Value> {
@@ -256,7 +261,7 @@ pub fn read(reader: &Reader<'_>, words: &Found<String>, kubelet: &Found<Kubelet>
     };
     let value = |found: Found<usize>| found.map(|count| count.map(Value::from));
     let number = |found: Found<f64>| found.map(|ratio| ratio.map(Value::from));
-    let limits = |take: fn((Option<f64>, Option<f64>)) -> Option<f64>| {
+    let limits = |take: fn(Limits) -> Option<f64>| {
         let told = kubelet.as_ref().map_err(Clone::clone);
         signal(told.map(|kubelet| kubelet.as_ref().map(thresholds).and_then(take)))
     };
