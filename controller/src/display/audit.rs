@@ -51,7 +51,7 @@ pub fn audit_screen(model: &RunModel, style: &Style) -> String {
 fn headline(model: &RunModel, style: &Style) -> String {
     let verb = model.verb();
     let totals = Totals::of(model);
-    let (total, good) = totals.of_asked();
+    let Totals { nodes: total, compliant: good, .. } = totals;
     let nothing_asked = totals.with(Verdict::Na);
     let mut parts = vec![style.paint(Role::Good, format!("{good} compliant"))];
     // A baseline may say that a warning counts.
@@ -68,7 +68,7 @@ fn headline(model: &RunModel, style: &Style) -> String {
     if nothing_asked > 0 {
         parts.push(style.verdict(Verdict::Na, format!("{nothing_asked} to which nothing applies")));
     }
-    let mut out = format!("{}, {}", count(totals.nodes, "node"), parts.join(", "));
+    let mut out = format!("{}, {}", count(total, "node"), parts.join(", "));
     if let Some(share) = percent(good, total) {
         out.push_str(&format!("        {share}"));
     }

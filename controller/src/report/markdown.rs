@@ -2,19 +2,21 @@
 
 use std::fmt::Write as _;
 
-use super::{Judgements, RunModel, Totals, fleet_findings, fold_names};
+use super::{Judgements, RunModel, Totals, Verdict, fleet_findings, fold_names};
 
 /// Returns the document, as GitHub and GitLab show it.
 pub fn markdown(model: &RunModel) -> String {
     let verb = model.verb();
     let totals = Totals::of(model);
-    let Judgements { made, asked, .. } = totals.judgements;
-    let (nodes, compliant) = totals.of_asked();
+    let Totals { nodes, compliant, judgements: Judgements { made, asked, .. }, .. } = totals;
     let mut out = format!("# gpufleet {} {}\n\n", verb.as_str(), cell(model.run_id()));
     // Infallible: a `String` takes all that is written to it.
     let _ = write!(out, "{compliant} of {nodes} nodes are compliant");
-    if totals.nodes > nodes {
-        let _ = write!(out, "; nothing applies to {} more", totals.nodes - nodes);
+    match totals.with(Verdict::Na) {
+        0 => {}
+        nothing_asked => {
+            let _ = write!(out, ", and nothing applies to {nothing_asked}");
+        }
     }
     if asked > 0 {
         let _ = write!(out, "; {made} of {asked} judgements were made");

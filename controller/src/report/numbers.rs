@@ -233,6 +233,7 @@ impl Expected {
                 compliant = false;
             }
         }
+        compliant &= worst != Verdict::Na;
         Self { verdict: worst, compliant, findings, judged, applicable }
     }
 }

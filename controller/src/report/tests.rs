@@ -99,7 +99,7 @@ fn what_was_not_judged_is_not_as_declared() {
             (Verdict::Na, 3)
         );
         let page = html(&nothing).unwrap();
-        assert!(page.contains("Nothing was asked of 1 node") && page.contains("0.0"), "{page}");
+        assert!(page.contains("Nothing was asked of the node") && page.contains("0.0"), "{page}");
     }
     // A run changes what is known to differ, whatever else is unknown.
     let drift = reading(Verb::Audit, &[command, sample::swappiness(5)]);

@@ -47,13 +47,6 @@ impl Totals {
         totals
     }
 
-    /// Returns how many nodes something applies to, and how many of these are compliant: what nothing is asked of is no good
-    /// node.
-    pub fn of_asked(&self) -> (usize, usize) {
-        let nothing = self.with(Verdict::Na);
-        (self.nodes - nothing, self.compliant.saturating_sub(nothing))
-    }
-
     /// Returns the number of nodes with each verdict, the worst first.
     pub fn verdicts(&self) -> impl DoubleEndedIterator<Item = (Verdict, usize)> {
         Verdict::WORST_FIRST.into_iter().zip(self.by_verdict)

@@ -24,9 +24,9 @@ impl NodeModel {
         self.verdict(verb) != Verdict::Na
     }
 
-    /// Whether nothing that counts is wrong with it. A baseline may say that a warning counts.
+    /// Whether something was asked of it and nothing that counts is wrong with it. A baseline may say that a warning counts.
     pub fn is_compliant(&self, verb: Verb) -> bool {
-        self.checks_are_met() && self.verdict_of_tasks(verb) < Verdict::Drift
+        self.applies(verb) && self.checks_are_met() && self.verdict_of_tasks(verb) < Verdict::Drift
     }
 
     /// Whether it is not compliant for one reason alone: some tasks are commands, which no reading judges.
@@ -155,8 +155,11 @@ pub fn computed_exit_code(model: &RunModel, rules: ExitRules) -> u8 {
     let any = |state: NodeState| model.count(state) > 0;
     let not_compliant = || {
         let judged = |node: &&NodeModel| !matches!(node.state, NodeState::Unreachable | NodeState::Held);
-        let passes =
-            |node: &NodeModel| node.is_compliant(verb) || (!rules.strict && node.lacks_only_commands(verb));
+        let passes = |node: &NodeModel| {
+            node.is_compliant(verb)
+                || !node.applies(verb)
+                || (!rules.strict && node.lacks_only_commands(verb))
+        };
         model.nodes().iter().filter(judged).any(|node| !passes(node))
     };
     if rules.ending == Ending::Interrupted {

@@ -140,13 +140,14 @@ impl Page {
         let not_begun =
             unknown().filter(|node| matches!(node.state, NodeState::Pending | NodeState::Skipped)).count();
         let unread = unknown().count() - unjudged - not_begun;
-        let (asked, good) = super::Totals::of(model).of_asked();
+        let good = model.nodes().iter().filter(|node| node.is_compliant(verb)).count();
+        let nothing_asked = total > 0 && !model.nodes().iter().any(|node| node.applies(verb));
         let good_word = if model.is_audit_of_checks() { "compliant" } else { "as declared" };
         // Rounded down, so that 100 % means all of them.
-        let tenths = (good * 1000).checked_div(asked).unwrap_or(0);
+        let tenths = (good * 1000).checked_div(total).unwrap_or(0);
         let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
         let trend = run.zip(model.finished).and_then(|(run, at)| {
-            Trend::of(&run.trend, EarlierAudit { at, nodes: number(asked), compliant: number(good) })
+            Trend::of(&run.trend, EarlierAudit { at, nodes: number(total), compliant: number(good) })
         });
         let groups = Groups::of(model);
         let causes = causes::of(model, verb);
@@ -175,8 +176,8 @@ impl Page {
                     format!("Nothing was asked of {total} {}", if total == 1 { "node" } else { "nodes" })
                 }
                 (true, 1) => format!("The node is {good_word}{so_far}"),
-                (true, _) => format!("All {asked} nodes are {good_word}{so_far}"),
-                (false, _) => format!("{good} of {asked} nodes are {good_word}{so_far}"),
+                (true, _) => format!("All {total} nodes are {good_word}{so_far}"),
+                (false, _) => format!("{good} of {total} nodes are {good_word}{so_far}"),
             },
             not_over: (standing != Standing::Finished).then(|| standing.text()),
             as_of: time(model.latest),

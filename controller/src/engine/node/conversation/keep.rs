@@ -30,7 +30,7 @@ fn of_gpus(changes: &[Change]) -> String {
     }
     let told = folded.into_iter().map(|(what, gpus)| match gpus.is_empty() {
         true => what,
-        false => format!("GPU {} {what}", fold_numbers(gpus)),
+        false => format!("GPU {} {what}", crate::report::fold_numbers(gpus)),
     });
     told.collect::<Vec<_>>().join(", ")
 }
