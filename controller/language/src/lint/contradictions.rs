@@ -220,10 +220,19 @@ fn of_node(settings: &Settings, old: &NodeOp, new: &NodeOp) -> Option<Contradict
     let before = parameters(&left)?;
     let stands = left.operation_mut().yields(&Newer::of(new));
     let after = if stands { parameters(&left)? } else { Map::new() };
-    // Where it is for fewer things than before, all that it sets of the others is lost.
+    let newer = parameters(new)?;
+    // Where it is for fewer things than before, all that it sets of the others is lost. An older task for more things than the newer
+    // one stands as a whole, though it is lost for those that both name.
     let fewer = settings.of.iter().any(|name| after.get(*name) != before.get(*name));
-    let lost = |name: &str, value: &Json| fewer || after.get(name) != Some(value);
-    differing(settings, &before, &parameters(new)?, &lost)
+    let shares = |name: &str| match (before.get(name), newer.get(name)) {
+        (Some(Json::Array(one)), Some(Json::Array(other))) => one.iter().any(|item| other.contains(item)),
+        _ => false,
+    };
+    let same = |name: &str| before.get(name) == newer.get(name);
+    let overlap = settings.of.iter().any(|name| shares(name))
+        && settings.of.iter().all(|name| shares(name) || same(name));
+    let lost = |name: &str, value: &Json| fewer || overlap || after.get(name) != Some(value);
+    differing(settings, &before, &newer, &lost)
 }
 
 fn of_gpus(settings: &Settings, old: &GpuTask, new: &GpuTask) -> Option<Contradiction> {

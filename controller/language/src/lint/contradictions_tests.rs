@@ -60,6 +60,16 @@ fn a_second_value_of_a_setting_is_found() {
             "irq_affinity: {devices: [eth0], cpus: 4-7}",
             "`cpus` of eth1, eth0 is 0-3",
         ),
+        (
+            "network_interface: {name: [eth0, eth1], mtu: 9000}",
+            "network_interface: {name: [eth1], mtu: 1500}",
+            "`mtu` of eth0, eth1 is 9000 at play.yml:4:7, and 1500 at :6:7",
+        ),
+        (
+            "disk_queue: {device: [sda, sdb], scheduler: none}",
+            "disk_queue: {device: sda, scheduler: mq-deadline}",
+            "`scheduler` of sda, sdb is none",
+        ),
         ("gpu_clocks: {graphics_mhz: 1980}", "gpu_clocks: {graphics_mhz: 1410}", "`graphics_mhz` is 1980 at"),
         (
             "gpu_clocks: {graphics_mhz: 1980}",
@@ -125,6 +135,11 @@ fn what_may_be_meant_is_left_alone() {
         ("thp: {enabled: never}", "thp: {defrag: always}"),
         ("hugepages: {size: 2M, count: 10}", "hugepages: {size: 1G, count: 20}"),
         ("irq_affinity: {devices: [eth0], cpus: 0-3}", "irq_affinity: {devices: [eth1], cpus: 4-7}"),
+        (
+            "network_interface: {name: [eth0], mtu: 9000}",
+            "network_interface: {name: [eth0], driver: mlx5_core, mtu: 1500}",
+        ),
+        ("disk_queue: {device: [sda], scheduler: none}", "disk_queue: {device: sdb, scheduler: mq-deadline}"),
         ("kernel_cmdline: {add: [iommu=pt]}", "kernel_cmdline: {add: [quiet], remove: [iommu=off]}"),
         ("kernel_cmdline: {add: [console=tty0]}", "kernel_cmdline: {add: [console=ttyS0]}"),
         ("kernel_cmdline: {add: [iommu=pt]}", "kernel_cmdline: {add: [iommu=noagp]}"),
@@ -185,4 +200,28 @@ fn a_comment_silences_it() {
     assert_eq!(found(&[a, &format!("{b}   # noqa: contradicting-tasks")]), NOTHING);
     assert_eq!(found(&[a, &format!("name: X   # noqa: contradicting-tasks\n      {b}")]), NOTHING);
     assert_eq!(found(&[a, &format!("{b}   # noqa: no-changed-when")]).len(), 1);
+}
+
+#[test]
+fn roles_come_before_tasks_and_are_named_by_their_file() {
+    let play = "- hosts: all\n  become: true\n  roles: [tuned]\n  tasks:\n    - sysctl: {name: vm.swappiness, value: 30}\n";
+    let role = |task: &str| {
+        let files: HashMap<String, String> = [
+            ("play.yml".to_owned(), play.to_owned()),
+            ("roles/tuned/tasks/main.yml".to_owned(), format!("- name: X\n  {task}\n")),
+            ("roles/tuned/defaults/main.yml".to_owned(), "swappiness: 20\n".to_owned()),
+        ]
+        .into();
+        let report = check(&["play.yml".to_owned()], &files, &Arc::default(), &[], &Arc::default());
+        assert!(report.program.is_some(), "{}", report.text(false));
+        let ours = report.findings.iter().filter(|finding| finding.rule == "contradicting-tasks");
+        ours.map(|finding| finding.diagnostic.message.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        role("sysctl: {name: vm.swappiness, value: 20}"),
+        [
+            "`sysctl` contradicts an earlier task: `vm.swappiness` is 20 at roles/tuned/tasks/main.yml:2:3, and 30 at play.yml:5:7"
+        ]
+    );
+    assert_eq!(role("sysctl: {name: vm.swappiness, value: '{{ swappiness }}'}"), NOTHING);
 }
