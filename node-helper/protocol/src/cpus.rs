@@ -120,7 +120,11 @@ impl Serialize for CpuList {
 
 impl<'de> Deserialize<'de> for CpuList {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        String::deserialize(from)?.parse().map_err(de::Error::custom)
+        let text = String::deserialize(from)?;
+        // In the words of a value that is wanted, because messages put what it is for before them.
+        text.parse().map_err(|_| {
+            de::Error::invalid_value(de::Unexpected::Str(&text), &"a list of CPUs such as `0-3,8`")
+        })
     }
 }
 

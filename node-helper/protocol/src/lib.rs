@@ -4,6 +4,7 @@
 //! and outcomes. It is the only crate that both sides share; it does no I/O and must not know SSH or NVML.
 
 pub mod change;
+pub mod cmdline;
 pub mod cpus;
 pub mod facts;
 pub mod frame;

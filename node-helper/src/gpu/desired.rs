@@ -411,12 +411,13 @@ impl<'a> Merge<'a> {
             let name = self.group.members.get(at).map_or("", |member| kind(&member.task));
             format!("task {} of the group ({name})", at + 1)
         };
+        // It begins with the GPU, so that `joined` says it once for all of them.
         let message = format!(
-            "{} and {} contradict each other: {} shall be {said} and {}",
-            label(first),
-            label(member),
+            "{} shall be {said} by {} and {} by {}",
             here.what(),
-            here.to_text()
+            label(first),
+            here.to_text(),
+            label(member)
         );
         for at in [first, member] {
             self.member = at;

@@ -101,7 +101,7 @@ pub enum MpsWant {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Serving {
     pub percentage: Option<u32>,
-    /// Checked by [`pinned_limit`].
+    /// Checked by [`GpuMps::memory_limit`].
     pub pinned: Option<String>,
     /// The only user of the daemon.
     pub user: Option<String>,
@@ -118,21 +118,10 @@ impl MpsWant {
         if task.state == MpsState::Stopped {
             return Ok(Self::Stopped);
         }
-        let pinned = task.default_pinned_memory_limit.as_deref().map(pinned_limit).transpose()?;
+        let pinned = task.default_pinned_memory_limit.as_deref().map(GpuMps::memory_limit).transpose()?;
         let percentage = task.default_active_thread_percentage;
         Ok(Self::Started(Serving { percentage, pinned, user: task.user.clone(), uuids, devices }))
     }
-}
-
-/// Checks a limit such as `8G` or `512M`.
-fn pinned_limit(text: &str) -> Result<String, String> {
-    let limit = text.trim().to_ascii_uppercase();
-    let digits = limit.trim_end_matches(['K', 'M', 'G', 'T']);
-    let unit = limit.len() - digits.len();
-    if !digits.is_empty() && unit <= 1 && digits.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Ok(limit);
-    }
-    Err(format!("`{text}` is no memory limit; write it as 8G or 512M"))
 }
 
 impl Serving {
@@ -402,7 +391,7 @@ mod tests {
     #[test]
     fn a_memory_limit_cannot_carry_a_command() {
         for bad in ["8G; reboot", "", "G", "8GG", "-1", "$(x)"] {
-            assert!(pinned_limit(bad).is_err(), "{bad}");
+            assert!(GpuMps::memory_limit(bad).is_err(), "{bad}");
         }
     }
 }

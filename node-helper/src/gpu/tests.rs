@@ -364,7 +364,7 @@ fn contradictions_name_both_tasks_and_nothing_is_done() {
         json!({"gpu_power": {"limit_watts": 500, "gpus": "H100"}}),
     ]);
     let failed = node.apply(&wish);
-    let text = "task 1 of the group (gpu_power) and task 3 of the group (gpu_power) contradict each other: GPU 0 power limit shall be 600 W and 500 W";
+    let text = "GPU 0 power limit shall be 600 W by task 1 of the group (gpu_power) and 500 W by task 3 of the group (gpu_power)";
     for at in [0, 2] {
         assert_eq!(
             failed.members[at].status,
@@ -376,6 +376,20 @@ fn contradictions_name_both_tasks_and_nothing_is_done() {
     );
     assert_eq!(node.effects(), Vec::<String>::new());
     assert_eq!(lines(&node.predict(&wish)), Vec::<String>::new());
+}
+
+#[test]
+fn a_contradiction_about_several_gpus_is_said_once() {
+    let mut node = Node::new(Sim::new((0..8).map(|index| SimGpu::new(index, true)).collect()));
+    let wish = group(&[
+        json!({"gpu_power": {"limit_watts": 600}}),
+        json!({"gpu_power": {"limit_watts": 500, "gpus": [0, 1, 2, 3, 5]}}),
+    ]);
+    let failed = node.apply(&wish);
+    let text = "GPU 0-3,5 power limit shall be 600 W by task 1 of the group (gpu_power) and 500 W by task 2 of the group (gpu_power)";
+    for member in &failed.members {
+        assert_eq!(member.status, OpStatus::Failed { kind: FailureKind::Invalid, message: text.to_owned() });
+    }
 }
 
 #[test]

@@ -4,6 +4,7 @@
 //! written for programs. Must not contact hosts. Invariants: what the parser refuses is an error here too; a rule can
 //! be silenced for a place, an error cannot.
 
+mod contradictions;
 mod noqa;
 mod rules;
 mod run;
@@ -15,6 +16,8 @@ pub use rules::{RULES, Rule, Severity, rule, rules_markdown};
 pub use run::{Finding, Report, check};
 pub use sarif::sarif;
 
+#[cfg(test)]
+mod contradictions_tests;
 #[cfg(test)]
 mod guide_tests;
 #[cfg(test)]

@@ -136,6 +136,16 @@ pub static RULES: &[Rule] = &[
         example: "- gpu_power: {limit_watts: 500}         # wrong alone\n- gpu_persistence: {mode: daemon}       # right\n- gpu_power: {limit_watts: 500}",
     },
     Rule {
+        name: "contradicting-tasks",
+        severity: Severity::Warning,
+        also: &[],
+        summary: "A task takes away what an earlier task of the play declares.",
+        help: "Every run does both: something changes each time, and only the later one lasts. Found for settings of the kernel, the \
+               hardware and GPUs, among tasks that run in any case and have no templates. Keep one, or give each the hosts or the \
+               condition that it is for. A setting for the time of a command, such as clocks for a benchmark, is silenced.",
+        example: "- sysctl: {name: vm.swappiness, value: 20}\n- sysctl: {name: vm.swappiness, value: 30}   # wrong",
+    },
+    Rule {
         name: "package-latest",
         severity: Severity::Warning,
         also: &["package-latest"],

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::rules::{Severity, rule};
-use super::{noqa, tasks, unused};
-use crate::diagnostic::{self, Diagnostic, Diagnostics, Severity as DiagnosticSeverity};
+use super::{contradictions, noqa, tasks, unused};
+use crate::diagnostic::{self, Diagnostic, Diagnostics, Severity as DiagnosticSeverity, Span};
 use crate::migration::{FileRole, Recorder, tasks_of};
 use crate::playbook::{Known, Program, Reader};
 use crate::template::Dict;
@@ -177,6 +177,14 @@ pub fn check(
     }
     let views: Vec<_> = trees.values().flat_map(tasks_of).collect();
     unused::check(&trees, &views, &recorder, &mut report.findings);
+    if let Some(program) = &report.program {
+        let first_line = |span: &Span| {
+            let mut views = views.iter();
+            let view = views.find(|view| view.found().is_some_and(|found| found.key.span == *span))?;
+            Some(view.lines().0)
+        };
+        contradictions::check(program, first_line, &mut report.findings);
+    }
     report.findings.retain(|finding| !is_silenced(finding));
     report.files = files;
     report.sort();

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use gpufleet_protocol::tasks::{
     Apt, Class, Command, Dnf, GpuAccounting, GpuClocks, GpuComputeMode, GpuPersistence, GpuPower, KindInfo,
-    Meta, Package, Script, Service, Shell,
+    Meta, Mistake, Package, Script, Service, Shell,
 };
 
 use super::run::Finding;
@@ -115,6 +115,7 @@ fn check_task(view: &TaskView<'_>, findings: &mut Vec<Finding>) {
         ));
     }
     let Some(kind) = found.kind else { return };
+    truthy_words(kind, found.value, findings);
     if kind.class == Class::Command && !kind.is::<Script>() {
         command(view, kind, found.key, found.value, findings);
     }
@@ -135,6 +136,33 @@ fn check_task(view: &TaskView<'_>, findings: &mut Vec<Finding>) {
         && let Some(mode) = found.value.get("mode").or_else(|| found.value.get("directory_mode"))
     {
         octal(mode, findings);
+    }
+}
+
+/// Finds `on` and `off` for words of a kind: `mode: on` is `enabled`, which `true` would not tell.
+fn truthy_words(kind: &KindInfo, value: &Node, findings: &mut Vec<Finding>) {
+    for (key, given) in value.as_map().unwrap_or_default() {
+        let name = key.key_text();
+        let Yaml::Bool(_) = given.value else { continue };
+        let with = |word: serde_json::Value| {
+            let mut all = value.to_json();
+            all.as_object_mut()?.insert(name.clone(), word);
+            kind.parse(all).ok()
+        };
+        // No word of any kind, so that what it wants is told.
+        let probe = kind.parse(serde_json::json!({ &name: "\u{1}" })).err();
+        let Some(Mistake::Value { wanted }) = probe.map(|error| error.mistake) else { continue };
+        let wanted = wanted.to_string();
+        let Some(words) = wanted.strip_prefix("one of ") else { continue };
+        let meant = with(given.to_json());
+        let word = words.split(", ").find(|word| meant.is_some() && with((*word).into()) == meant);
+        if let (Some(word), Some(text)) = (word, truthy_text(given)) {
+            let help = match word.eq_ignore_ascii_case(&text) {
+                true => format!("write `{word}` in quotes"),
+                false => format!("write `{word}`"),
+            };
+            findings.push(truthy_finding(given, &text, &help));
+        }
     }
 }
 
@@ -395,16 +423,28 @@ pub(super) fn check_values(node: &Node, findings: &mut Vec<Finding>) {
 }
 
 fn truthy(node: &Node, findings: &mut Vec<Finding>) {
-    let Yaml::Bool(value) = node.value else { return };
-    let text = written(node);
-    if matches!(text.to_ascii_lowercase().as_str(), "yes" | "no" | "on" | "off") {
-        findings.push(Finding::new(
-            "truthy",
-            Diagnostic::warning(format!("`{text}` is a boolean here and text elsewhere"))
-                .at(&node.span)
-                .help(format!("write `{value}`, or put it into quotes if text is meant")),
-        ));
+    let (Yaml::Bool(value), Some(text)) = (&node.value, truthy_text(node)) else { return };
+    let is_known =
+        |finding: &Finding| finding.rule == "truthy" && finding.diagnostic.span.as_ref() == Some(&node.span);
+    if !findings.iter().any(is_known) {
+        let help = format!("write `{value}`, or put it into quotes if text is meant");
+        findings.push(truthy_finding(node, &text, &help));
     }
+}
+
+/// Returns a boolean as it is written, if it is written as a word that is text elsewhere.
+fn truthy_text(node: &Node) -> Option<String> {
+    let text = written(node);
+    matches!(text.to_ascii_lowercase().as_str(), "yes" | "no" | "on" | "off").then_some(text)
+}
+
+fn truthy_finding(node: &Node, text: &str, help: &str) -> Finding {
+    Finding::new(
+        "truthy",
+        Diagnostic::warning(format!("`{text}` is a boolean here and text elsewhere"))
+            .at(&node.span)
+            .help(help),
+    )
 }
 
 fn secret(key: &Node, value: &Node, findings: &mut Vec<Finding>) {

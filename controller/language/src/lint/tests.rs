@@ -223,6 +223,20 @@ fn comments_silence_rules() {
 }
 
 #[test]
+fn a_boolean_that_stands_for_a_word_is_told_the_word() {
+    let help = |task: &str| {
+        let report = report_of(&[("play.yml", &format!("- hosts: all\n  tasks:\n    - {task}\n"))]);
+        let truthy = report.findings.iter().filter(|finding| finding.rule == "truthy");
+        truthy.flat_map(|finding| finding.diagnostic.help.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(help("gpu_mig: {mode: on}"), ["write `enabled`"]);
+    assert_eq!(help("smt: {state: off}"), ["write `off` in quotes"]);
+    assert_eq!(help("gpu_persistence: {mode: off, gpus: [0]}"), ["write `off` in quotes"]);
+    let boolean = "write `true`, or put it into quotes if text is meant";
+    assert_eq!(help("service: {name: a, enabled: yes}"), [boolean]);
+}
+
+#[test]
 fn notes_of_style() {
     let text = "- hosts: all\n  become: yes\n  tasks:\n    - debug: {msg: hi}\n      with_items: [a]\n";
     insta::assert_snapshot!(report_of(&[("play.yml", text)]).text(false), @r"

@@ -64,6 +64,11 @@ const INSTEAD: &[(&str, &str)] = &[
     ("mysql_db", "use `command: mysql -e …` with `changed_when`"),
     ("mysql_user", "use `command: mysql -e …` with `changed_when`"),
     ("nmcli", "use `command: nmcli …` with `changed_when`"),
+    (
+        "nvidia_smi",
+        "declare what it sets: `gpu_persistence`, `gpu_power`, `gpu_clocks`, `gpu_compute_mode`, `gpu_ecc`, `gpu_accounting` or \
+         `gpu_mig`; to read, use `command: nvidia-smi …` with `changed_when: false`",
+    ),
     ("pam_limits", "write the file below /etc/security/limits.d with `copy`"),
     ("parted", "use `command: parted …` with `creates`"),
     ("patch", "use `command: patch …`"),
@@ -112,6 +117,8 @@ pub fn module_advice(name: &str) -> Option<ModuleAdvice> {
     if let Some(kind) = same {
         return Some(ModuleAdvice::Renamed(kind.name));
     }
+    // The program's own name, which is no name of a module.
+    let last = if last == "nvidia-smi" { "nvidia_smi" } else { last };
     INSTEAD.iter().find(|(module, _)| *module == last).map(|(_, text)| ModuleAdvice::Instead(text))
 }
 

@@ -86,6 +86,18 @@ pub(super) fn check_one(kind: &KindInfo, name: &str, value: &Json) -> Option<Par
     }
 }
 
+/// Returns the item of a list of words that is none of them.
+fn wrong_item<'a>(kind: &KindInfo, name: &str, list: &'a Json, wanted: &Accepted) -> Option<&'a Json> {
+    if !wanted.to_string().starts_with("one of ") {
+        return None;
+    }
+    list.as_array()?.iter().find(|item| {
+        let alone =
+            Json::Object([(name.to_owned(), Json::Array(vec![(*item).clone()]))].into_iter().collect());
+        kind.parse(alone).is_err_and(|error| matches!(error.mistake, Mistake::Value { .. }))
+    })
+}
+
 /// Formats a place inside of a parameter: `khugepaged.pages_to_scan`.
 fn path(parameter: &str, inside: &[String]) -> String {
     std::iter::once(parameter).chain(inside.iter().map(String::as_str)).collect::<Vec<_>>().join(".")
@@ -101,6 +113,8 @@ fn wrong_value(
     wanted: &Accepted,
 ) -> ParamProblem {
     let written = inside.iter().try_fold(value, |value, key| value.get(key));
+    let item = written.filter(|_| inside.is_empty()).and_then(|list| wrong_item(kind, name, list, wanted));
+    let written = item.or(written);
     let help = wanted.to_string().strip_prefix("one of ").and_then(|words| {
         let near = suggest(written?.as_str()?, words.split(", "))?;
         Some(format!("did you mean `{near}`?"))

@@ -170,11 +170,10 @@ impl Page {
             finished: model.finished.map_or_else(|| standing.text().to_owned(), |at| time(Some(at))),
             took: seconds_text(super::seconds_between(model.started, model.finished.or(model.latest))),
             exit_code: exit_code(model),
-            headline: match (good == asked, asked) {
-                (_, 0) if total == 0 => "No node was selected".to_owned(),
-                (_, 0) => {
-                    format!("Nothing was asked of {total} {}", if total == 1 { "node" } else { "nodes" })
-                }
+            headline: match (good == total, total) {
+                (_, 0) => "No node was selected".to_owned(),
+                (_, 1) if nothing_asked => "Nothing was asked of the node".to_owned(),
+                _ if nothing_asked => format!("Nothing was asked of the {total} nodes"),
                 (true, 1) => format!("The node is {good_word}{so_far}"),
                 (true, _) => format!("All {total} nodes are {good_word}{so_far}"),
                 (false, _) => format!("{good} of {total} nodes are {good_word}{so_far}"),

@@ -88,6 +88,15 @@ impl Kind for IrqAffinity {
         if let Some(name) = self.devices.iter().find(|name| !is_name(name)) {
             return Err(ParamError::new("devices", format!("`{name}` is no name of a device")));
         }
+        if let Some(word) = ["nic", "nvme", "gpu"]
+            .into_iter()
+            .find(|word| self.devices.iter().any(|name| name.strip_suffix('s') == Some(word)))
+        {
+            return Err(ParamError::new(
+                "devices",
+                format!("`{word}s` is no device; write `{word}` for all of them"),
+            ));
+        }
         if self.cpus != "local" && self.listed().is_none_or(|cpus| cpus.is_empty()) {
             return Err(ParamError::new("cpus", "it is `local`, or a list of CPUs such as `0-15`"));
         }
@@ -177,6 +186,8 @@ mod tests {
         for wrong in [
             json!({"devices": []}),
             json!({"devices": "../x"}),
+            json!({"devices": ["eth0", "nics"]}),
+            json!({"devices": "gpus"}),
             json!({"devices": "nic", "cpus": "near"}),
             json!({"devices": "nic", "cpus": "0-1", "exclude": "0-3"}),
             json!({"devices": "nic", "irqbalance": "fight"}),

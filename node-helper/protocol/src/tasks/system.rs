@@ -6,7 +6,7 @@ use super::{
     Alone, Class, Given, Ground, GroundKind, Kind, KindInfo, Number, ParamError, Reading, words::words,
 };
 use crate::{
-    Disruption, NodeOp, Unit, lenient,
+    Disruption, NodeOp, Unit, cmdline, lenient,
     operation::{Effect, Needs, Newer, Operation, Reach, paths},
 };
 
@@ -211,7 +211,31 @@ impl Kind for KernelCmdline {
                 ));
             }
         }
+        if let Some((one, other)) = cmdline::contrary(&self.wanted()) {
+            let (first, second) = (one.text(), other.text());
+            return Err(ParamError::new(
+                "add",
+                match other.excludes(one) {
+                    true => {
+                        format!("`{first}` and `{second}` cannot both count on one line; keep one of them")
+                    }
+                    false => format!("`{first}` is both before and behind `{second}`; name it once"),
+                },
+            ));
+        }
         Ok(())
+    }
+}
+
+impl KernelCmdline {
+    /// Returns what `add` declares, lists split.
+    pub fn wanted(&self) -> Vec<cmdline::Unit> {
+        cmdline::units(&self.add)
+    }
+
+    /// Returns the words of `remove`, lists split.
+    pub fn unwanted(&self) -> Vec<String> {
+        self.remove.iter().flat_map(|word| cmdline::items(word)).collect()
     }
 }
 

@@ -1,7 +1,7 @@
 //! `kernel_cmdline`: words of the kernel command line of every boot entry.
 //!
 //! Writing the configuration disturbs nothing. Words that the running kernel's command line lacks are reported as
-//! awaiting a reboot. `words` and `rules` know what a word means, `shell` and `defaults` read `/etc/default/grub`,
+//! awaiting a reboot. `words` edits lines by what [`gpufleet_protocol::cmdline`] knows of their words, `shell` and `defaults` read `/etc/default/grub`,
 //! `sources` knows the files of the boot loaders, `menu` which kernel they start, `refused` the systems that are not
 //! changed.
 //!
@@ -12,7 +12,6 @@ mod addons;
 mod defaults;
 mod menu;
 mod refused;
-mod rules;
 mod shell;
 mod sources;
 mod systemd_boot;

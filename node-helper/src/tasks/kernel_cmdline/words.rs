@@ -2,9 +2,12 @@
 //!
 //! A key may appear more than once on a line; its meaning then depends on the key, see [`Rule`].
 
-use gpufleet_protocol::tasks::KernelCmdline;
+use gpufleet_protocol::{
+    cmdline::{Rule, Unit, is_list, placed, rule, units, value},
+    tasks::KernelCmdline,
+};
 
-use super::rules::{Rule, are_contrary, is_list, rule};
+pub use gpufleet_protocol::cmdline::key;
 
 /// Splits at whitespace outside of double quotes, as the kernel does.
 pub fn split(line: &str) -> Vec<String> {
@@ -27,133 +30,6 @@ pub fn split(line: &str) -> Vec<String> {
         words.push(word);
     }
     words
-}
-
-/// Returns the part before `=`. The kernel treats `-` and `_` in it as equal.
-pub fn key(word: &str) -> String {
-    word.split('=').next().unwrap_or(word).replace('-', "_")
-}
-
-fn value(word: &str) -> Option<&str> {
-    word.split_once('=').map(|(_, value)| value)
-}
-
-fn same(a: &str, b: &str) -> bool {
-    key(a) == key(b) && value(a) == value(b)
-}
-
-/// Words that belong together: a size of huge pages and its number, an item of a list, or a single word.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Unit {
-    words: Vec<String>,
-}
-
-impl Unit {
-    fn one(word: impl Into<String>) -> Self {
-        Self { words: vec![word.into()] }
-    }
-
-    fn first(&self) -> &str {
-        self.words.first().map_or("", String::as_str)
-    }
-
-    fn key(&self) -> String {
-        key(self.first())
-    }
-
-    fn text(&self) -> String {
-        self.words.join(" ")
-    }
-
-    fn is(&self, other: &Self) -> bool {
-        self.words.len() == other.words.len() && self.words.iter().zip(&other.words).all(|(a, b)| same(a, b))
-    }
-
-    /// Whether a declared unit replaces another one.
-    fn excludes(&self, have: &Self) -> bool {
-        if self.key() != have.key() || self.words.len() != have.words.len() || self.is(have) {
-            return false;
-        }
-        if self.words.len() > 1 {
-            return same(self.first(), have.first());
-        }
-        match rule(&self.key()) {
-            // A size without a number belongs to no pair.
-            Rule::Size => false,
-            // `crashkernel=X,high` and `,low` are two halves; a value without either is the whole.
-            Rule::Halves => {
-                let part = |unit: &Self| {
-                    let value = value(unit.first()).unwrap_or_default();
-                    [",high", ",low"].into_iter().find(|part| value.ends_with(part))
-                };
-                let (ours, theirs) = (part(self), part(have));
-                ours.is_none() || theirs.is_none() || ours == theirs
-            }
-            Rule::One => true,
-            Rule::Each | Rule::Options => {
-                let values = value(self.first()).zip(value(have.first()));
-                values.is_some_and(|(ours, theirs)| are_contrary(&self.key(), ours, theirs))
-            }
-            Rule::List | Rule::LastList => false,
-        }
-    }
-
-    /// Whether one of these names the unit, as a whole word or by its key.
-    fn is_among(&self, gone: &[String]) -> bool {
-        let names = |gone: &String, word: &String| match gone.contains('=') {
-            true => same(gone, word),
-            false => key(gone) == key(word),
-        };
-        gone.iter().any(|gone| self.words.iter().any(|word| names(gone, word)))
-    }
-}
-
-/// Splits a word into one word for each item of its list.
-fn items(word: &str) -> Vec<String> {
-    match value(word) {
-        Some(value) if is_list(&key(word)) => {
-            let name = word.split('=').next().unwrap_or_default();
-            value.split(',').filter(|item| !item.is_empty()).map(|item| format!("{name}={item}")).collect()
-        }
-        _ => vec![word.to_owned()],
-    }
-}
-
-/// Returns the words of `remove`, lists split.
-fn unwanted(task: &KernelCmdline) -> Vec<String> {
-    task.remove.iter().flat_map(|word| items(word)).collect()
-}
-
-/// Returns the units of a line, lists split.
-fn units(words: &[String]) -> Vec<Unit> {
-    placed(words).into_iter().map(|(unit, _)| unit).collect()
-}
-
-/// Returns the units of a line with the positions of their words.
-fn placed(words: &[String]) -> Vec<(Unit, Vec<usize>)> {
-    let mut units: Vec<(Unit, Vec<usize>)> = Vec::new();
-    // Position of the size that the next number of huge pages belongs to.
-    let mut size: Option<usize> = None;
-    for (at, word) in words.iter().enumerate() {
-        match (key(word).as_str(), value(word)) {
-            ("hugepages", Some(_)) if size.is_some() => {
-                if let Some((unit, places)) = size.take().and_then(|size| units.get_mut(size)) {
-                    unit.words.push(word.clone());
-                    places.push(at);
-                }
-            }
-            (name, Some(_)) if is_list(name) => {
-                units.extend(items(word).into_iter().map(|item| (Unit::one(item), vec![at])));
-            }
-            (name, _) => {
-                if rule(name) == Rule::Size {
-                    size = Some(units.len());
-                }
-                units.push((Unit::one(word), vec![at]));
-            }
-        }
-    }
-    units
 }
 
 /// Returns the units of a line that have an effect.
@@ -202,14 +78,9 @@ impl Judged {
     }
 }
 
-/// Returns the units that `add` declares.
-fn wanted(task: &KernelCmdline) -> Vec<Unit> {
-    units(&task.add)
-}
-
 /// Returns the words that `add` declares, for messages and for [`Judged::about`].
 pub fn declared(task: &KernelCmdline) -> Vec<String> {
-    wanted(task).iter().map(Unit::text).collect()
+    task.wanted().iter().map(Unit::text).collect()
 }
 
 /// Returns keys whose declared units have another order on the line. A lacking unit would be added at the end;
@@ -237,7 +108,7 @@ pub fn has(line: &[String], word: &str) -> bool {
 
 /// Compares a line with the declaration.
 pub fn judged(task: &KernelCmdline, words: &[String]) -> Judged {
-    let (wanted, unwanted, have) = (wanted(task), unwanted(task), units(of_kernel(words).0));
+    let (wanted, unwanted, have) = (task.wanted(), task.unwanted(), units(of_kernel(words).0));
     let counting = counting(of_kernel(words).0);
     let misplaced = misplaced(&wanted, &have, false);
     let mut found = Judged::default();
@@ -261,7 +132,7 @@ pub fn judged(task: &KernelCmdline, words: &[String]) -> Judged {
 /// Returns the words without those to remove. Declared words in a wrong order are removed too, so that they can be
 /// added again in the declared order. `whole` is the line that is judged, of which `words` may be a part.
 pub fn pruned(task: &KernelCmdline, words: &[String], whole: &[String]) -> Vec<String> {
-    let (wanted, unwanted) = (wanted(task), unwanted(task));
+    let (wanted, unwanted) = (task.wanted(), task.unwanted());
     let misplaced = misplaced(&wanted, &units(of_kernel(whole).0), true);
     let (kernel, init) = of_kernel(words);
     let goes = |unit: &Unit| {
@@ -298,7 +169,7 @@ pub fn pruned(task: &KernelCmdline, words: &[String], whole: &[String]) -> Vec<S
 pub fn completed(task: &KernelCmdline, words: &[String]) -> Vec<String> {
     let (kernel, init) = of_kernel(words);
     let mut out = kernel.to_vec();
-    for unit in wanted(task) {
+    for unit in task.wanted() {
         if counting(&out).iter().any(|have| unit.is(have)) {
             continue;
         }
@@ -335,7 +206,7 @@ pub fn merged(task: &KernelCmdline, words: &[String], whole: &[String]) -> Vec<S
     let whole = of_kernel(whole).0;
     let have = counting(whole);
     let mut out = words.to_vec();
-    for unit in wanted(task).into_iter().filter(|unit| !have.contains(unit)) {
+    for unit in task.wanted().into_iter().filter(|unit| !have.contains(unit)) {
         let (name, item) = (unit.key(), value(unit.first()).map(str::to_owned));
         let last = overruled(&name, whole).and_then(|last| words.iter().rposition(|word| word == last));
         if let (Some(list), Some(item)) = (last.and_then(|at| out.get_mut(at)), item) {
@@ -383,7 +254,7 @@ mod tests {
     /// Whether a person could mean these: no two values of a key with one value, and nothing after `--`.
     fn sensible(add: &[String]) -> bool {
         let task = task(add, &[]);
-        let units = wanted(&task);
+        let units = task.wanted();
         !add.iter().any(|word| word == "--" || word.starts_with("hugepagesz"))
             && !units.iter().any(|one| units.iter().any(|other| one.excludes(other)))
             && misplaced(&units, &units, false).is_empty()

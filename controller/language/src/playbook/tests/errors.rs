@@ -361,6 +361,35 @@ fn a_wrong_value_inside_a_parameter_is_named_and_shown() {
 }
 
 #[test]
+fn what_is_wanted_is_told_in_words_that_fit() {
+    let tasks = r#"
+    - cpu_isolation: {cpus: 8..63, words: [isolcpus]}
+    - cpu_isolation: {cpus: 8-63, words: [nohz_full, isolcpu]}
+    - irq_affinity: {devices: [nics]}
+    - gpu_mps: {state: started, default_pinned_memory_limit: 16GiB}
+    - gpu_mig: {mode: enabled, layout: {3g.40gb: 3}}
+    - kernel_cmdline: {add: [iommu=pt, iommu=off]}
+"#;
+    insta::assert_snapshot!(told(tasks), @r#"
+    error: `cpus` wants a list of CPUs such as `0-3,8`, got "8..63"
+    error: `words` wants one of isolcpus, nohz_full, rcu_nocbs, got "isolcpu"
+    error: `devices`: `nics` is no device; write `nic` for all of them
+    error: `default_pinned_memory_limit`: `16GiB` is no memory limit; write it as 8G or 512M
+    error: `layout`: it needs 9 slices, and no GPU has more than 8
+    error: `add`: `iommu=pt` and `iommu=off` cannot both count on one line; keep one of them
+    "#);
+}
+
+#[test]
+fn a_program_of_nvidia_is_no_kind() {
+    for name in ["nvidia_smi", "nvidia-smi"] {
+        let told = errors_of(&format!("- hosts: all\n  tasks:\n    - {name}: {{a: 1}}\n"));
+        assert!(told.contains("declare what it sets: `gpu_persistence`"), "{told}");
+        assert!(!told.contains("nvidia_imex"), "{told}");
+    }
+}
+
+#[test]
 fn a_number_that_must_be_whole_says_so() {
     let tasks = r#"
     - gpu_power: {limit_watts: 5.5}

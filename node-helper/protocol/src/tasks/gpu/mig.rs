@@ -152,6 +152,41 @@ fn looks_like_profile(name: &str) -> bool {
     }
 }
 
+/// The slices of the largest instance that NVML knows.
+///
+/// Source: nvml.h 13, `NVML_GPU_INSTANCE_PROFILE_8_SLICE`.
+const MOST_SLICES: u64 = 8;
+
+/// Returns how many slices a layout needs at least. Compute instances (`1c.3g.40gb`) share a GPU instance as far as they fit.
+fn slices(layout: &MigLayout) -> u64 {
+    let counted: Vec<(&str, u64)> = match layout {
+        MigLayout::Counts(counts) => {
+            counts.iter().map(|(name, count)| (name.as_str(), u64::from(*count))).collect()
+        }
+        MigLayout::Placements(places) => places.iter().map(|place| (place.profile.as_str(), 1)).collect(),
+    };
+    let number = |part: &str, unit: char| part.strip_suffix(unit)?.parse::<u64>().ok();
+    let mut whole = 0_u64;
+    // By GPU profile, the compute slices asked for.
+    let mut shared: BTreeMap<&str, u64> = BTreeMap::new();
+    for (name, count) in counted {
+        let (first, rest) = name.split_once('.').unwrap_or((name, ""));
+        match (number(first, 'g'), number(first, 'c')) {
+            (Some(size), _) => whole = whole.saturating_add(size.saturating_mul(count)),
+            (None, Some(size)) => {
+                let asked = shared.entry(rest).or_default();
+                *asked = asked.saturating_add(size.saturating_mul(count));
+            }
+            (None, None) => {}
+        }
+    }
+    let around = |(name, asked): (&str, u64)| {
+        let size = name.split_once('.').and_then(|(first, _)| number(first, 'g')).filter(|size| *size > 0)?;
+        Some(asked.div_ceil(size).saturating_mul(size))
+    };
+    shared.into_iter().filter_map(around).fold(whole, u64::saturating_add)
+}
+
 impl Kind for GpuMig {
     const INFO: KindInfo = KindInfo {
         name: "gpu_mig",
@@ -217,14 +252,20 @@ impl Kind for GpuMig {
         if mode == MigMode::Disabled && !profiles.is_empty() {
             return Err(ParamError::new("layout", "a layout needs `mode: enabled`"));
         }
-        match profiles.into_iter().find(|name| !looks_like_profile(name)) {
-            Some(name) => Err(ParamError::new(
+        if let Some(name) = profiles.into_iter().find(|name| !looks_like_profile(name)) {
+            return Err(ParamError::new(
                 "layout",
                 format!(
                     "`{name}` is not a MIG profile; profiles look like `3g.40gb`, `1c.3g.40gb` or `1g.10gb+me`"
                 ),
+            ));
+        }
+        match slices(layout) {
+            needed if needed > MOST_SLICES => Err(ParamError::new(
+                "layout",
+                format!("it needs {needed} slices, and no GPU has more than {MOST_SLICES}"),
             )),
-            None => Ok(()),
+            _ => Ok(()),
         }
     }
 }
@@ -283,5 +324,37 @@ impl GpuMig {
     /// Whether a newer task declares everything that this one does.
     pub fn gives_way(&self, newer: &Self) -> bool {
         covers(&newer.gpus, &self.gpus)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn a_layout_that_no_gpu_has_room_for_is_refused() {
+        let read = |layout: Value| GpuMig::INFO.parse(json!({"mode": "enabled", "layout": layout}));
+        for right in [
+            json!({"3g.40gb": 2}),
+            json!({"1g.10gb": 7}),
+            json!({"1g.10gb": 4, "1g.10gb+me": 1, "1c.3g.40gb": 2}),
+            json!({"1c.3g.40gb": 6, "1g.10gb": 1}),
+            json!({"2c.3g.40gb": 1, "1c.3g.40gb": 1}),
+            json!([{"profile": "3g.40gb", "start": 0}, {"profile": "3g.40gb", "start": 4}]),
+            json!({"0c.0g.1gb": 9}),
+        ] {
+            assert!(read(right.clone()).is_ok(), "{right}");
+        }
+        for (wrong, needed) in [
+            (json!({"3g.40gb": 3}), 9),
+            (json!({"7g.80gb": 1, "2g.20gb": 1}), 9),
+            (json!({"1c.3g.40gb": 7}), 9),
+            (json!({"1c.4g.40gb": 5, "1g.10gb": 1}), 9),
+        ] {
+            let why = read(wrong).unwrap_err().to_string();
+            assert_eq!(why, format!("it needs {needed} slices, and no GPU has more than 8"));
+        }
     }
 }

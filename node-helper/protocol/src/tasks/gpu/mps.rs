@@ -89,6 +89,9 @@ impl Kind for GpuMps {
     fn rewrite(_: &mut Given) {}
 
     fn check(&self) -> Result<(), ParamError> {
+        if let Some(Err(wrong)) = self.default_pinned_memory_limit.as_deref().map(Self::memory_limit) {
+            return Err(ParamError::new("default_pinned_memory_limit", wrong));
+        }
         let Some(user) = &self.user else { return Ok(()) };
         if self.scope == MpsScope::Node {
             let message =
@@ -163,9 +166,40 @@ impl GpuKind for GpuMps {
 }
 
 impl GpuMps {
+    /// Returns a memory limit as the daemon reads it.
+    ///
+    /// # Errors
+    /// One sentence, if it is no number with one of the units K, M, G and T, or none.
+    pub fn memory_limit(text: &str) -> Result<String, String> {
+        let limit = text.trim().to_ascii_uppercase();
+        let digits = limit.trim_end_matches(['K', 'M', 'G', 'T']);
+        let unit = limit.len() - digits.len();
+        if !digits.is_empty() && unit <= 1 && digits.bytes().all(|byte| byte.is_ascii_digit()) {
+            return Ok(limit);
+        }
+        Err(format!("`{text}` is no memory limit; write it as 8G or 512M"))
+    }
+
     /// Whether a newer task declares everything that this one does.
     pub fn gives_way(&self, newer: &Self) -> bool {
         // A node has one daemon or one for each device, never both.
         newer.scope != self.scope && newer.state == MpsState::Started || covers(&newer.gpus, &self.gpus)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_memory_limit_that_the_daemon_would_not_read_is_refused() {
+        let read = |limit: &str| {
+            GpuMps::INFO.parse(json!({"state": "started", "default_pinned_memory_limit": limit}))
+        };
+        assert!(read("16G").is_ok() && read("512m").is_ok());
+        let why = read("16GiB").unwrap_err().to_string();
+        assert_eq!(why, "`16GiB` is no memory limit; write it as 8G or 512M");
     }
 }
