@@ -1,11 +1,12 @@
 #!/bin/sh
 # Installs the tools of the tests that the machine lacks, from the distribution: OpenSSH, sudo, script, age, kubectl,
-# the login shells that nodes have, and containerd.
+# the login shells that nodes have, containerd, and kernel-install of systemd.
 set -eu
 missing=
 [ -x /usr/sbin/sshd ] || missing="$missing openssh-server"
+[ -e /usr/lib/kernel/install.d/90-loaderentry.install ] || missing="$missing systemd"
 for tool in ssh:openssh-client ssh-keygen:openssh-client sudo:sudo script:bsdutils age:age kubectl:kubernetes-client \
-    zsh:zsh tcsh:tcsh fish:fish ksh:ksh93u+m mksh:mksh containerd:containerd; do
+    zsh:zsh tcsh:tcsh fish:fish ksh:ksh93u+m mksh:mksh containerd:containerd kernel-install:systemd; do
     command -v "${tool%%:*}" >/dev/null 2>&1 || missing="$missing ${tool##*:}"
 done
 [ -z "$missing" ] && exit 0

@@ -114,8 +114,7 @@ fn task_of(task: &CpuIsolation) -> Option<KernelCmdline> {
 
 /// Whether the running kernel was booted with one of these keys.
 fn runs_with(node: &Node<'_>, keys: &[String]) -> Result<bool, Trouble> {
-    let bytes = files::read_bounded(&node.roots.proc("cmdline"), 1 << 16)?.unwrap_or_default();
-    let words = kernel_cmdline::split(&String::from_utf8_lossy(&bytes));
+    let words = kernel_cmdline::running(node)?;
     Ok(words.iter().any(|word| keys.iter().any(|key| word.split('=').next() == Some(key))))
 }
 
@@ -231,8 +230,12 @@ impl NodeKind for CpuIsolation {
                 "there are no CPUs {strange} here; the node has {present}"
             )));
         }
-        if cpus == present {
-            return Err(Trouble::invalid("it leaves no CPU for anything else"));
+        // Offline CPUs count as present, and run nothing.
+        let online = list(node, "online")?.unwrap_or_else(|| present.clone());
+        if !online.is_empty() && online.without(&cpus).is_empty() {
+            return Err(Trouble::invalid(format!(
+                "it leaves no CPU for anything else: the online CPUs are {online}, and {cpus} takes them all"
+            )));
         }
         if self.stops_ticks() && self.state == Presence::Present && list(node, "nohz_full")?.is_none() {
             return Err(Trouble::NotApplicable(
@@ -264,7 +267,7 @@ impl NodeKind for CpuIsolation {
             None => None,
         };
         let mut kernel = Vec::new();
-        if self.shows_domain() {
+        if self.isolates_domains() {
             kernel.push((IsolationWord::IsolCpus.as_str(), list(node, "isolated")?));
         }
         if self.stops_ticks() {
@@ -272,7 +275,6 @@ impl NodeKind for CpuIsolation {
         }
         let starters = STARTERS.into_iter().filter(|name| self.services && node.roots.tool(name).is_some());
         let services = services(node, self, &present)?;
-        let online = list(node, "online")?.unwrap_or_else(|| present.clone());
         let partition = partition::observe(node, self, &online)?;
         let (starters, rebooted) = (starters.collect(), node.world.rebooted());
         Ok(State { cmdline, kernel, services, partition, halves, starters, rebooted })
@@ -332,7 +334,12 @@ impl NodeKind for CpuIsolation {
         state: &State,
         plan: &Plan<Step>,
     ) -> Result<Map<String, Value>, Trouble> {
-        if plan.steps.iter().any(|step| matches!(step, Step::Reload)) {
+        let reloads = |step: &Step| match step {
+            Step::Reload => true,
+            Step::Partition(step) => step.reloads(),
+            Step::Cmdline(_) | Step::File(_) => false,
+        };
+        if plan.steps.iter().any(reloads) {
             // Before a file is touched.
             reload::before("daemon-reload", node.roots)?;
         }
@@ -376,20 +383,12 @@ impl NodeKind for CpuIsolation {
 }
 
 trait Judges {
-    /// Whether `isolated` of the kernel shows what `isolcpus` does.
-    fn shows_domain(&self) -> bool;
     /// Returns what no file of the kernel tells.
     fn untold(&self) -> Vec<&'static str>;
     fn judge_kernel(&self, state: &State) -> Result<(), Trouble>;
 }
 
 impl Judges for CpuIsolation {
-    /// Source: kernel, kernel/sched/isolation.c, `housekeeping_isolcpus_setup`: without flags it is `domain`.
-    fn shows_domain(&self) -> bool {
-        self.words.contains(&IsolationWord::IsolCpus)
-            && (self.flags.is_empty() || self.flags.contains(&IsolationFlag::Domain))
-    }
-
     fn untold(&self) -> Vec<&'static str> {
         [
             ("rcu_nocbs", self.words.contains(&IsolationWord::RcuNocbs)),
@@ -665,6 +664,12 @@ cpus=$(sed -n 's/^CPUAffinity=//p' $d/etc/systemd/system.conf.d/*.conf 2>/dev/nu
         let why = |value| failure(&bench.run(&task(value), Mode::Predict)).to_owned();
         assert!(why(json!({"cpus": "4-9", "services": true})).starts_with("there are no CPUs 8-9 here"));
         assert!(why(json!({"cpus": "0-7", "services": true})).contains("leaves no CPU"));
+        // As with `nosmt`: the other threads are there, and offline.
+        bench.write("sys/devices/system/cpu/online", "0-3\n");
+        for value in [json!({"cpus": "0-3", "words": "isolcpus"}), json!({"cpus": "0-3", "services": true})] {
+            assert!(why(value).contains("the online CPUs are 0-3"));
+        }
+        bench.write("sys/devices/system/cpu/online", "0-7\n");
         let half = bench.run(&task(json!({"cpus": "1-3", "words": "isolcpus"})), Mode::Predict);
         assert!(half.warnings.iter().any(|line| line.contains("of the cores of CPUs 1-3")), "{half:?}");
         std::fs::remove_file(bench.path("sys/devices/system/cpu/nohz_full")).unwrap();

@@ -66,8 +66,9 @@ impl Dcb {
             return Ok(Some(done.stdout()));
         }
         let said = done.stderr();
-        // Source: iproute2, dcb/dcb.c, `dcb_get_attribute_attr_ieee_cb` and `dcb_help`.
-        match said.contains("not supported") || said.contains("is unknown") {
+        // Source: iproute2, dcb/dcb.c, `__dcb_get_attribute` and `dcb_help`. Of an answer without the attribute it says
+        // `Attribute not found: ` and what an earlier call failed with.
+        match ["not supported", "Attribute not found", "is unknown"].iter().any(|text| said.contains(text)) {
             true => Ok(None),
             false => Err(Trouble::io(done.complaint(&format!("dcb {}", arguments.join(" "))))),
         }
@@ -186,9 +187,14 @@ mod tests {
         );
         assert_eq!(read(Some("igb")).unwrap(), None);
         assert_eq!(read(Some("mlx5_core")).unwrap(), None);
+        // A driver with DCB answers without what it does not know.
+        let lacking = "#!/bin/sh\necho 'Attribute not found: Success' >&2\nexit 1\n";
+        bench.script("usr/sbin/dcb", lacking);
+        assert_eq!(read(Some("bnxt_en")).unwrap(), None);
+        assert_eq!(bench.node(|node| Dcb::find(node).unwrap().pfc(node, "eth0")).unwrap(), None);
         bench.script(
             "usr/sbin/dcb",
-            "#!/bin/sh\ncase $* in apptrust*) echo 'Attribute read: Operation not supported' >&2; exit 1;; \
+            "#!/bin/sh\ncase $* in apptrust*) echo 'Attribute not found: No such file or directory' >&2; exit 1;; \
              '-N app show dev eth0 dscp-prio') cat $(dirname $0)/../../apps;; esac\n",
         );
         bench.write("apps", "");

@@ -83,6 +83,13 @@ impl CpuIsolation {
         flags.iter().map(|flag| format!("{flag},")).collect()
     }
 
+    /// Whether the word `isolcpus` takes the CPUs out of the scheduler's domains, as it does without flags. Source: kernel,
+    /// kernel/sched/isolation.c, `housekeeping_isolcpus_setup`.
+    pub fn isolates_domains(&self) -> bool {
+        self.words.contains(&IsolationWord::IsolCpus)
+            && (self.flags.is_empty() || self.flags.contains(&IsolationFlag::Domain))
+    }
+
     /// Whether CPUs are to run without a timer tick.
     pub fn stops_ticks(&self) -> bool {
         self.words.contains(&IsolationWord::NohzFull)
@@ -141,6 +148,13 @@ impl Kind for CpuIsolation {
                 "they are of the word `isolcpus`, which `words` does not name",
             ));
         }
+        // Source: kernel, kernel/cgroup/cpuset.c, `prstate_housekeeping_conflict`.
+        if self.partition == Some(PartitionSort::Root) && self.isolates_domains() {
+            return Err(ParamError::new(
+                "partition",
+                "the kernel takes CPUs of `isolcpus` into a partition `isolated` only, not into `root`",
+            ));
+        }
         // Source: kernel, kernel/time/tick-sched.c: the boot CPU keeps the time for the others.
         if cpus.contains(0) && self.stops_ticks() {
             return Err(ParamError::new(
@@ -157,8 +171,9 @@ impl GroundKind for CpuIsolation {
         reads: &[
             "present, online, isolated and nohz_full of /sys/devices/system/cpu, and the threads of cores",
             "with `words`, what `kernel_cmdline` reads",
-            "with `partition`, cgroup.controllers and cpuset.cpus.isolated of /sys/fs/cgroup, and cpuset.cpus.partition and \
-             cpuset.cpus.effective of isolated.slice there, whose own answer counts (`isolated invalid (reason)`)",
+            "with `partition`, cgroup.controllers and cpuset.cpus.isolated of /sys/fs/cgroup, and of isolated.slice there \
+             cpuset.cpus.partition, whose own answer counts (`isolated invalid (reason)`), cpuset.cpus, cpuset.cpus.effective and \
+             cpuset.cpus.exclusive.effective; for `root`, isolcpus of the running and the next command line",
             "Cpus_allowed_list of process 1; system.conf and system.conf.d of /etc, /run, /usr/local/lib and /usr/lib",
         ],
         writes: &[
@@ -173,7 +188,7 @@ impl GroundKind for CpuIsolation {
             "tuned's profiles cpu-partitioning and realtime put the same words on the command line",
             "slurmd, containerd, docker and the kubelet inherit the affinity of services, and so do jobs and containers: give them \
              their own with `unit_settings`",
-            "cpuset partitions of others isolate CPUs at run time, which `isolated` of newer kernels shows too",
+            "cpuset partitions of others isolate CPUs at run time, which `isolated` of /sys/devices/system/cpu does not show",
             "a slice or container whose own cpuset.cpus names the same CPUs makes the partition invalid: the kernel's reason is told",
             "per-CPU kernel threads stay where they are; whether rcu_nocbs and the flag managed_irq are in force no file tells, nor \
              isolcpus without the flag domain",
@@ -250,6 +265,8 @@ mod tests {
             json!({"state": "absent", "words": ["nohz_full"]}),
             json!({"cpus": "8-63", "partition": "isolated"}),
             json!({"cpus": "8-63", "words": "isolcpus", "flags": ["managed_irq", "domain"]}),
+            json!({"cpus": "8-63", "words": "isolcpus", "flags": "nohz", "partition": "root"}),
+            json!({"cpus": "8-63", "words": "isolcpus", "partition": "isolated"}),
         ] {
             assert!(read(right.clone()).is_ok(), "{right}");
         }
@@ -264,6 +281,8 @@ mod tests {
             json!({"cpus": "1", "partition": "member"}),
             json!({"cpus": "1", "words": "nohz_full", "flags": "domain"}),
             json!({"cpus": "0-1", "words": "isolcpus", "flags": "nohz"}),
+            json!({"cpus": "8-63", "words": "isolcpus", "partition": "root"}),
+            json!({"cpus": "8-63", "words": "isolcpus", "flags": ["nohz", "domain"], "partition": "root"}),
         ] {
             assert!(read(wrong.clone()).is_err(), "{wrong}");
         }

@@ -17,7 +17,7 @@ use crate::{
     os::{files::Ownership, reload},
     tasks::{
         edits::{self, Present},
-        knobs,
+        kernel_cmdline, knobs,
         own_unit::{self, OwnUnit},
         systemd::systemctl,
         tool,
@@ -48,6 +48,16 @@ pub enum Step {
     File(edits::Step),
     Unit(own_unit::Step),
     Reload,
+}
+
+impl Step {
+    /// Whether systemd reads its units for it.
+    pub const fn reloads(&self) -> bool {
+        match self {
+            Self::Member => false,
+            Self::File(_) | Self::Unit(_) | Self::Reload => true,
+        }
+    }
 }
 
 fn file(name: &str) -> String {
@@ -89,6 +99,9 @@ pub fn observe(node: &Node<'_>, task: &CpuIsolation, online: &CpuList) -> Result
             "{TREE}/cgroup.controllers names no cpuset: partitions need cgroup v2 with cpusets, and this node has cgroup v1 or none"
         )));
     }
+    if let Some((PartitionSort::Root, cpus)) = &wanted {
+        isolated_at_boot(node, cpus)?;
+    }
     let unit = OwnUnit {
         name: CpuIsolation::UNIT,
         about: wanted
@@ -108,6 +121,44 @@ pub fn observe(node: &Node<'_>, task: &CpuIsolation, online: &CpuList) -> Result
     Ok(Some(State { wanted, file, text, unit, now, online: online.clone() }))
 }
 
+/// Returns the CPUs that a word of the command line takes out of the scheduler's domains; all where only the kernel can
+/// read them.
+///
+/// Source: kernel, kernel/sched/isolation.c, `housekeeping_isolcpus_setup`: without flags it is `domain`.
+fn taken(word: &str, online: &CpuList) -> CpuList {
+    let Some(value) = word.strip_prefix("isolcpus=") else { return CpuList::default() };
+    let (mut rest, mut flags) = (value, Vec::new());
+    while let Some((flag, more)) = rest.split_once(',').filter(|_| rest.starts_with(char::is_alphabetic)) {
+        flags.push(flag);
+        rest = more;
+    }
+    match flags.is_empty() || flags.contains(&"domain") {
+        true => rest.parse().unwrap_or_else(|_| online.clone()),
+        false => CpuList::default(),
+    }
+}
+
+/// Refuses CPUs for a partition `root` that `isolcpus` keeps out of it.
+///
+/// Source: kernel from 6.7 on, kernel/cgroup/cpuset.c, `prstate_housekeeping_conflict`; older ones give the partition no
+/// scheduling domain.
+fn isolated_at_boot(node: &Node<'_>, cpus: &CpuList) -> Result<(), Trouble> {
+    // Without a boot loader that is known, nobody tells what the next boot brings.
+    let next = kernel_cmdline::next(node);
+    let running = if node.world.rebooted() { Vec::new() } else { kernel_cmdline::running(node)? };
+    let of = |words: Vec<String>, when: &'static str| words.into_iter().map(move |word| (word, when));
+    let all = of(running, "the running kernel was booted").chain(of(next, "the next boot is"));
+    for (word, when) in all {
+        if !taken(&word, cpus).common(cpus).is_empty() {
+            return Err(Trouble::invalid(format!(
+                "{when} with `{word}`, and the kernel takes CPUs of isolcpus into a partition `isolated` only: take the word away \
+                 and reboot first, or declare `partition: isolated`"
+            )));
+        }
+    }
+    Ok(())
+}
+
 /// Returns what the kernel answers, or is going to.
 fn now(
     node: &Node<'_>,
@@ -122,13 +173,13 @@ fn now(
         return Ok(wanted.filter(|_| boots()).map(|wanted| target(wanted, online)));
     }
     let Some(word) = knobs::value(node, &file("cpuset.cpus.partition"))? else { return Ok(None) };
-    let cpus = knobs::value(node, &file("cpuset.cpus.effective"))?.unwrap_or_default();
-    let found = answer(&word, &cpus);
+    let effective = knobs::value(node, &file("cpuset.cpus.effective"))?.unwrap_or_default();
+    let found = answer(&word, &own(node, online)?);
     // Since Linux 6.8 the root tells what isolated partitions keep free in sum.
     let isolated = knobs::value(node, &format!("{TREE}/cpuset.cpus.isolated"))?;
     let lacks = isolated.filter(|text| {
         let named = text.parse::<CpuList>().unwrap_or_default();
-        word == "isolated" && cpus.parse::<CpuList>().is_ok_and(|cpus| !cpus.is_subset(&named))
+        word == "isolated" && effective.parse::<CpuList>().is_ok_and(|cpus| !cpus.is_subset(&named))
     });
     Ok(Some(match lacks {
         Some(text) => format!(
@@ -137,6 +188,18 @@ fn now(
         ),
         None => found,
     }))
+}
+
+/// Returns the CPUs of the partition, without those that are offline.
+///
+/// cpuset.cpus.effective lacks those that a partition below it has. Since Linux 6.7 a file tells both; before, a partition
+/// that is valid has those of cpuset.cpus.
+fn own(node: &Node<'_>, online: &CpuList) -> Result<String, Trouble> {
+    let text = match knobs::value(node, &file("cpuset.cpus.exclusive.effective"))? {
+        Some(text) => text,
+        None => knobs::value(node, &file("cpuset.cpus"))?.unwrap_or_default(),
+    };
+    Ok(text.parse::<CpuList>().map_or(text, |cpus| cpus.common(online).to_string()))
 }
 
 fn target((sort, cpus): &(PartitionSort, CpuList), online: &CpuList) -> String {
@@ -247,7 +310,7 @@ case $* in
 *enable*) touch $d/enabled;;
 *disable*) rm -f $d/enabled;;
 *restart*) mkdir -p $s; touch $d/active
-    cat $d/cpus >$s/cpuset.cpus.effective
+    for f in cpuset.cpus cpuset.cpus.effective; do cat $d/cpus >$s/$f; done
     [ -e $d/invalid ] && cat $d/invalid >$s/cpuset.cpus.partition && exit 0
     sed -n 's/^exec echo \([a-z]*\) .*/\1/p' $d/etc/gpufleet/gpufleet-cpu-partition.sh >$s/cpuset.cpus.partition;;
 *stop*) rm -f $d/active;;
@@ -354,6 +417,64 @@ echo "$*" >>$d/log
         assert!(shown(&told)[0].contains("though cpuset.cpus.isolated names 6-7"), "{told:?}");
         bench.write("sys/fs/cgroup/cpuset.cpus.isolated", "4-7\n");
         assert_eq!(apply(&bench, &isolated).status, OpStatus::Ok);
+    }
+
+    #[test]
+    fn cpus_of_a_partition_below_are_still_its_own() {
+        let bench = bench();
+        let root = task(json!({"cpus": "4-7", "partition": "root"}));
+        assert_eq!(apply(&bench, &root).status, OpStatus::Changed);
+        bench.write("sys/fs/cgroup/isolated.slice/cpuset.cpus.effective", "4-5\n");
+        assert_eq!(apply(&bench, &root).status, OpStatus::Ok, "before Linux 6.7");
+        bench.write("sys/fs/cgroup/isolated.slice/cpuset.cpus.exclusive.effective", "4-7\n");
+        assert_eq!(apply(&bench, &root).status, OpStatus::Ok);
+        bench.write("sys/fs/cgroup/isolated.slice/cpuset.cpus.exclusive.effective", "5-7\n");
+        assert_eq!(shown(&bench.run(&root, Mode::Predict)).len(), 1);
+    }
+
+    #[test]
+    fn a_partition_root_takes_no_cpus_of_isolcpus() {
+        let bench = bench();
+        bench.write("etc/default/grub", "GRUB_CMDLINE_LINUX_DEFAULT=\"quiet\"\n");
+        let root = task(json!({"cpus": "4-7", "partition": "root"}));
+        for word in ["isolcpus=7", "isolcpus=managed_irq,domain,2-5", "isolcpus=1-N"] {
+            bench.write("proc/cmdline", &format!("quiet {word}\n"));
+            let refused = bench.run(&root, Mode::Predict);
+            assert!(
+                failure(&refused).starts_with("the running kernel was booted with `isolcpus="),
+                "{refused:?}"
+            );
+        }
+        for word in ["isolcpus=1-3", "isolcpus=nohz,managed_irq,4-7"] {
+            bench.write("proc/cmdline", &format!("quiet {word}\n"));
+            assert_eq!(bench.run(&root, Mode::Predict).changes.len(), 4, "{word}");
+            bench.forget();
+        }
+        bench.write("proc/cmdline", "quiet\n");
+        bench.write("etc/default/grub", "GRUB_CMDLINE_LINUX_DEFAULT=\"quiet isolcpus=4-7\"\n");
+        let refused = bench.run(&root, Mode::Predict);
+        assert!(failure(&refused).starts_with("the next boot is with `isolcpus=4-7`"), "{refused:?}");
+        let isolated = task(json!({"cpus": "4-7", "partition": "isolated"}));
+        assert_eq!(bench.run(&isolated, Mode::Predict).changes.len(), 4);
+    }
+
+    #[test]
+    fn nothing_is_written_before_a_reload_that_is_refused() {
+        let bench = bench();
+        bench.write("etc/default/grub", "GRUB_CMDLINE_LINUX_DEFAULT=\"quiet\"\n");
+        // A container that the runtime gave its GPU past systemd.
+        bench.write("proc/devices", "Character devices:\n195 nvidia\n");
+        bench.write("run/systemd/transient/docker-ab.scope", "[Scope]\nDeviceAllow=/dev/char/1:3 rwm\n");
+        bench.write("proc/77/cgroup", "0::/system.slice/docker-ab.scope\n");
+        bench.write("proc/77/mountinfo", "2 1 0:5 /nvidia0 /dev/nvidia0 ro - devtmpfs udev rw\n");
+        let both = task(json!({"cpus": "4-7", "words": "isolcpus", "partition": "isolated"}));
+        let before = bench.snapshot();
+        let refused = apply(&bench, &both);
+        assert!(failure(&refused).starts_with("`systemctl daemon-reload` was not run"), "{refused:?}");
+        assert_eq!(
+            crate::tasks::testing::changed(&before, &bench.snapshot()),
+            Vec::<std::path::PathBuf>::new()
+        );
     }
 
     #[test]

@@ -50,6 +50,21 @@ fn change(word: &str, from: impl Into<Typed>, to: impl Into<Typed>, class: Disru
     Change::new(Subject::KernelCommandLine { parameter }, Property::VALUE, from, to, class)
 }
 
+/// Returns the words of the running kernel's command line.
+///
+/// # Errors
+/// If it cannot be read.
+pub fn running(node: &Node<'_>) -> Result<Vec<String>, Trouble> {
+    let path = node.roots.proc("cmdline");
+    Ok(words::split(&String::from_utf8_lossy(&fs::read(&path).at("read", &path)?)))
+}
+
+/// Returns the words that the next boot may have, as far as the files of a known boot loader tell.
+pub fn next(node: &Node<'_>) -> Vec<String> {
+    let nothing = KernelCmdline { add: Vec::new(), remove: Vec::new() };
+    nothing.observe(node).map(|state| state.configured().concat()).unwrap_or_default()
+}
+
 /// A program that generates the boot loader's files, and its arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Generator {
@@ -235,9 +250,7 @@ impl NodeKind for KernelCmdline {
             })?),
             false => None,
         };
-        let path = node.roots.proc("cmdline");
-        let running = fs::read(&path).at("read", &path)?;
-        let running = words::split(&String::from_utf8_lossy(&running));
+        let running = running(node)?;
         let pending = node.roots.path(PENDING);
         let mut state = State {
             pending: (pending.clone(), node.world.read(&pending)?.is_some()),

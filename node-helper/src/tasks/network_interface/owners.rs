@@ -188,14 +188,15 @@ fn of_connection(text: &str, path: &str, uuid: &str) -> Vec<Claim> {
     .collect()
 }
 
-/// Returns the error correction of `fec-mode`; several at once are no word of ours. Source: libnm, `NMSettingEthtoolFecMode`.
+/// Returns the error correction of `fec-mode`; several at once are no word of ours, nor is NONE (1). Source: NetworkManager,
+/// src/libnm-core-public/nm-setting-ethtool.h, `NMSettingEthtoolFecMode`.
 fn fec(flags: &str) -> Option<&'static str> {
     match flags {
-        "1" => Some("auto"),
-        "2" => Some("off"),
-        "4" => Some("rs"),
-        "8" => Some("baser"),
-        "16" => Some("llrs"),
+        "2" => Some("auto"),
+        "4" => Some("off"),
+        "8" => Some("rs"),
+        "16" => Some("baser"),
+        "32" => Some("llrs"),
         _ => None,
     }
 }
@@ -255,5 +256,7 @@ mod tests {
         let told: Vec<_> = claims.iter().map(|claim| (claim.key, claim.value.as_str())).collect();
         assert_eq!(told, [(Key::Mtu, "9000"), (Key::RingRx, "4096"), (Key::Pause, "off")]);
         assert_eq!(of_connection("[ethernet]\nmtu=0\n", "/etc/x", "u"), []);
+        let flags = ["1", "2", "4", "8", "16", "32", "12"].map(fec);
+        assert_eq!(flags, [None, Some("auto"), Some("off"), Some("rs"), Some("baser"), Some("llrs"), None]);
     }
 }

@@ -17,6 +17,8 @@ use crate::{
 };
 
 const OWN: &str = "# Sets ";
+/// What udev notes of an interface that the rule has set up, in its database, until the interface goes.
+const DONE: &str = "GPUFLEET_NET";
 
 /// The file of an interface, as it is and as it is to be.
 #[derive(Debug)]
@@ -67,9 +69,12 @@ impl Rules {
             )));
         }
         let mut text = "# Written by gpufleet.\n".to_owned();
-        all.iter().for_each(|(key, value)| text.push_str(&format!("{OWN}{} {value}\n", key.shown())));
         let mut rule: Vec<String> = ["ACTION==\"add\"", "SUBSYSTEM==\"net\""].map(str::to_owned).into();
         rule.extend(matches.iter().map(|(name, value)| format!("{name}==\"{value}\"")));
+        // `udevadm trigger --action=add` is no new card, and mlx5_core takes the link down for the same error correction too
+        // (kernel, mellanox/mlx5/core/en_ethtool.c, `mlx5e_set_fecparam`).
+        rule.push(format!("ENV{{{DONE}}}!=\"1\", ENV{{{DONE}}}=\"1\""));
+        let own = |key: &Key, value: &str| format!("{OWN}{} {value}\n", key.shown());
         for (key, value) in &all {
             let (program, arguments) = match key {
                 Key::Fec => (Ethtool::find(node)?.program().to_owned(), fec_arguments("$name", value)),
@@ -83,16 +88,22 @@ impl Rules {
                     match by.map(|by| dcb::trust_arguments("$name", value, by)) {
                         Some(Some(arguments)) => (Dcb::find(node)?.program().to_owned(), arguments),
                         Some(None) => {
+                            text.push_str(&own(key, value));
                             rule.push(format!("ATTR{{qos/trust}}=\"{value}\""));
                             continue;
                         }
+                        // The driver of now knows none.
                         None => continue,
                     }
                 }
                 _ => continue,
             };
+            text.push_str(&own(key, value));
             rule.push(format!("RUN+=\"{} {}\"", program.display(), arguments.join(" ")));
         }
+        // An event leaves in the database what it sets, and no more, so that each one takes it over. A line of its own,
+        // because an import of nothing is no match (udev(7)).
+        text.push_str(&format!("SUBSYSTEM==\"net\", IMPORT{{db}}=\"{DONE}\"\n"));
         text.push_str(&rule.join(", "));
         text.push('\n');
         Ok(Self { file, text })

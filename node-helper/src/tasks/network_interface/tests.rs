@@ -546,8 +546,10 @@ fn priorities_and_error_correction_are_set_now_and_by_a_rule() {
     let programs = bench.path("usr/sbin");
     assert!(
         rule.replace(&format!("{}", programs.display()), "/usr/sbin").starts_with(
-            "# Written by gpufleet.\n# Sets fec rs\n# Sets pfc 3,4\n# Sets trust dscp\nACTION==\"add\", SUBSYSTEM==\"net\", \
-             ENV{ID_PATH}==\"pci-0000:32:00.0\", ENV{ID_NET_DRIVER}==\"mlx5_core\", RUN+=\"/usr/sbin/ethtool --set-fec $name \
+            "# Written by gpufleet.\n# Sets fec rs\n# Sets pfc 3,4\n# Sets trust dscp\n\
+             SUBSYSTEM==\"net\", IMPORT{db}=\"GPUFLEET_NET\"\nACTION==\"add\", SUBSYSTEM==\"net\", \
+             ENV{ID_PATH}==\"pci-0000:32:00.0\", ENV{ID_NET_DRIVER}==\"mlx5_core\", ENV{GPUFLEET_NET}!=\"1\", \
+             ENV{GPUFLEET_NET}=\"1\", RUN+=\"/usr/sbin/ethtool --set-fec $name \
              encoding rs\", RUN+=\"/usr/sbin/dcb pfc set dev $name prio-pfc all:off 3:on 4:on\", RUN+=\"/usr/sbin/dcb app \
              replace dev $name dscp-prio 0:0 "
         ),
@@ -560,6 +562,17 @@ fn priorities_and_error_correction_are_set_now_and_by_a_rule() {
     let other = apply(&bench, json!({"name": "eth0", "pfc": "none"}));
     assert_eq!(shown(&other), ["eth0 pfc: 3,4 -> none (clients)", "eth0 pfc at boot: 3,4 -> none (live)"]);
     assert!(bench.read(RULE).contains("# Sets trust dscp\n"));
+    // What the card trusted before, with a program that finds no way to set it now.
+    let none = DCB.replace(
+        "'app show') ",
+        "'app show') echo 'Attribute read: Operation not supported' >&2; exit 1;;\nx) ",
+    );
+    bench.script("usr/sbin/dcb", &none);
+    bench.overlay = Overlay::default();
+    let other = apply(&bench, json!({"name": "eth0", "pfc": 3}));
+    assert_eq!(other.status, OpStatus::Changed, "{other:?}");
+    assert!(!bench.read(RULE).contains("trust"), "{}", bench.read(RULE));
+    bench.script("usr/sbin/dcb", DCB);
     // A file of the driver instead of entries.
     bench.write("sys/class/net/eth1/qos/trust", "pcp\n");
     let by_file = apply(&bench, json!({"name": "eth1", "trust": "dscp"}));

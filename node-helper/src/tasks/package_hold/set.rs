@@ -12,6 +12,26 @@ use crate::{
     tasks::tool,
 };
 
+/// What names of packages begin with that only work with the driver of their own version.
+///
+/// The others have versions of their own: distributions build nvidia-settings, nvidia-persistenced and nvidia-modprobe from
+/// older sources, firmware of the branch before stays installed, and a precompiled module is of its kernel.
+const BOUND: [&str; 12] = [
+    "libnvidia-",
+    "nvidia-driver",
+    "nvidia-kernel-",
+    "nvidia-dkms",
+    "nvidia-open",
+    "nvidia-utils",
+    "nvidia-compute-utils",
+    "nvidia-headless",
+    "nvidia-smi",
+    "nvidia-fabricmanager",
+    "nvidia-fabric-manager",
+    "nvidia-imex",
+];
+/// Names among them that are not: drivers beside the driver, and what only pins or brings one.
+const FREE: [&str; 3] = ["libnvidia-legacy-", "nvidia-driver-pinning", "nvidia-driver-local-repo"];
 /// Packages that a message names.
 const MOST_TOLD: usize = 4;
 
@@ -58,7 +78,9 @@ fn updates(text: &str) -> BTreeMap<String, String> {
 
 /// Returns the version of the driver in that of a package of it, such as 580.65.06 in `580.65.06-0ubuntu1`.
 fn driver_version(name: &str, version: &str) -> Option<String> {
-    if !name.contains("nvidia") {
+    let begins = |all: &[&str]| all.iter().any(|prefix| name.starts_with(prefix));
+    let is_dkms = name.starts_with("kmod-nvidia") && name.ends_with("-dkms");
+    if !begins(&BOUND) && !is_dkms || begins(&FREE) {
         return None;
     }
     let version = version.split_once(':').map_or(version, |(_, version)| version);
@@ -223,7 +245,15 @@ mod tests {
             ("nvidia-fabricmanager", "3:580.65.06-1.el9", Some("580.65.06")),
             ("nvidia-container-toolkit", "1.17.8-1", None),
             ("linux-image-6.1", "580.1", None),
-            ("nvidia-settings", "580-1", None),
+            ("nvidia-settings", "510.47.03-0ubuntu1", None),
+            ("nvidia-persistenced", "535.171.04-1~deb12u1", None),
+            ("nvidia-firmware-570-570.86.15", "570.86.15-0ubuntu1", None),
+            ("libnvidia-compute-580", "580.65.06-0ubuntu1", Some("580.65.06")),
+            ("libnvidia-container1", "1.17.8-1", None),
+            ("libnvidia-nscq", "580.65.06-1", Some("580.65.06")),
+            ("kmod-nvidia-open-dkms", "3:580.65.06-1.el9", Some("580.65.06")),
+            ("kmod-nvidia-570.86.15-5.14.0-503.11.1", "3:570.86.15-1.el9", None),
+            ("nvidia-utils-580", "580-1", None),
         ] {
             assert_eq!(driver_version(name, version).as_deref(), driver, "{name}");
         }

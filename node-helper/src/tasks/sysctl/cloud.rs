@@ -3,12 +3,10 @@
 //! Its configuration may hold secrets, so that no text of it is told but the value of the key. It is read line by line: a
 //! line counts that names the key and is no comment.
 
-use std::path::PathBuf;
-
 use super::owners::Owner;
 use crate::{
     declare::{Node, Trouble},
-    world::Entry,
+    world::{Entry, ReadError},
 };
 
 /// The configuration of the image, and the one that cloud-init merged from what the cloud gave this instance.
@@ -103,27 +101,50 @@ fn in_config(text: &str, key: &str) -> Option<(Section, Option<String>)> {
     found
 }
 
-fn text(node: &Node<'_>, path: &str) -> Result<Option<String>, Trouble> {
-    let bytes = node.world.read(&node.roots.path(path))?;
-    Ok(bytes.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
+/// What is said of files that cannot be read.
+fn unread(paths: &[String]) -> String {
+    let shown = paths.iter().take(4).map(String::as_str).collect::<Vec<_>>().join(", ");
+    let more = paths.len().saturating_sub(4);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!("what cloud-init sets is not known in full: {shown}{more} cannot be read")
 }
 
-/// Returns what cloud-init sets a key to.
+/// Reads a file; one that cannot be read is added to `unread`.
+fn text(node: &Node<'_>, path: &str, unread: &mut Vec<String>) -> Result<Option<String>, Trouble> {
+    match node.world.read(&node.roots.path(path)) {
+        Ok(bytes) => Ok(bytes.map(|bytes| String::from_utf8_lossy(&bytes).into_owned())),
+        Err(ReadError::File(_)) => {
+            unread.push(path.to_owned());
+            Ok(None)
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn names(node: &Node<'_>, folder: &str, unread: &mut Vec<String>) -> Vec<String> {
+    node.world.names(&node.roots.path(folder)).unwrap_or_else(|_| {
+        unread.push(folder.to_owned());
+        Vec::new()
+    })
+}
+
+/// Returns what cloud-init sets a key to, and why that may not be all.
 ///
 /// # Errors
-/// If a file of it cannot be read.
-pub fn read(node: &Node<'_>, key: &str) -> Result<Vec<Owner>, Trouble> {
+/// If an earlier task of a prediction writes a file of it whose text is known only in the run.
+pub fn read(node: &Node<'_>, key: &str) -> Result<(Vec<Owner>, Option<String>), Trouble> {
     let folder = node.roots.path("/etc/cloud");
     if !folder.is_dir() || node.world.entry(&folder.join("cloud-init.disabled"))? != Entry::Absent {
-        return Ok(Vec::new());
+        return Ok((Vec::new(), None));
     }
-    let names = |folder: &str| node.world.names(&node.roots.path(folder));
-    let drop_ins = names(FOLDER)?.into_iter().filter(|name| name.ends_with(".cfg"));
+    let mut lost = Vec::new();
+    let drop_ins = names(node, FOLDER, &mut lost).into_iter().filter(|name| name.ends_with(".cfg"));
     let mut paths: Vec<String> = drop_ins.map(|name| format!("{FOLDER}/{name}")).collect();
     paths.extend(FILES.map(str::to_owned));
     let mut found = Vec::new();
     for path in paths {
-        let Some((section, value)) = text(node, &path)?.and_then(|text| in_config(&text, key)) else {
+        let Some((section, value)) = text(node, &path, &mut lost)?.and_then(|text| in_config(&text, key))
+        else {
             continue;
         };
         found.push(Owner {
@@ -133,19 +154,24 @@ pub fn read(node: &Node<'_>, key: &str) -> Result<Vec<Owner>, Trouble> {
             then: section.then(),
         });
     }
-    for name in names(EVERY_BOOT)? {
+    for name in names(node, EVERY_BOOT, &mut lost) {
         let path = format!("{EVERY_BOOT}/{name}");
-        let is_file = |path: PathBuf| matches!(node.world.entry(&path), Ok(Entry::File { .. }));
-        if !is_file(node.roots.path(&path)) {
-            continue;
+        // Links are run too (cloud-init, subp.py, `runparts`); folders are not.
+        match node.world.follow_anywhere(&node.roots.path(&path)) {
+            Ok((_, Entry::File { .. })) => {}
+            Ok(_) => continue,
+            Err(_) => {
+                lost.push(path);
+                continue;
+            }
         }
-        let script = text(node, &path)?.unwrap_or_default();
+        let script = text(node, &path, &mut lost)?.unwrap_or_default();
         if let Some(value) = script.lines().rev().find_map(|line| in_line(line, key)) {
             let who = format!("cloud-init ({path})");
             found.push(Owner { who, value, wins: true, then: "cloud-init runs that at every boot" });
         }
     }
-    Ok(found)
+    Ok((found, (!lost.is_empty()).then(|| unread(&lost))))
 }
 
 #[cfg(test)]

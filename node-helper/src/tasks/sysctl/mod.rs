@@ -292,7 +292,8 @@ impl NodeKind for Sysctl {
                 self.name
             ));
         }
-        let owners = owners::read(node, &key, &self.sysctl_file)?;
+        let (owners, doubt) = owners::read(node, &key, &self.sysctl_file)?;
+        doubts.extend(doubt);
         Ok(State { live, open, file, text, owned, boot, now, partner, fixed, owners, doubts })
     }
 

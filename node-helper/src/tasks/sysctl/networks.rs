@@ -12,6 +12,7 @@ use crate::{
 };
 
 const NETWORKD: &str = "systemd-networkd sets it whenever it sets up an interface";
+const DISABLED: &str = "net/ipv6/conf/IF/disable_ipv6";
 const MANAGER: &str = "NetworkManager sets it whenever it brings an interface up";
 /// Settings of `[Network]` and what they set of an interface, where they are a flag or a number. Source:
 /// systemd.network(5); systemd, src/network/networkd-sysctl.c.
@@ -54,6 +55,17 @@ fn owner(who: String, value: Option<String>, then: &'static str) -> Owner {
     Owner { who, value, wins: true, then }
 }
 
+/// Whether a `.network` file gives addresses or routes of IPv6, for which systemd-networkd leaves IPv6 on. Source: systemd,
+/// src/network/networkd-link.c, `link_ipv6_enabled`; networkd-network.c, `network_has_static_ipv6_configurations`.
+fn has_ipv6(text: &str) -> bool {
+    const KEYS: [&str; 6] = ["Address", "Gateway", "Destination", "Prefix", "Route", "IPv6ProxyNDPAddress"];
+    let value = |line: &str| {
+        let (key, value) = line.trim().split_once('=')?;
+        KEYS.contains(&key.trim_end()).then(|| value.contains(':'))
+    };
+    text.lines().filter_map(value).any(|is_six| is_six)
+}
+
 /// Returns what a `.network` file makes of a key of its interface.
 fn in_network(text: &str, key: &str) -> Option<Option<String>> {
     let network = |name: &str| ini::value(text, "Network", name);
@@ -66,7 +78,7 @@ fn in_network(text: &str, key: &str) -> Option<Option<String>> {
             Some("kernel") => return None,
             _ => {}
         },
-        "net/ipv6/conf/IF/disable_ipv6" => {
+        DISABLED => {
             let value = network("LinkLocalAddressing")?;
             return Some(Some(
                 if matches!(value, "ipv6" | "yes" | "true" | "on") { "0" } else { "1" }.to_owned(),
@@ -97,7 +109,13 @@ fn networkd(
 ) -> Result<Option<Owner>, Trouble> {
     if let (Some(index), Some(place)) = (index, place) {
         let files = interfaces::networkd_files(node, index)?;
-        let found = files.iter().rev().find_map(|(path, text)| Some((path, in_network(text, place)?)));
+        let mut found = files.iter().rev().find_map(|(path, text)| Some((path, in_network(text, place)?)));
+        if let Some((_, value)) = &mut found
+            && place == DISABLED
+            && files.iter().any(|(_, text)| has_ipv6(text))
+        {
+            *value = Some("0".to_owned());
+        }
         return Ok(found.map(|(path, value)| owner(format!("systemd-networkd ({path})"), value, NETWORKD)));
     }
     if !super::owners::starts(node, "systemd-networkd.service")? {
@@ -132,7 +150,7 @@ fn in_connection(text: &str, key: &str) -> Option<Option<String>> {
         "net/ipv6/conf/IF/accept_ra" if !matches!(method("ipv6"), Some("ignore" | "disabled")) => {
             Some(Some("0".to_owned()))
         }
-        "net/ipv6/conf/IF/disable_ipv6" => match method("ipv6") {
+        DISABLED => match method("ipv6") {
             Some("disabled") => Some(Some("1".to_owned())),
             Some("ignore") => None,
             _ => Some(Some("0".to_owned())),

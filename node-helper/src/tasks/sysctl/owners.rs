@@ -300,16 +300,17 @@ fn docker(node: &Node<'_>, key: &str) -> Result<Option<Owner>, Trouble> {
     }))
 }
 
-/// Returns the programs that set a parameter. `file` is the declared file.
+/// Returns the programs that set a parameter, and why that may not be all. `file` is the declared file.
 ///
 /// # Errors
 /// If one of their files cannot be read.
-pub fn read(node: &Node<'_>, key: &str, file: &str) -> Result<Vec<Owner>, Trouble> {
+pub fn read(node: &Node<'_>, key: &str, file: &str) -> Result<(Vec<Owner>, Option<String>), Trouble> {
     let all = [tuned(node, key, file)?, kubelet(node, key)?, ufw(node, key)?, docker(node, key)?];
     let mut all: Vec<Owner> = all.into_iter().flatten().collect();
     all.extend(networks::read(node, key)?);
-    all.extend(cloud::read(node, key)?);
-    Ok(all)
+    let (cloud, doubt) = cloud::read(node, key)?;
+    all.extend(cloud);
+    Ok((all, doubt))
 }
 
 /// Parameters below these come with a module. Source: kernel, networking/nf_conntrack-sysctl and networking/bridge.

@@ -186,6 +186,7 @@ fn what_sets_up_networks_is_named() {
         ("net/ipv6/conf/all/forwarding", "0"),
         ("net/ipv6/conf/eth0/accept_ra", "0"),
         ("net/ipv6/conf/eth0/use_tempaddr", "2"),
+        ("net/ipv6/conf/eth0/disable_ipv6", "0"),
         ("net/ipv4/conf/eth0/rp_filter", "2"),
     ] {
         bench.write(&format!("proc/sys/{key}"), &format!("{value}\n"));
@@ -218,6 +219,13 @@ fn what_sets_up_networks_is_named() {
             .contains("10-a.network) sets net.ipv6.conf.eth0.accept_ra to 0")
     );
     assert_eq!(warning(&bench, "net.ipv4.conf.eth0.rp_filter", "1"), "");
+    let own = |text: &str| {
+        let all = format!("[Match]\nName=eth0\n[Network]\nLinkLocalAddressing=no\n{text}");
+        bench.write("etc/systemd/network/10-a.network", &all);
+        warning(&bench, "net.ipv6.conf.eth0.disable_ipv6", "0")
+    };
+    assert!(own("Address=10.0.0.2/24\n").contains("sets net.ipv6.conf.eth0.disable_ipv6 to 1"));
+    assert_eq!(own("[Address]\nAddress=2001:db8::2/64\n"), "");
     // As NetworkManager has it instead.
     std::fs::remove_file(bench.path("run/systemd/netif/links/2")).unwrap();
     bench.write("run/NetworkManager/devices/2", "[device]\nconnection-uuid=u-1\n");
@@ -256,6 +264,24 @@ fn cloud_init_is_named_and_nothing_of_it_told_but_the_value() {
         "{told}"
     );
     assert!(!told.contains("geheim"));
+    std::fs::remove_file(bench.path("var/lib/cloud/instance/cloud-config.txt")).unwrap();
+    bench.write("root/tune.sh", "#!/bin/sh\nsysctl -w net.core.rmem_max=1\n");
+    std::fs::create_dir_all(bench.path("var/lib/cloud/scripts/per-boot")).unwrap();
+    let link = bench.path("var/lib/cloud/scripts/per-boot/a");
+    std::os::unix::fs::symlink(bench.path("root/tune.sh"), &link).unwrap();
+    assert!(
+        warning(&bench, "net.core.rmem_max", "2")
+            .starts_with("cloud-init (/var/lib/cloud/scripts/per-boot/a) sets")
+    );
+    std::fs::remove_file(link).unwrap();
+    // What cannot be read is no reason to set nothing.
+    std::fs::create_dir_all(bench.path("etc/cloud/cloud.cfg.d/10.cfg")).unwrap();
+    let large = std::fs::File::create(bench.path("etc/cloud/cloud.cfg.d/20.cfg")).unwrap();
+    large.set_len(17 << 20).unwrap();
+    assert_eq!(
+        warning(&bench, "net.core.rmem_max", "2"),
+        "what cloud-init sets is not known in full: /etc/cloud/cloud.cfg.d/10.cfg, /etc/cloud/cloud.cfg.d/20.cfg cannot be read"
+    );
     bench.write("etc/cloud/cloud-init.disabled", "");
     assert_eq!(warning(&bench, "net.core.rmem_max", "33554432"), "");
 }

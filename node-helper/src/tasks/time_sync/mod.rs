@@ -149,7 +149,7 @@ fn running(node: &Node<'_>) -> Result<(Vec<Runs>, Vec<String>), Trouble> {
     }
     let (mut runs, mut serving) = (Vec::new(), Vec::new());
     for (unit, status) in found.into_iter().filter(|(_, status)| status.runs()) {
-        let daemon = match ptp::part(node, &unit, status.main_pid) {
+        let daemon = match ptp::part(node, &unit, status.main_pid)? {
             Some(ptp::Part::Steers) => TimeDaemon::Ptp,
             Some(ptp::Part::Serves) => {
                 serving.push(unit);

@@ -327,6 +327,18 @@ fn ptp_is_the_one_daemon_or_serves_it() {
         failure(&run(&both, json!({}), Mode::Apply))
             .contains("chrony.service and phc2sys.service run at once")
     );
+    // The file of a running program.
+    command(&both, &["/usr/sbin/phc2sys", "-a", "-r", "-f", "/etc/phc2sys.conf"]);
+    let unread = run(&both, json!({}), Mode::Predict);
+    assert!(matches!(unread.status, OpStatus::Unknown { .. }), "{unread:?}");
+    both.write("etc/phc2sys.conf", "[global]\nclock_servo ntpshm\n");
+    assert_eq!(run(&both, json!({}), Mode::Apply).status, OpStatus::Ok);
+    let software = bench(&["chrony.service", "ptp4l.service"], "yes");
+    command(&software, &["/usr/sbin/ptp4l", "-i", "eth0", "-S"]);
+    assert!(
+        failure(&run(&software, json!({}), Mode::Apply))
+            .contains("chrony.service and ptp4l.service run at once")
+    );
     let card = bench(&["ptp4l.service"], "no");
     assert!(
         failure(&run(&card, json!({}), Mode::Apply)).contains("ptp4l.service keeps the clock of a card only")
