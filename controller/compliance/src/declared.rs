@@ -78,7 +78,12 @@ pub static DECLARED: &[Declared] = &[
     ),
     entry("imex", Bool, "", "Whether the node belongs to an IMEX domain."),
     entry("kernel", Text, "`6.8`, `>=6.8.0-45`", "The release of the running kernel."),
-    entry("mem_clock_mhz", Number, "MHz", "The memory clock that GPUs are locked to."),
+    entry(
+        "mem_clock_mhz",
+        Number,
+        "MHz",
+        "The memory clock that GPUs are locked to; `nvidia-smi -q` shows a deferred lock as `Deferred Clocks`.",
+    ),
     entry(
         "memlock",
         Text,

@@ -170,7 +170,10 @@ pub fn scan(
             unit: process.and_then(|process| owner(&process.cgroup)),
         };
         let reader = is_reader(&places.proc, pid);
-        let service = reader || services.contains(&pid) || process.is_some_and(is_service);
+        let of_system = uid(&places.proc, pid).is_some_and(|uid| uid < FIRST_USER);
+        let service = reader
+            || services.contains(&pid)
+            || process.is_some_and(|process| is_service(process, of_system));
         scan.holders.push(Holder { client, service, reader, open });
     }
     scan
@@ -248,15 +251,19 @@ fn cgroup_path(text: &str) -> String {
     of("0::").filter(|path| path != "/").or_else(|| of(":name=systemd:")).unwrap_or_default()
 }
 
-fn is_service(process: &Process) -> bool {
+/// Whether it belongs to the driver or to a unit that gpufleet stops itself. `of_system`: whether root or a system account
+/// runs it, because anybody can give a process the name of a program.
+fn is_service(process: &Process, of_system: bool) -> bool {
     let ours = |unit: &str| is_client_unit(unit) || DRIVER_UNITS.contains(&unit);
-    DRIVER_PROGRAMS.contains(&process.comm.as_str()) || unit(&process.cgroup).is_some_and(ours)
+    of_system && DRIVER_PROGRAMS.contains(&process.comm.as_str()) || unit(&process.cgroup).is_some_and(ours)
 }
 
-/// Returns the unit of the node's systemd of a cgroup path: the outermost one. Those below it are of a container with a
-/// systemd of its own, or of a user's, and may have any name.
+/// Returns the unit of the node's systemd of a cgroup path: the first part that is no slice. Those below it are of a
+/// container with a systemd of its own, or of a user's, and may have any name; so are those below what systemd did not
+/// make, such as `/lxc.payload.c1`, `/docker/ID` and `/kubepods`.
 pub fn unit(cgroup: &str) -> Option<&str> {
-    cgroup.split('/').find(|part| part.ends_with(".service") || part.ends_with(".scope"))
+    let first = cgroup.split('/').find(|part| !part.is_empty() && !part.ends_with(".slice"))?;
+    (first.ends_with(".service") || first.ends_with(".scope")).then_some(first)
 }
 
 /// Returns the unit as people are told of it: of a user's systemd, the user's own unit with it.

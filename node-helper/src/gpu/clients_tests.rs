@@ -215,3 +215,32 @@ fn a_unit_inside_of_a_container_or_of_a_user_is_none_of_the_nodes() {
     );
     assert_eq!(unit("/system.slice/nvidia-dcgm.service"), Some("nvidia-dcgm.service"));
 }
+
+#[test]
+fn a_unit_below_what_systemd_did_not_make_is_none_of_the_nodes() {
+    let node = Node::new();
+    let id = "c".repeat(64);
+    let uid = "0".repeat(32);
+    let inside = [
+        "/lxc.payload.c1/system.slice/nvidia-dcgm.service".to_owned(),
+        format!("/docker/{id}/system.slice/nvidia-mps.service"),
+        format!("/kubepods/besteffort/pod{uid}/{id}/system.slice/nvidia-dcgm.service"),
+    ];
+    for (pid, cgroup) in (30..).zip(&inside) {
+        assert_eq!(unit(cgroup), None, "{cgroup}");
+        node.process(pid, "nv-hostengine", 0, cgroup, &["/dev/nvidia0"]);
+    }
+    assert_eq!(node.scan(&[]).workloads().count(), inside.len());
+    assert_eq!(unit("/system.slice/system-x.slice/x@1.service"), Some("x@1.service"));
+    assert_eq!(unit("/init.scope"), Some("init.scope"));
+}
+
+#[test]
+fn a_user_with_the_name_of_a_program_of_the_driver_works_on_the_gpus() {
+    let node = Node::new();
+    for (pid, uid) in [(50, 1000), (51, 998), (52, 0)] {
+        node.process(pid, "/opt/nv-fabricmanager", uid, "/user.slice/session-3.scope", &["/dev/nvidia0"]);
+    }
+    let scan = node.scan(&[]);
+    assert_eq!(scan.workloads().map(|client| client.pid).collect::<Vec<_>>(), [50]);
+}

@@ -35,6 +35,8 @@ struct Node {
     gpus: Gpus,
     /// Number of acts after which a newer controller takes over.
     fence: std::cell::Cell<Option<usize>>,
+    /// Number of effects when it first did.
+    lost: std::cell::Cell<Option<usize>>,
 }
 
 impl Node {
@@ -43,7 +45,7 @@ impl Node {
         let record = Record::of(Some(dir.path()));
         let machine = SimMachine::new(sim);
         let gpus = Gpus::with_machine(Box::new(machine.clone()), record.clone());
-        Self { machine, record, _dir: dir, gpus, fence: Default::default() }
+        Self { machine, record, _dir: dir, gpus, fence: Default::default(), lost: Default::default() }
     }
 
     fn run(&mut self, group: &GpuGroup, mode: Mode, allowed: Disruption) -> OpOutcome {
@@ -51,7 +53,12 @@ impl Node {
             self.gpus.run(group, mode, allowed, &Deadline::after(Duration::from_secs(60)), &|_| {}, &|| {
                 self.fence.get().map_or(Ok(()), |left| {
                     self.fence.set(left.checked_sub(1).or(Some(0)));
-                    if left == 0 { Err("a newer controller took this node over".to_owned()) } else { Ok(()) }
+                    if left > 0 {
+                        return Ok(());
+                    }
+                    let effects = self.machine.get().effects.len();
+                    self.lost.set(self.lost.get().or(Some(effects)));
+                    Err("a newer controller took this node over".to_owned())
                 })
             });
         assert!(!self.machine.get().open, "the worker lives on after a run");

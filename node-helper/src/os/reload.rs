@@ -254,6 +254,22 @@ fn check(verb: &str, roots: &Roots, devices: &[Device], links: bool) -> Result<(
     }
 }
 
+/// Makes the names of the driver's devices in `/dev/char`, for a reload that others make.
+///
+/// # Errors
+/// If one cannot be made; the others are.
+pub fn make_names(roots: &Roots) -> Result<(), FileError> {
+    let folder = roots.path("/dev/char");
+    let mut numbers = BTreeSet::new();
+    let devices = all_devices(roots);
+    let made: Vec<Result<(), FileError>> = devices
+        .iter()
+        .filter(|device| numbers.insert(device.number))
+        .map(|device| link(&folder, device))
+        .collect();
+    made.into_iter().collect()
+}
+
 /// Returns what a reload would cost that scripts of packages make, which ask nobody; `None` if it costs nothing once the
 /// names in `/dev/char` are made. Writes nothing.
 pub fn at_stake(roots: &Roots) -> Option<String> {
@@ -266,13 +282,12 @@ fn at_stake_of(roots: &Roots, devices: &[Device]) -> Option<String> {
         Ok(None) => None,
         Ok(Some(loss)) => Some(format!(
             "{SCRIPTS}, which would take {} from what runs in {}, whose rules do not name these devices \
-             (NVIDIA/nvidia-container-toolkit#48): the node is drained before; containers that get their GPUs by CDI keep them",
+             (NVIDIA/nvidia-container-toolkit#48); containers that get their GPUs by CDI keep them",
             listed(&loss.devices),
             listed(&loss.units)
         )),
         Err(error) => Some(format!(
-            "{SCRIPTS}, and nobody can tell whether that would take GPUs from running containers: {error}; the node is drained \
-             before"
+            "{SCRIPTS}, and nobody can tell whether that would take GPUs from running containers: {error}"
         )),
     }
 }

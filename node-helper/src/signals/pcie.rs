@@ -1,4 +1,4 @@
-//! Signals of how the PCI bus lets GPUs and network cards reach each other: access control (ACS) and relaxed ordering.
+//! Signals of how the PCI bus lets GPUs and network cards with RDMA reach each other: access control (ACS) and relaxed ordering.
 //!
 //! Reads the configuration of the devices and of the ports above them, which takes root. In a virtual machine these
 //! registers are the host's, so that nothing is told there but that it is one.
@@ -70,8 +70,19 @@ fn vfio_count(reader: &Reader<'_>) -> Found<usize> {
 
 /// Reads the devices; `None` without a GPU or network card, or where the kernel shows no configuration.
 fn settings(reader: &Reader<'_>) -> Found<Settings> {
-    let mut devices = topology::places(reader)?;
-    devices.retain(|device| matches!(device.what, What::Gpu(_) | What::Network(_)));
+    let mut devices = Vec::new();
+    for device in topology::places(reader)? {
+        // Cards without RDMA reach no GPU, and some of them turn relaxed ordering off themselves (tg3).
+        let counts = match &device.what {
+            What::Gpu(_) => true,
+            What::Network(card) => !card.rdma.is_empty(),
+            What::Nvme { .. } | What::NvSwitch => false,
+        };
+        // The bits of a virtual function are its card's. Source: PCI Express Base Specification 5.0, 9.3.5.4.
+        if counts && !reader.exists(&pci::file(&device.address, "physfn"))? {
+            devices.push(device);
+        }
+    }
     let (mut diverting, mut ordered) = (BTreeSet::new(), BTreeSet::new());
     if devices.is_empty() {
         return Ok(None);
@@ -84,7 +95,10 @@ fn settings(reader: &Reader<'_>) -> Found<Settings> {
         if pci_config::express(&bytes).map_err(unread)?.is_some_and(|express| !express.relaxed_ordering()) {
             ordered.insert(device.address);
         }
-        ports.extend(device.ports);
+        // What a device at a root port sends goes through the root complex in any case.
+        if device.ports.len() > 1 {
+            ports.extend(device.ports);
+        }
     }
     for port in ports {
         let Some(bytes) = pci::config(reader.roots, &port)? else { return Ok(None) };

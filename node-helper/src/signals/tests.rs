@@ -788,6 +788,42 @@ fn ports_that_divert_and_devices_that_write_in_order_are_named() {
 }
 
 #[test]
+fn cards_without_rdma_virtual_functions_and_root_ports_alone_are_not_judged() {
+    use super::pci_config as config;
+    let list = |names: &[&str]| Signal::from(names.to_vec());
+    let bench = with_bus(config::sample(0x2930, None), config::sample(0x2810, Some((0x5f, 0x01))));
+    // A card on the board that turns the bit off itself (tg3), and a virtual function of the GPU; both at root ports that
+    // divert, without a switch.
+    let diverts = || config::port(4, config::sample(0x2810, Some((0x5f, 0x1d))));
+    for (port, address, class, vendor, kind) in [
+        ("0000:e0:01.0", "0000:e1:00.0", "0x020000", "0x14e4", "net/eno1"),
+        ("0000:e0:02.0", "0000:e2:00.4", "0x030200", "0x10de", "physfn"),
+    ] {
+        for (place, address, class, bytes) in [
+            (port.to_owned(), port, "0x060400", diverts()),
+            (format!("{port}/{address}"), address, class, config::sample(0x2920, None)),
+        ] {
+            let folder = format!("sys/devices/pci0000:e0/{place}");
+            bench.write(&format!("{folder}/class"), &format!("{class}\n"));
+            bench.write(&format!("{folder}/vendor"), &format!("{vendor}\n"));
+            fs::write(bench.path(&folder).join("config"), bytes).unwrap();
+            let link = bench.path(&format!("sys/bus/pci/devices/{address}"));
+            symlink(format!("../../../devices/pci0000:e0/{place}"), link).unwrap();
+        }
+        bench.write(&format!("sys/devices/pci0000:e0/{port}/{address}/{kind}/x"), "");
+    }
+    let card = "sys/devices/pci0000:00/0000:00:01.0";
+    fs::write(bench.path(card).join("config"), diverts()).unwrap();
+    assert_eq!(get(&bench, "relaxed_ordering_off"), list(&[]));
+    assert_eq!(get(&bench, "acs_redirects"), list(&[]));
+    // One with RDMA counts.
+    bench.write(&format!("{card}/0000:3b:00.0/infiniband/mlx5_0/node_type"), "1: CA\n");
+    fs::write(bench.path(card).join("0000:3b:00.0/config"), config::sample(0x2926, None)).unwrap();
+    assert_eq!(get(&bench, "relaxed_ordering_off"), list(&["0000:3b:00.0"]));
+    assert_eq!(get(&bench, "acs_redirects"), list(&[]), "its root port has no switch below it");
+}
+
+#[test]
 fn a_bus_that_cannot_be_read_is_unknown() {
     use super::pci_config as config;
     let names = ["acs_redirects", "relaxed_ordering_off"];

@@ -214,7 +214,7 @@ impl GpuKind for GpuDriver {
             "dpkg, apt-cache, apt-mark; rpm, dnf repoquery, dnf versionlock, /etc/dnf/modules.d",
             "the driver's answer through NVML",
             "the kernel of the next boot: grubby, or GRUB's settings and /boot",
-            "the firmware's Secure Boot",
+            "/sys/module/module/parameters/sig_enforce, /sys/kernel/security/lockdown, the firmware's Secure Boot",
         ],
         writes: &[
             "apt-get install, apt-mark hold",

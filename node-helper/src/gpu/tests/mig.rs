@@ -425,7 +425,10 @@ fn a_gpu_is_not_given_back_on_a_node_that_another_controller_took_over() {
         node.fence.set(Some(acts));
         let OpStatus::Failed { message, .. } = node.apply(&wish).status else { continue };
         let effects = node.effects();
-        // The last act before the node was lost is the last of all.
+        let lost = node.lost.get().unwrap();
+        let of_instance =
+            |effect: &String| effect.contains("GpuInstance") || effect.contains("ComputeInstance");
+        assert!(!effects[lost..].iter().any(of_instance), "{acts}: {:?}", &effects[lost..]);
         assert!(!message.contains("was restored"), "{acts}: {message}");
         told +=
             usize::from(message.contains("could not be restored: a newer controller took this node over"));

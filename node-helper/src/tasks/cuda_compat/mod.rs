@@ -12,7 +12,7 @@ use gpufleet_protocol::{
 };
 use serde_json::{Map, Value, json};
 
-use self::wants::Wants;
+use self::wants::{Found, Wants};
 use super::{driver, tool};
 use crate::{
     deadline::Deadline,
@@ -47,9 +47,7 @@ pub struct State {
     names: Vec<String>,
     /// The version of the library that the loader finds first, and where it is.
     library: Option<(String, String)>,
-    containers: Vec<Wants>,
-    /// Why there may be others.
-    unseen: Vec<String>,
+    found: Found,
 }
 
 fn numbers(text: &str) -> Vec<u32> {
@@ -111,8 +109,8 @@ impl NodeKind for Judged<'_> {
         let [major, minor] = *cuda.as_slice() else { return Err(unread("it tells no version of CUDA")) };
         let names = system.gpus.into_iter().map(|gpu| gpu.name).collect();
         let looks = self.task.containers != CudaContainers::Ignore && !node.world.rebooted();
-        let (containers, unseen) = if looks { wants::wants(node.roots) } else { Default::default() };
-        Ok(State { driver, cuda: (major, minor), names, library: library(node)?, containers, unseen })
+        let found = if looks { wants::wants(node.roots) } else { Found::default() };
+        Ok(State { driver, cuda: (major, minor), names, library: library(node)?, found })
     }
 
     fn plan(&self, state: &State) -> Result<Plan<Self::Step>, Trouble> {
@@ -153,7 +151,10 @@ impl NodeKind for Judged<'_> {
             ("driver", json!(state.driver)),
             ("driver_cuda", json!(format!("{}.{}", state.cuda.0, state.cuda.1))),
             ("library", json!(state.library.as_ref().map(|(_, path)| Path::new(path)))),
-            ("containers", json!(state.containers.iter().map(|one| told(state, one)).collect::<Vec<_>>())),
+            (
+                "containers",
+                json!(state.found.containers.iter().map(|one| told(state, one)).collect::<Vec<_>>()),
+            ),
         ];
         data.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
     }
@@ -189,7 +190,7 @@ fn wrong(state: &State, wants: &Wants) -> Result<Option<String>, String> {
             wants.container
         ))),
         (_, _, Some(why)) => Err(format!("what {} wants is not known: {why}", wants.container)),
-        (None, Some(None), _) => Err(format!(
+        (_, Some(None), _) => Err(format!(
             "what {} wants is not known: its NVIDIA_REQUIRE_CUDA depends on more than driver and CUDA",
             wants.container
         )),
@@ -221,8 +222,8 @@ impl Judged<'_> {
         state: &State,
         plan: &mut Plan<std::convert::Infallible>,
     ) -> Result<(), Trouble> {
-        let (mut bad, mut unknown) = (Vec::new(), state.unseen.clone());
-        for wants in &state.containers {
+        let (mut bad, mut unknown) = (Vec::new(), state.found.unjudged.clone());
+        for wants in &state.found.containers {
             match wrong(state, wants) {
                 Ok(why) => bad.extend(why),
                 Err(why) => unknown.push(why),
@@ -232,11 +233,13 @@ impl Judged<'_> {
             CudaContainers::Require if !bad.is_empty() => {
                 return Err(Trouble::failed(FailureKind::Refused, bad.join("; ")));
             }
-            CudaContainers::Require if !unknown.is_empty() => return Err(Trouble::io(unknown.join("; "))),
+            CudaContainers::Require if !unknown.is_empty() || !state.found.unseen.is_empty() => {
+                let all = [state.found.unseen.as_slice(), &unknown].concat();
+                return Err(Trouble::io(all.join("; ")));
+            }
             CudaContainers::Require | CudaContainers::Tell | CudaContainers::Ignore => {}
         }
         // Not who could not be looked into: a task that only tells needs no root.
-        let unknown = unknown.into_iter().filter(|why| !state.unseen.contains(why));
         plan.warnings.extend(bad.into_iter().chain(unknown));
         Ok(())
     }
@@ -435,6 +438,16 @@ mod tests {
         );
         assert_eq!(told.data["containers"][0]["fits"], json!(null));
         assert!(failure(&judge(json!({"containers": "require"}))).contains("is not known"));
+        // One that runs by its version, if its brand is the right one.
+        container(
+            &bench,
+            43,
+            'd',
+            b"CUDA_VERSION=12.2\0NVIDIA_REQUIRE_CUDA=cuda>=13.0 brand=tesla,driver>=535\0",
+        );
+        let told = judge(json!({}));
+        assert_eq!(told.data["containers"][1]["fits"], json!(null), "{told:?}");
+        assert!(told.warnings[1].ends_with("depends on more than driver and CUDA"), "{told:?}");
         // An environment that cannot be read.
         fs::remove_file(bench.path("proc/41/environ")).unwrap();
         fs::create_dir_all(bench.path("proc/41/environ")).unwrap();

@@ -32,6 +32,16 @@ pub struct Wants {
     pub unread: Option<String>,
 }
 
+/// What was found of the containers that hold GPUs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    pub containers: Vec<Wants>,
+    /// Why there may be others.
+    pub unseen: Vec<String>,
+    /// What is there and was not judged.
+    pub unjudged: Vec<String>,
+}
+
 /// Whether something is met; `None` if it is not known.
 pub type Met = Option<bool>;
 
@@ -174,21 +184,28 @@ fn said(environment: &[u8]) -> Said {
 
 fn environment(roots: &Roots, pid: u32) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    fs::File::open(roots.proc(&format!("{pid}/environ")))?.take(MOST_BYTES).read_to_end(&mut bytes)?;
-    Ok(bytes)
+    fs::File::open(roots.proc(&format!("{pid}/environ")))?.take(MOST_BYTES + 1).read_to_end(&mut bytes)?;
+    // Not its beginning, which may end within a version.
+    match bytes.len() as u64 > MOST_BYTES {
+        true => Err(io::ErrorKind::FileTooLarge.into()),
+        false => Ok(bytes),
+    }
 }
 
-/// Returns what the containers want that hold GPUs now, and why others may be missing.
-pub fn wants(roots: &Roots) -> (Vec<Wants>, Vec<String>) {
+/// Returns what the containers want that hold GPUs now.
+pub fn wants(roots: &Roots) -> Found {
     let places = Places { proc: roots.proc(""), etc: roots.etc("") };
     let scan = clients::scan(&places, &[std::process::id()], &[], &BTreeMap::new(), None);
     let is_container = |owner: &str| {
         owner.starts_with("pod ") || CONTAINERS.iter().any(|(_, words)| owner.starts_with(words))
     };
     let mut found: BTreeMap<String, Wants> = BTreeMap::new();
+    let mut unjudged = Vec::new();
     for client in scan.workloads() {
         let Some(owner) = client.unit.clone().filter(|owner| is_container(owner)) else { continue };
         if found.len() >= MOST_CONTAINERS && !found.contains_key(&owner) {
+            unjudged
+                .push(format!("more than {MOST_CONTAINERS} containers hold GPUs, and no more are judged"));
             break;
         }
         let wants = found.entry(owner.clone()).or_insert_with(|| Wants {
@@ -215,7 +232,7 @@ pub fn wants(roots: &Roots) -> (Vec<Wants>, Vec<String>) {
             }
         }
     }
-    (found.into_values().collect(), scan.unknown)
+    Found { containers: found.into_values().collect(), unseen: scan.unknown, unjudged }
 }
 
 #[cfg(test)]
@@ -223,6 +240,43 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::tasks::testing::Bench;
+
+    /// A process of the container with this number.
+    fn process(bench: &Bench, pid: u32, container: u32, environment: &[u8]) {
+        let folder = format!("proc/{pid}");
+        bench.write(&format!("{folder}/comm"), "python\n");
+        bench.write(&format!("{folder}/cgroup"), &format!("0::/docker/{container:012x}{:052x}\n", 0));
+        bench.write(&format!("{folder}/fd/x"), "");
+        std::os::unix::fs::symlink("/dev/nvidia0", bench.path(&folder).join("fd/3")).unwrap();
+        fs::write(bench.path(&folder).join("environ"), environment).unwrap();
+    }
+
+    #[test]
+    fn containers_and_environments_beyond_the_bounds_are_told() {
+        let most = u32::try_from(MOST_CONTAINERS).unwrap();
+        let bench = Bench::new();
+        for number in 0..most {
+            process(&bench, 100 + number, number, b"CUDA_VERSION=12.4\0");
+        }
+        let found = wants(&bench.roots);
+        assert_eq!((found.containers.len(), found.unjudged.len()), (MOST_CONTAINERS, 0));
+        process(&bench, 100 + most, most, b"");
+        assert_eq!(
+            wants(&bench.roots).unjudged,
+            ["more than 128 containers hold GPUs, and no more are judged"]
+        );
+
+        let bench = Bench::new();
+        let mut long = vec![b'x'; usize::try_from(MOST_BYTES).unwrap()];
+        process(&bench, 100, 1, &long);
+        assert_eq!(wants(&bench.roots).containers[0].unread, None);
+        long.extend(b"\0CUDA_VERSION=99.9");
+        process(&bench, 101, 1, &long);
+        let found = &wants(&bench.roots).containers[0];
+        assert_eq!(found.cuda, None);
+        assert!(found.unread.as_ref().is_some_and(|why| why.contains("process 101")), "{found:?}");
+    }
 
     #[test]
     fn requirements_are_read_as_the_toolkit_reads_them() {

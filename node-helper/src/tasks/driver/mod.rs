@@ -283,6 +283,17 @@ pub fn foreseen(node: &Node<'_>) -> Option<String> {
     node.world.parameter(LOADED).or_else(|| node.world.rebooted().then(on_disk).flatten())
 }
 
+/// Returns the version of the module that runs, or will run if an earlier task of a prediction changes it.
+///
+/// # Errors
+/// If one runs and nothing tells its version.
+pub fn running(node: &Node<'_>) -> Result<Option<String>, Trouble> {
+    match foreseen(node) {
+        Some(version) => Ok(Some(version)),
+        None => Ok(seen::loaded(node)?.map(|module| module.version)),
+    }
+}
+
 impl NodeKind for Driver<'_> {
     type State = State;
     type Step = Step;
@@ -608,7 +619,7 @@ impl NodeKind for Driver<'_> {
         let install = || -> Result<(), Trouble> {
             let Some(wanted) = state.order.as_ref().filter(|_| installs) else { return Ok(()) };
             manager.perform(node, self.task, &wanted.recipe)?;
-            modules::check_disk(node, version)
+            modules::check_disk(node, version, wanted.builds)
         };
         let mut problems = Vec::new();
         for step in &plan.steps {

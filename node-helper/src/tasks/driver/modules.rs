@@ -56,11 +56,11 @@ pub fn load(node: &Node<'_>, before: &[String], version: &str) -> Result<(), Tro
     }
 }
 
-/// Checks that the running kernel has a module of this version.
+/// Checks that the running kernel has a module of this version. `builds`: whether the packages build it on the node.
 ///
 /// # Errors
 /// If it does not, or lacks firmware that the module needs, as after a build by DKMS that failed while apt succeeded.
-pub fn check_disk(node: &Node<'_>, version: &str) -> Result<(), Trouble> {
+pub fn check_disk(node: &Node<'_>, version: &str, builds: bool) -> Result<(), Trouble> {
     let seen = seen::Seen::read(node)?;
     let failed = |message: String| Err(Trouble::failed(FailureKind::Unconverged, message));
     match &seen.disk {
@@ -68,7 +68,7 @@ pub fn check_disk(node: &Node<'_>, version: &str) -> Result<(), Trouble> {
             let why = match firmware::missing(node, &seen.kernel, disk)? {
                 Some(why) => Some(why),
                 // Whatever the packages' names promised.
-                None => seen.refused_by_firmware(node)?,
+                None => seen.refused_by_kernel(node, builds)?,
             };
             why.map_or(Ok(()), |why| failed(format!("the packages are installed: {why}")))
         }

@@ -29,8 +29,14 @@ const LINKS: usize = 8;
 const OPERATOR: &str = "/run/nvidia/driver/usr";
 /// The firmware's own variable, whose fifth byte is 1 while it starts only what is signed. Source: UEFI specification 3.3.
 const SECURE_BOOT: &str = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c";
+/// What the kernel enforces, whatever the firmware says: an administrator may turn the check off (`mokutil
+/// --disable-validation`), or on without Secure Boot. Source: kernel, kernel/module/signing.c and security/lockdown.
+const ENFORCES: &str = "/sys/module/module/parameters/sig_enforce";
+const LOCKDOWN: &str = "/sys/kernel/security/lockdown";
 /// Where DKMS puts the modules that it builds, on Debian's family and on Red Hat's. Source: dkms(8), `DEST_MODULE_LOCATION`.
-const BUILT: [&str; 2] = ["/updates/dkms/", "/extra/"];
+/// In the second, NVIDIA's precompiled modules lie too (`/extra/drivers/video/nvidia`).
+const DKMS: &str = "/updates/dkms/";
+const EXTRA: &str = "/extra/";
 /// Public keys with which DKMS signs, on Ubuntu and elsewhere.
 const SIGNING: [&str; 2] = ["/var/lib/shim-signed/mok/MOK.der", "/var/lib/dkms/mok.pub"];
 
@@ -72,7 +78,7 @@ pub struct Seen {
     pub modules: Vec<String>,
     /// Why the modules cannot be unloaded.
     pub fixed: Option<String>,
-    /// Whether the firmware starts only what is signed, so that the kernel loads no unsigned module.
+    /// Whether the kernel loads no unsigned module.
     pub secure: bool,
     /// Why modules that are built on this node would not be loaded.
     pub unsigned: Option<String>,
@@ -172,17 +178,17 @@ pub(super) fn on_disk(node: &Node<'_>, kernel: &str) -> Result<Option<Module>, T
 
 impl Seen {
     /// Returns why the module on disk would not be loaded: without a signature, or built here and signed with a key that
-    /// the firmware does not know.
+    /// the firmware does not know. `builds`: whether its packages build modules on the node.
     ///
     /// # Errors
     /// If the module cannot be read.
-    pub fn refused_by_firmware(&self, node: &Node<'_>) -> Result<Option<String>, Trouble> {
+    pub fn refused_by_kernel(&self, node: &Node<'_>, builds: bool) -> Result<Option<String>, Trouble> {
         if !self.secure {
             return Ok(None);
         }
         let Some(program) = node.roots.tool("modinfo") else {
             return Ok(Some(
-                "Secure Boot is on, and there is no program `modinfo` to tell whether the module is signed"
+                "this kernel loads only signed modules, and there is no program `modinfo` to tell whether this one is"
                     .to_owned(),
             ));
         };
@@ -197,10 +203,13 @@ impl Seen {
         };
         // Source: kmod, modinfo.c: a module without a signature has neither field.
         if field("sig_id")?.is_empty() && field("signer")?.is_empty() {
-            return Ok(Some("Secure Boot is on, and the module has no signature".to_owned()));
+            return Ok(Some(
+                "this kernel loads only signed modules, and the module has no signature".to_owned(),
+            ));
         }
         let path = field("filename")?;
-        Ok(self.unsigned.clone().filter(|_| BUILT.iter().any(|folder| path.contains(folder))))
+        let built = path.contains(DKMS) || builds && path.contains(EXTRA);
+        Ok(self.unsigned.clone().filter(|_| built))
     }
 }
 
@@ -274,8 +283,16 @@ fn fixed(node: &Node<'_>, modules: &[String]) -> Option<String> {
     Some(format!("something shows a picture on the GPUs (use count {count} of nvidia_drm)"))
 }
 
-/// Whether Secure Boot is on.
+/// Whether the kernel loads no unsigned module; by the firmware's variable where the kernel does not tell.
 fn is_secure(node: &Node<'_>) -> Result<bool, Trouble> {
+    let (enforces, lockdown) = (text(node, ENFORCES), text(node, LOCKDOWN));
+    let locked = |text: &str| text.contains("[integrity]") || text.contains("[confidentiality]");
+    if enforces.as_deref() == Some("Y") || lockdown.as_deref().is_some_and(locked) {
+        return Ok(true);
+    }
+    if enforces.is_some() && lockdown.is_some() {
+        return Ok(false);
+    }
     let variable = files::read_bounded(&node.roots.path(SECURE_BOOT), 64)?;
     Ok(variable.and_then(|bytes| bytes.get(4).copied()) == Some(1))
 }
@@ -288,7 +305,8 @@ fn unsigned(node: &Node<'_>) -> Result<Option<String>, Trouble> {
     let key = SIGNING.iter().map(|path| node.roots.path(path)).find(|path| path.exists());
     let (Some(key), Some(program)) = (key, node.roots.tool("mokutil")) else {
         return Ok(Some(
-            "Secure Boot is on, and there is no key whose modules the kernel would load".to_owned(),
+            "this kernel loads only signed modules, and there is no key whose modules it would load"
+                .to_owned(),
         ));
     };
     let done = tool::ask(node, &tool::run(node, program).arg("--test-key").arg(&key))?;
@@ -296,7 +314,7 @@ fn unsigned(node: &Node<'_>) -> Result<Option<String>, Trouble> {
     let known = format!("{}{}", done.stdout(), done.stderr()).contains("already enrolled");
     Ok((!known).then(|| {
         format!(
-            "Secure Boot is on, and the firmware does not know the key {} with which DKMS signs",
+            "this kernel loads only signed modules, and the firmware does not know the key {} with which DKMS signs",
             key.display()
         )
     }))

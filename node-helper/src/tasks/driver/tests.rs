@@ -154,9 +154,45 @@ fn modules_built_here_need_a_key_that_the_firmware_knows() {
 }
 
 #[test]
+fn what_the_kernel_enforces_counts_before_the_variable_of_the_firmware() {
+    const NONE: &str = "[none] integrity confidentiality";
+    let variable = "sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c";
+    for (on, enforces, lockdown, wanted) in [
+        (1, Some("N"), Some(NONE), false),
+        (0, Some("Y"), Some(NONE), true),
+        (0, Some("N"), Some("none [integrity] confidentiality"), true),
+        (0, None, Some("none integrity [confidentiality]"), true),
+        (0, Some("Y"), None, true),
+        // Where the kernel does not tell.
+        (1, Some("N"), None, true),
+        (1, None, Some(NONE), true),
+        (0, None, None, false),
+    ] {
+        let bench = bench();
+        bench.write(variable, "");
+        std::fs::write(bench.path(variable), [6, 0, 0, 0, on]).unwrap();
+        let files = [
+            ("sys/module/module/parameters/sig_enforce", enforces),
+            ("sys/kernel/security/lockdown", lockdown),
+        ];
+        for (path, text) in files {
+            if let Some(text) = text {
+                bench.write(path, &format!("{text}\n"));
+            }
+        }
+        let found = seen(&bench);
+        assert_eq!(
+            (found.secure, found.unsigned.is_some()),
+            (wanted, wanted),
+            "{on} {enforces:?} {lockdown:?}"
+        );
+    }
+}
+
+#[test]
 fn a_module_without_a_signature_that_counts_is_told_before_the_driver_is_unloaded() {
     let bench = bench();
-    let check = |bench: &Bench| bench.node(|node| super::modules::check_disk(node, "580.159.04"));
+    let check = |bench: &Bench| bench.node(|node| super::modules::check_disk(node, "580.159.04", false));
     bench.write("lib/firmware/nvidia/580.159.04/gsp_ga10x.bin", "");
     let module = |fields: &str| {
         let text = format!(
@@ -181,6 +217,13 @@ fn a_module_without_a_signature_that_counts_is_told_before_the_driver_is_unloade
         "sig_id) echo PKCS#7;; filename) echo /lib/modules/6.8.0-45-generic/kernel/nvidia-580/nvidia.ko;;",
     );
     assert!(check(&bench).is_ok());
+    // NVIDIA's precompiled modules lie where DKMS puts its own on Red Hat's family.
+    module(
+        "sig_id) echo PKCS#7;; filename) echo /lib/modules/6.8.0-45-generic/extra/drivers/video/nvidia/nvidia.ko;;",
+    );
+    assert!(check(&bench).is_ok());
+    let built = bench.node(|node| super::modules::check_disk(node, "580.159.04", true));
+    assert!(matches!(built, Err(Trouble::Failed { message, .. }) if message.contains("there is no key")));
 }
 
 #[test]

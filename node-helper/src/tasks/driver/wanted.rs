@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     declare::{Node, Trouble},
-    tasks::packages::Order,
+    tasks::packages::{Action, Order},
 };
 
 /// An installation, and what it does.
@@ -21,6 +21,8 @@ pub(super) struct Wanted {
     pub order: Order,
     /// The version of the driver afterwards; `None` if only the run can tell.
     pub version: Option<String>,
+    /// Whether modules are built on the node.
+    pub builds: bool,
     /// Why the node has no such driver, although nothing is left to install.
     pub unbuilt: Option<String>,
     /// What the plan cannot know of the packages.
@@ -99,8 +101,9 @@ impl Driver<'_> {
             Err(trouble) => return Err(trouble),
         };
         let order = packages::simulate(manager, node, self.task, &recipe)?;
-        let builds = order.actions.iter().any(|action| action.to.is_some() && recipe::builds(&action.name));
-        if let (true, Some(why)) = (recipe.builds || builds, &seen.unsigned) {
+        let comes = |action: &Action| action.to.is_some() && recipe::builds(&action.name);
+        let builds = recipe.builds || order.actions.iter().any(comes);
+        if let (true, Some(why)) = (builds, &seen.unsigned) {
             return Err(Trouble::invalid(format!(
                 "{why}; enrol the key at the console (`mokutil --import`), or install modules that the distribution signed"
             )));
@@ -129,12 +132,11 @@ impl Driver<'_> {
             )));
         }
         let doubt = (own && seen.secure && !brings_signed(&order)).then(|| {
-            "Secure Boot is on, and whether the modules of these `packages` are signed with a key that the kernel takes is known \
-             only once they are installed: it is looked at before the running driver is unloaded, and the former packages \
-             come back if not"
+            "this kernel loads only signed modules, and whether it takes the key of those of these `packages` is known only once \
+             they are installed: it is looked at before the running driver is unloaded, and the former packages come back if not"
                 .to_owned()
         });
-        Ok(Some(Wanted { recipe, order, version, unbuilt: None, doubt }))
+        Ok(Some(Wanted { recipe, order, version, builds, unbuilt: None, doubt }))
     }
 
     /// Whether newer lists may have packages that these do not.

@@ -90,7 +90,6 @@ impl NodeKind for Dcgm {
             steps: of_unit.steps.into_iter().map(Step::Unit).collect(),
             changes: of_unit.changes,
             warnings: of_unit.warnings,
-            needs: of_unit.needs,
             ..Plan::default()
         })
     }

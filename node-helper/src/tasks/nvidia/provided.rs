@@ -76,7 +76,6 @@ impl Provided {
             plan.steps.extend(of_package.steps.into_iter().map(Step::Package));
             plan.changes.extend(of_package.changes);
             plan.warnings.extend(of_package.warnings);
-            plan.needs = of_package.needs;
         }
         match &self.unit {
             Some(state) => {
@@ -142,8 +141,7 @@ impl Provided {
     pub fn act(&self, node: &Node<'_>, step: &Step) -> Result<(), Trouble> {
         match (step, &self.package, &self.unit) {
             (Step::Package(words), Some((package, state)), _) => {
-                let needs = package.plan(state)?.needs;
-                package.apply(node, state, &Plan { steps: vec![words.clone()], needs, ..Plan::default() })?;
+                package.apply(node, state, &Plan { steps: vec![words.clone()], ..Plan::default() })?;
             }
             (Step::Unit(step), _, Some(state)) => {
                 self.service.apply(node, state, &Plan { steps: vec![*step], ..Plan::default() })?;

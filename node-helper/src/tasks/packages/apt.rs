@@ -18,7 +18,7 @@ use gpufleet_protocol::{
 use serde_json::{Map, Value, json};
 
 use self::output::{Installed, Spec};
-use super::{Order, at_stake, before_scripts, effects, plan_orders};
+use super::{Order, Running, before_scripts, effects, plan_orders, running};
 use crate::{
     declare::{Node, NodeKind, Plan, Trouble},
     process::Run,
@@ -41,8 +41,7 @@ const BRINGS: &str = "is it a node of Debian or Ubuntu?";
 #[derive(Debug)]
 pub struct State {
     orders: Vec<Order>,
-    /// What the scripts of the packages take from containers.
-    at_stake: Option<String>,
+    running: Running,
     /// Last update of the package lists, in seconds since 1970.
     updated: u64,
     /// Whether the lists are older than the task allows.
@@ -151,8 +150,8 @@ impl NodeKind for Apt {
             cleanings.push(("clean", names.iter().filter(|name| name.ends_with(".deb")).count()));
         }
         let updated = updated.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
-        let at_stake = at_stake(node, &orders);
-        Ok(State { orders, at_stake, updated: updated.unwrap_or_default().as_secs(), stale, cleanings })
+        let running = running(node, &orders);
+        Ok(State { orders, running, updated: updated.unwrap_or_default().as_secs(), stale, cleanings })
     }
 
     fn is_stale(&self, state: &State) -> bool {
@@ -182,7 +181,7 @@ impl NodeKind for Apt {
             let change = Change::new(Subject::PackageManager, lists, from, "updated", Disruption::Live);
             plan.push(vec!["update".to_owned()], change);
         }
-        plan_orders(&state.orders, state.at_stake.as_ref(), &mut plan);
+        plan_orders(&state.orders, &state.running, &mut plan);
         for (verb, count) in state.cleanings.iter().filter(|(_, count)| *count > 0) {
             let (files, from) = (Property::new("downloaded packages"), format!("{count} package files"));
             let change = Change::new(Subject::PackageManager, files, from, "cleaned", Disruption::Live);
@@ -193,7 +192,7 @@ impl NodeKind for Apt {
 
     fn left(&self, state: &State) -> Result<Plan<Vec<String>>, Trouble> {
         let mut plan = Plan::default();
-        plan_orders(&state.orders, state.at_stake.as_ref(), &mut plan);
+        plan_orders(&state.orders, &state.running, &mut plan);
         Ok(plan)
     }
 
@@ -215,7 +214,7 @@ impl NodeKind for Apt {
                 data.insert("cache_updated".to_owned(), json!(true));
                 continue;
             }
-            before_scripts(node, plan.needs)?;
+            before_scripts(node);
             let what = format!("apt-get {}", output::shown(arguments));
             (node.progress)(what.clone());
             let done = apt_get(node, arguments)?.finish(node.deadline)?;

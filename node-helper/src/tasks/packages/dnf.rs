@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 pub(in crate::tasks) mod modules;
 
-use super::{Action, Order, at_stake, before_scripts, effects, plan_orders};
+use super::{Action, Order, Running, before_scripts, effects, plan_orders, running};
 use crate::{
     declare::{Node, NodeKind, Plan, Trouble},
     process::{Finished, Run},
@@ -23,8 +23,7 @@ pub(in crate::tasks) const BRINGS: &str = "is it a node of the Red Hat family?";
 #[derive(Debug)]
 pub struct State {
     orders: Vec<Order>,
-    /// What the scripts of the packages take from containers.
-    at_stake: Option<String>,
+    running: Running,
 }
 
 pub(in crate::tasks) fn dnf(node: &Node<'_>) -> Result<Run, Trouble> {
@@ -181,13 +180,13 @@ impl NodeKind for Dnf {
         };
         if self.name.iter().any(|name| name == "*") {
             add("upgrade", &[])?;
-            return Ok(State { at_stake: at_stake(node, &orders), orders });
+            return Ok(State { running: running(node, &orders), orders });
         }
         if self.name.is_empty() {
             if self.autoremove {
                 add("autoremove", &[])?;
             }
-            return Ok(State { at_stake: at_stake(node, &orders), orders });
+            return Ok(State { running: running(node, &orders), orders });
         }
         let (mut there, mut missing) = (Vec::new(), Vec::new());
         for name in &self.name {
@@ -233,7 +232,7 @@ impl NodeKind for Dnf {
                 }
             }
         }
-        Ok(State { at_stake: at_stake(node, &orders), orders })
+        Ok(State { running: running(node, &orders), orders })
     }
 
     fn is_stale(&self, _: &State) -> bool {
@@ -249,7 +248,7 @@ impl NodeKind for Dnf {
 
     fn plan(&self, state: &State) -> Result<Plan<Vec<String>>, Trouble> {
         let mut plan = Plan::default();
-        plan_orders(&state.orders, state.at_stake.as_ref(), &mut plan);
+        plan_orders(&state.orders, &state.running, &mut plan);
         Ok(plan)
     }
 
@@ -271,7 +270,7 @@ impl NodeKind for Dnf {
         let mut data = Map::new();
         for arguments in &plan.steps {
             node.check_time()?;
-            before_scripts(node, plan.needs)?;
+            before_scripts(node);
             let words: Vec<&str> =
                 arguments.iter().filter(|word| !word.starts_with('-')).map(String::as_str).collect();
             let what = format!("dnf {}", words.join(" "));

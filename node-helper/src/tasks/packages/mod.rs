@@ -8,7 +8,7 @@ pub(in crate::tasks) mod dnf;
 pub(in crate::tasks) mod versionlock;
 
 use gpufleet_protocol::{
-    Change, Disruption, FailureKind, Property, Subject,
+    Change, Disruption, Property, Subject,
     change::Value as Typed,
     tasks::{Apt, AptState, Dnf, Package, PackageManager, PackageState},
 };
@@ -18,6 +18,7 @@ use serde_json::{Map, Value};
 use crate::{
     declare::{Node, NodeKind, Plan, Trouble},
     os::reload,
+    tasks::driver,
     world::Effect,
 };
 
@@ -69,26 +70,70 @@ const DRIVERS: [&str; 8] = [
     "libnvidia-compute",
 ];
 /// What begins likewise and runs nowhere.
-const NEITHER: [&str; 2] = ["nvidia-driver-pinning", "nvidia-driver-assistant"];
+const NEITHER: [&str; 3] = ["nvidia-driver-pinning", "nvidia-driver-assistant", "nvidia-driver-local-repo"];
 /// So many packages are named that wait for a reboot.
 const NAMED: usize = 4;
 
-/// Whether a package takes effect only with a reboot.
-fn needs_reboot(name: &str, comes: bool) -> bool {
-    let name = name.split([':', '=', '>', '<', ' ']).next().unwrap_or(name);
-    let is_of = |beginnings: &[&str]| beginnings.iter().any(|beginning| name.starts_with(beginning));
-    // Not a kernel that goes: it is an old one that nothing runs.
-    !is_of(&NEITHER) && (is_of(&DRIVERS) || comes && (is_of(&KERNELS) || name == "kernel"))
+/// What runs now that packages touch.
+#[derive(Debug, Default)]
+struct Running {
+    /// What the scripts of the packages take from containers.
+    at_stake: Option<String>,
+    driver: Loaded,
+}
+
+/// The driver's module that runs.
+#[derive(Debug, Default)]
+enum Loaded {
+    #[default]
+    None,
+    Version(String),
+    /// There is one, and nothing tells which.
+    Unknown,
+}
+
+impl Loaded {
+    /// Whether it may be of a package in this version.
+    fn may_be_of(&self, version: Option<&str>) -> bool {
+        match (self, version) {
+            (Self::None, _) => false,
+            (Self::Version(own), Some(version)) => driver::upstream(version) == own,
+            (Self::Version(_), None) | (Self::Unknown, _) => true,
+        }
+    }
+}
+
+/// Whether a package is of a driver, and runs.
+fn is_driver(name: &str) -> bool {
+    is_of(name, &DRIVERS) && !is_of(name, &NEITHER)
+}
+
+fn is_kernel(name: &str) -> bool {
+    is_of(name, &KERNELS) || bare(name) == "kernel"
+}
+
+fn is_of(name: &str, beginnings: &[&str]) -> bool {
+    beginnings.iter().any(|beginning| bare(name).starts_with(beginning))
+}
+
+/// Returns a name without version and architecture.
+fn bare(name: &str) -> &str {
+    name.split([':', '=', '>', '<', ' ']).next().unwrap_or(name)
 }
 
 /// What a call leaves for the next boot.
-fn for_next_boot(order: &Order) -> Option<String> {
-    let known = order.actions.iter().filter(|action| needs_reboot(&action.name, action.to.is_some()));
+fn for_next_boot(order: &Order, driver: &Loaded) -> Option<String> {
+    let waits = |action: &&Action| match (&action.from, &action.to) {
+        (_, Some(_)) => is_driver(&action.name) || is_kernel(&action.name),
+        // Not what nothing runs, such as an old kernel, or the rest of a driver that was updated.
+        (from, None) => is_driver(&action.name) && driver.may_be_of(from.as_deref()),
+    };
+    let known = order.actions.iter().filter(waits);
     let known = known.map(|action| match &action.to {
         Some(version) => format!("{} {version}", action.name),
         None => format!("{} (removed)", action.name),
     });
-    let unknown = order.unknown.iter().filter(|name| needs_reboot(name, true)).cloned();
+    let unknown = order.unknown.iter().filter(|name| is_driver(name) || is_kernel(name)).cloned();
     let mut names: Vec<String> = known.chain(unknown).collect();
     if names.is_empty() {
         return None;
@@ -101,30 +146,32 @@ fn for_next_boot(order: &Order) -> Option<String> {
     Some(format!("{}: the kernel and the driver that run now stay until the node reboots", names.join(", ")))
 }
 
-/// Returns what the scripts of packages would take from containers, if something is done.
-fn at_stake(node: &Node<'_>, orders: &[Order]) -> Option<String> {
+/// Reads what runs that these calls touch; nothing, if they do nothing.
+fn running(node: &Node<'_>, orders: &[Order]) -> Running {
+    if !orders.iter().any(Order::does_something) {
+        return Running::default();
+    }
     // A reboot of this prediction has ended them.
-    let acts = orders.iter().any(Order::does_something) && !node.world.rebooted();
-    acts.then(|| reload::at_stake(node.roots)).flatten()
+    let at_stake = (!node.world.rebooted()).then(|| reload::at_stake(node.roots)).flatten();
+    let driver = match driver::running(node) {
+        Ok(Some(version)) => Loaded::Version(version),
+        Ok(None) => Loaded::None,
+        Err(_) => Loaded::Unknown,
+    };
+    Running { at_stake, driver }
 }
 
 /// Prepares the node for scripts of packages, which ask nobody before systemd reads its units: makes the names of the
-/// driver's devices. `needs` is what the plan was permitted.
-///
-/// # Errors
-/// If a container would lose GPUs that the plan did not know of.
-pub(in crate::tasks) fn before_scripts(node: &Node<'_>, needs: Disruption) -> Result<(), Trouble> {
-    match reload::before("daemon-reload", node.roots) {
-        Err(refusal) if needs < Disruption::Clients => Err(Trouble::failed(
-            FailureKind::Busy,
-            format!("no package was touched, because their scripts let systemd read its units: {refusal}"),
-        )),
-        Ok(()) | Err(_) => Ok(()),
+/// driver's devices. What is lost all the same stops nothing, because the kinds declare that they are live: the controller
+/// asks no scheduler and brings no proof for them. The plan warns of it.
+pub(in crate::tasks) fn before_scripts(node: &Node<'_>) {
+    if let Err(error) = reload::make_names(node.roots) {
+        (node.progress)(format!("a name in /dev/char was not made: {error}"));
     }
 }
 
-/// Adds calls to a plan; a call without effect is left out. `at_stake` is what their scripts take from containers.
-fn plan_orders(orders: &[Order], at_stake: Option<&String>, plan: &mut Plan<Vec<String>>) {
+/// Adds calls to a plan; a call without effect is left out.
+fn plan_orders(orders: &[Order], running: &Running, plan: &mut Plan<Vec<String>>) {
     for order in orders.iter().filter(|order| order.does_something()) {
         let note = if order.open {
             "an earlier task changes where packages come from"
@@ -157,17 +204,11 @@ fn plan_orders(orders: &[Order], at_stake: Option<&String>, plan: &mut Plan<Vec<
                 Change::new(package, Property::STATE, Typed::Absent, to, Disruption::Live).with_note(note);
             plan.changes.push(change.possible());
         }
-        let waits = for_next_boot(order);
+        let waits = for_next_boot(order, &running.driver);
         plan.warnings.extend(waits.clone());
         plan.for_next_boot.extend(waits);
     }
-    if let Some(why) = at_stake.filter(|_| !plan.steps.is_empty()) {
-        for change in &mut plan.changes {
-            change.disruption = change.disruption.max(Disruption::Clients);
-        }
-        plan.needs = plan.needs.max(Disruption::Clients);
-        plan.warnings.push(why.clone());
-    }
+    plan.warnings.extend(running.at_stake.clone());
 }
 
 /// Returns the effects of calls.

@@ -351,14 +351,15 @@ pub static SIGNALS: &[SignalInfo] = &[
     node(
         "acs_redirects",
         None,
-        "Ports above GPUs and network cards whose ACS sends what devices tell each other through the root complex, by \
-         `/sys/bus/pci/devices/*/config`, at most 64; absent in virtual machines, where the host has them.",
+        "Ports above GPUs and network cards with RDMA whose ACS sends what devices tell each other through the root complex, by \
+         `/sys/bus/pci/devices/*/config`, at most 64; without root ports that have no switch below them; absent in virtual \
+         machines, where the host has them.",
     ),
     node(
         "relaxed_ordering_off",
         None,
-        "GPUs and network cards whose Device Control forbids relaxed ordering, by `/sys/bus/pci/devices/*/config`, at most \
-         64; absent in virtual machines.",
+        "GPUs and network cards with RDMA (no virtual functions) whose Device Control forbids relaxed ordering, by \
+         `/sys/bus/pci/devices/*/config`, at most 64; absent in virtual machines.",
     ),
     node(
         "psi_memory_full_avg300",

@@ -119,10 +119,10 @@ impl GpuKind for GpuClocks {
             },
             Belief {
                 believed: "gpufleet sets that deferred lock",
-                fact: "it does not: NVML has no call that sets it or reads it back, and it counts only after the driver was loaded \
-                       again, so that no run could prove it. Do it by hand, once: `nvidia-smi -lmcd MHZ` in a `command` task, then \
-                       a reboot (`reboot`), then compare `Deferred Clocks` of `nvidia-smi -q -d CLOCK`, and the memory clock under \
-                       load. Back with `nvidia-smi -rmcd`",
+                fact: "it does not: NVML has no call that sets it or reads it (`nvidia-smi -q` alone shows it, as `Deferred \
+                       Clocks`), and it counts only after the driver was loaded again. Do it by hand, once: `nvidia-smi -lmcd \
+                       MHZ` in a `command` task, then a reboot (`reboot`), then compare `Deferred Clocks` of `nvidia-smi -q -d \
+                       CLOCK`, and the memory clock under load. Back with `nvidia-smi -rmcd`",
             },
             Belief {
                 believed: "a lock can be read back",

@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use gpufleet_protocol::{Disruption, tasks::GpuDriver};
+use gpufleet_protocol::tasks::GpuDriver;
 use rustix::fs::MemfdFlags;
 
 use super::{ANSWER, Holds, Interrupted, Packages, call, none_fits};
@@ -233,7 +233,7 @@ impl Packages for Apt {
 
     fn perform(&self, node: &Node<'_>, task: &GpuDriver, recipe: &Recipe) -> Result<(), Trouble> {
         let pins = Pins::new(node, task)?;
-        before_scripts(node, Disruption::GpuReset)?;
+        before_scripts(node);
         apt_get(node, &install(Some(&pins), &recipe.packages))
     }
 

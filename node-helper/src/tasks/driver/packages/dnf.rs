@@ -13,10 +13,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use gpufleet_protocol::{
-    Disruption,
-    tasks::{DriverFlavour, DriverSource, GpuDriver},
-};
+use gpufleet_protocol::tasks::{DriverFlavour, DriverSource, GpuDriver};
 
 use self::leftover::{leftovers, twice};
 use super::{ANSWER, Holds, Interrupted, Packages, call, none_fits};
@@ -470,7 +467,7 @@ impl Packages for Dnf {
         if recipe.stream.is_some() && recipe.stream != self.stream(node)? {
             enable(node, &[], recipe.stream.as_deref())?;
         }
-        before_scripts(node, Disruption::GpuReset)?;
+        before_scripts(node);
         perform(node, &install(recipe, &locks(node)?))
     }
 

@@ -8,7 +8,7 @@ use gpufleet_protocol::{
 use serde_json::{Value, json};
 
 use super::{
-    super::{Action, Order, for_next_boot},
+    super::{Action, Loaded, Order, for_next_boot},
     output,
 };
 use crate::{
@@ -207,6 +207,7 @@ fn drivers_wait_for_a_reboot_and_say_so() {
     );
     assert_eq!((&done.for_next_boot, &done.warnings), (&planned.for_next_boot, &done.for_next_boot));
     assert!(bench.run(&driver, Mode::Apply).for_next_boot.is_empty(), "what was there may run already");
+    bench.write("sys/module/nvidia/version", "570.86\n");
     let gone = bench.run(&apt(json!({"name": "nvidia-driver-570", "state": "absent"})), Mode::Apply);
     assert!(gone.for_next_boot[0].starts_with("nvidia-driver-570 (removed): "), "{gone:?}");
     assert!(bench.run(&apt(json!({"name": "chrony"})), Mode::Apply).for_next_boot.is_empty());
@@ -219,7 +220,7 @@ fn of_many_packages_some_are_named_that_wait_for_a_reboot() {
         from: None,
         to: to.map(str::to_owned),
     };
-    let said = |actions| for_next_boot(&Order { actions, ..Order::default() });
+    let said = |actions| for_next_boot(&Order { actions, ..Order::default() }, &Loaded::None);
     let many =
         ["linux-image-6.1", "cuda-drivers-580", "kmod-nvidia-open-dkms", "nvidia-open", "nvidia-dkms-580"];
     let text = said(many.iter().map(|name| action(name, Some("1"))).collect()).unwrap();
@@ -229,7 +230,33 @@ fn of_many_packages_some_are_named_that_wait_for_a_reboot() {
         None
     );
     let unknown = Order { unknown: vec!["nvidia-headless-515-server=515.1".to_owned()], ..Order::default() };
-    assert!(for_next_boot(&unknown).is_some());
+    assert!(for_next_boot(&unknown, &Loaded::None).is_some());
+}
+
+#[test]
+fn what_nothing_runs_needs_no_reboot() {
+    let said = |name: &str, from: Option<&str>, to: Option<&str>, driver: &Loaded| {
+        let [from, to] = [from, to].map(|version| version.map(str::to_owned));
+        let actions = vec![Action { name: name.to_owned(), from, to }];
+        for_next_boot(&Order { actions, ..Order::default() }, driver).is_some()
+    };
+    let runs = Loaded::Version("580.95.05".to_owned());
+    // A repository in a package.
+    let repository = "nvidia-driver-local-repo-ubuntu2404-580.95.05";
+    assert!(!said(repository, None, Some("1.0-1"), &runs));
+    // What autoremove takes after an update, and the driver that runs.
+    let (old, own) = (Some("570.172.08-0ubuntu1"), Some("1:580.95.05-0ubuntu1"));
+    for (name, from, driver, wanted) in [
+        ("libnvidia-compute-570", old, &runs, false),
+        ("libnvidia-compute-580:amd64", own, &runs, true),
+        ("nvidia-dkms-580", None, &runs, true),
+        ("nvidia-dkms-580", own, &Loaded::None, false),
+        ("libnvidia-compute-570", old, &Loaded::Unknown, true),
+    ] {
+        assert_eq!(said(name, from, None, driver), wanted, "{name} {from:?} {driver:?}");
+    }
+    // What comes does in any case.
+    assert!(said("nvidia-dkms-580", old, own, &Loaded::None));
 }
 
 #[test]
@@ -298,7 +325,7 @@ fn packages_that_do_not_fit_each_other_are_read() {
 }
 
 #[test]
-fn packages_wait_where_their_scripts_would_take_gpus_from_a_container() {
+fn packages_warn_where_their_scripts_would_take_gpus_from_a_container_and_stay_live() {
     let bench = bench();
     // Docker in the legacy mode: systemd was never told of the GPUs.
     bench.write(
@@ -316,17 +343,17 @@ fn packages_wait_where_their_scripts_would_take_gpus_from_a_container() {
     );
     let task = apt(json!({"name": "chrony"}));
     let planned = bench.run(&task, Mode::Predict);
-    assert!(planned.changes.iter().all(|change| change.disruption == Disruption::Clients), "{planned:?}");
-    assert!(planned.warnings[0].contains("from what runs in docker-ab.scope"), "{planned:?}");
+    // What the kind declares, because the controller asks for no drain and no proof by anything else.
+    assert!(planned.changes.iter().all(|change| change.disruption == Disruption::Live), "{planned:?}");
+    let [warning] = planned.warnings.as_slice() else { panic!("{planned:?}") };
+    assert!(warning.contains("would take /dev/char/195:0 from what runs in docker-ab.scope"), "{warning}");
+    assert!(!warning.contains("drained"), "{warning}");
     bench.forget();
     let live = |bench: &Bench| {
         bench.node(|node| drive(&task, node, Mode::Apply, &bench.overlay, Disruption::Live, &|_| Ok(())))
     };
-    assert_eq!(live(&bench).status, OpStatus::NeedsPermit { class: Disruption::Clients });
-    assert_eq!(bench.read("log"), "", "nothing was installed");
+    let done = live(&bench);
+    assert_eq!((&done.status, &done.warnings), (&OpStatus::Changed, &planned.warnings));
     // Lists alone have no scripts, and what is there already neither.
     assert_eq!(bench.run(&apt(json!({"name": "hello"})), Mode::Predict).warnings, Vec::<String>::new());
-    // Once the node is drained, it runs no container.
-    std::fs::remove_dir_all(bench.path("proc/77")).unwrap();
-    assert_eq!(live(&bench).status, OpStatus::Changed);
 }
