@@ -156,7 +156,7 @@ fn containerd(reader: &Reader<'_>, kubelet: &Found<Kubelet>) -> Found<(String, R
     }
     if !is_used {
         let kubelet = kubelet.as_ref().map_err(Clone::clone)?;
-        if !kubelet.as_ref().is_some_and(|kubelet| own(kubelet) == Some("containerd")) {
+        if kubelet.as_ref().is_none_or(|kubelet| own(kubelet) != Some("containerd")) {
             return Ok(None);
         }
     }

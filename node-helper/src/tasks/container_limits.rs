@@ -291,7 +291,7 @@ impl Refuses for ContainerLimits {
             ))
         };
         let before = state.earlier.iter().chain([&state.ours]);
-        let mut appends = before.filter_map(|layer| layer.appends).last().unwrap_or_default();
+        let mut appends = before.filter_map(|layer| layer.appends).next_back().unwrap_or_default();
         for later in &state.later {
             appends = later.appends.unwrap_or(appends);
             if let Some(theirs) = &later.ulimits {
