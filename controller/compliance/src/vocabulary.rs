@@ -101,6 +101,7 @@ const NODE: &[(&str, Kind)] = &[
     ("image_evict_ratio", Number),
     ("image_gc_ratio", Number),
     ("image_inode_used_ratio", Number),
+    ("image_kubelet_used_ratio", Number),
     ("image_roots", List),
     ("image_stores", List),
     ("image_stores_on_root", Number),

@@ -3,20 +3,22 @@
 //! With two drivers pods do not start, or two managers write the same groups. Source: kubernetes.io, "Container Runtimes",
 //! cgroup drivers.
 
-use std::{fs, os::unix::fs::MetadataExt as _, time::Duration};
+use std::time::Duration;
 
 use serde_json::{Map, Value};
 use toml_edit::{DocumentMut, Item, TableLike};
 
 use super::{
     Found, Named, Reader,
-    process::{DOCKER, KUBELET, Processes, is_system},
+    process::{self, DOCKER, KUBELET, Processes},
     signal,
 };
 use crate::{process::Run, tasks::kubelet::config};
 
 const SYSTEMD: &str = "systemd";
 const CGROUPFS: &str = "cgroupfs";
+/// Where the kubelet looks for its runtime without a setting. Source: KubeletConfiguration (v1beta1).
+pub const ENDPOINT: &str = "unix:///run/containerd/containerd.sock";
 /// Time limit of each program.
 const ANSWER: Duration = Duration::from_secs(10);
 /// Largest answer of a program, in bytes.
@@ -66,6 +68,11 @@ pub struct Kubelet {
 }
 
 impl Kubelet {
+    /// Where it finds its runtime.
+    pub fn endpoint(&self) -> &str {
+        self.settings.get("containerRuntimeEndpoint").and_then(Value::as_str).unwrap_or(ENDPOINT)
+    }
+
     /// Reads the settings of the process.
     ///
     /// # Errors
@@ -73,17 +80,17 @@ impl Kubelet {
     pub fn read(reader: &Reader<'_>, pid: u32) -> Result<Self, String> {
         let line = words_of(reader, pid)?;
         let words: Vec<&str> = line.split('\0').skip(1).collect();
-        let main = flag(&words, "config").unwrap_or(gpufleet_protocol::tasks::Kubelet::CONFIG);
-        let mut paths = vec![main.to_owned()];
+        // Without the flag it reads no file. Source: kubernetes.io, "kubelet", `--config`.
+        let mut paths: Vec<String> = flag(&words, "config").map(str::to_owned).into_iter().collect();
         if let Some(folder) = flag(&words, "config-dir") {
-            let mut names = reader.names(folder)?.unwrap_or_default();
+            let mut names = reader.names_of(folder)?;
             names.retain(|name| name.ends_with(".conf"));
             names.sort();
             paths.extend(names.iter().map(|name| format!("{folder}/{name}")));
         }
         let mut files = Vec::new();
         for path in paths {
-            let text = reader.text(&path)?.ok_or_else(|| format!("{path}: there is no such file"))?;
+            let text = reader.named(&path)?.ok_or_else(|| format!("{path}: there is no such file"))?;
             files.push(config::parse(&text).map_err(|why| format!("{path}: {why}"))?);
         }
         let mut settings = config::merged(files.iter());
@@ -103,10 +110,11 @@ impl Kubelet {
 /// # Errors
 /// If its settings cannot be read, or do not tell.
 pub fn runtime(reader: &Reader<'_>, endpoint: Option<&str>) -> Found<Runtime> {
-    match endpoint.unwrap_or("containerd") {
+    let endpoint = endpoint.unwrap_or(ENDPOINT);
+    match endpoint {
         place if place.contains("crio") => crio(reader),
         place if place.contains("dockerd") => dockerd(reader),
-        place if place.contains("containerd") => containerd(reader),
+        place if place.contains("containerd") => containerd(reader, place),
         other => Err(format!("the container runtime at {other} is not known here")),
     }
 }
@@ -129,19 +137,48 @@ fn version(text: &str) -> Option<(u32, u32)> {
     })
 }
 
-fn containerd(reader: &Reader<'_>) -> Found<Runtime> {
+/// Returns where containerd listens, of version 2 and 3 of its settings.
+fn address(document: &DocumentMut) -> Option<&str> {
+    let plugins = table(document.get("plugins"));
+    let plugin = plugins.and_then(|plugins| plugins.get("io.containerd.server.v1.grpc"));
+    [document.get("grpc"), plugin].into_iter().find_map(|place| table(place)?.get("address")?.as_str())
+}
+
+/// Whether a kubelet's endpoint is that of the containerd whose files are in `/etc/containerd`.
+pub fn is_systems_containerd(endpoint: &str) -> bool {
+    socket(endpoint) == socket(ENDPOINT)
+}
+
+/// Returns the path of a socket, by the name that the kernel has for it.
+fn socket(place: &str) -> &str {
+    let place = place.strip_prefix("unix://").unwrap_or(place);
+    if place.starts_with("/var/run/") { place.strip_prefix("/var").unwrap_or(place) } else { place }
+}
+
+fn containerd(reader: &Reader<'_>, endpoint: &str) -> Found<Runtime> {
     let Some(dump) = ask(reader, "containerd", &["config", "dump"])? else { return Ok(None) };
     let document = parse(&dump, "containerd config dump")?;
+    // Distributions such as RKE2 and k0s bring one of their own, beside that of PATH.
+    if address(&document).map(socket) != Some(socket(endpoint)) {
+        return Err(format!(
+            "the containerd of PATH is not the one at {endpoint}, whose settings are not known here"
+        ));
+    }
     let plugins = table(document.get("plugins")).into_iter().flat_map(TableLike::iter);
     let settings = plugins.filter_map(|(_, plugin)| table(table(Some(plugin))?.get("containerd"))).next();
     let name = |settings: &dyn TableLike| settings.get("default_runtime_name")?.as_str().map(str::to_owned);
-    let options = settings.and_then(|settings| {
+    let default = settings.and_then(|settings| {
         let default = name(settings).unwrap_or_else(|| "runc".to_owned());
-        table(table(table(settings.get("runtimes"))?.get(&default))?.get("options"))
+        table(table(settings.get("runtimes"))?.get(&default))
     });
+    let text = |key: &str| default.and_then(|default| default.get(key)?.as_str());
+    let options = default.and_then(|default| table(default.get("options")));
     let is_systemd = options.and_then(|options| options.get("SystemdCgroup")).and_then(Item::as_bool);
-    let is_systemd =
-        is_systemd.ok_or("containerd config dump tells no SystemdCgroup of its default runtime")?;
+    // A missing key is false there. Source: containerd, `core/runtime/v2/runc/options`.
+    let is_runc = text("runtime_type") == Some("io.containerd.runc.v2");
+    let is_systemd = is_systemd
+        .or(is_runc.then_some(false))
+        .ok_or("containerd config dump tells no SystemdCgroup of its default runtime")?;
     let tells = ask(reader, "containerd", &["--version"])?.and_then(|text| version(&text)) >= Some((2, 0));
     Ok(Some(Runtime {
         name: "containerd",
@@ -185,12 +222,17 @@ fn dockerd(reader: &Reader<'_>) -> Found<Runtime> {
     if reader.roots.tool("dockerd").is_none() {
         return Ok(None);
     }
+    let words = docker_line(reader)?.unwrap_or_default();
+    let of_flag = flags_in(&words, "exec-opt")
+        .into_iter()
+        .find_map(|option| option.strip_prefix("native.cgroupdriver=").map(str::to_owned));
     let setting = "`exec-opts: [native.cgroupdriver=systemd]` of `docker_daemon`";
     let path = gpufleet_protocol::tasks::DockerDaemon::FILE;
     let text = reader.text(path)?.unwrap_or_default();
     let file = crate::tasks::docker::file::parse(text.as_bytes()).map_err(|why| format!("{path}: {why}"))?;
-    let driver = match crate::tasks::docker::file::cgroup_driver(&file) {
-        Some(set) => known(set).map_err(|why| format!("{path}: {why}"))?,
+    let of_file = crate::tasks::docker::file::cgroup_driver(&file);
+    let driver = match of_flag.as_deref().or(of_file) {
+        Some(set) => known(set).map_err(|why| format!("dockerd: {why}"))?,
         // Without a setting it is systemd's with version 2 of control groups, else its own. Source: dockerd reference.
         None => match reader.exists("/sys/fs/cgroup/cgroup.controllers")? {
             true => SYSTEMD,
@@ -211,6 +253,7 @@ pub fn of_kubelet(
 ) -> Result<String, String> {
     // What it is without a setting. Source: KubeletConfiguration (v1beta1), `cgroupDriver`.
     let set = settings.get("cgroupDriver").and_then(Value::as_str).unwrap_or(CGROUPFS);
+    let set = known(set).map_err(|why| format!("`cgroupDriver` of the kubelet: {why}"))?;
     let Some(runtime) = runtime.filter(|runtime| runtime.tells && runtime.driver != set) else {
         return Ok(set.to_owned());
     };
@@ -251,7 +294,7 @@ pub fn mismatch(reader: &Reader<'_>, settings: &Map<String, Value>) -> Found<Str
 /// # Errors
 /// As [`mismatch`].
 pub fn mismatch_now(reader: &Reader<'_>) -> Found<String> {
-    let Some(pid) = running(reader)? else { return Ok(None) };
+    let Some(pid) = process::find(reader, KUBELET)? else { return Ok(None) };
     mismatch(reader, &Kubelet::read(reader, pid)?.settings)
 }
 
@@ -260,25 +303,13 @@ pub fn mismatch_now(reader: &Reader<'_>) -> Found<String> {
 /// # Errors
 /// As [`mismatch`].
 pub fn over_dockerd(reader: &Reader<'_>) -> Found<String> {
-    let Some(pid) = running(reader)? else { return Ok(None) };
+    let Some(pid) = process::find(reader, KUBELET)? else { return Ok(None) };
     let settings = Kubelet::read(reader, pid)?.settings;
     let endpoint = settings.get("containerRuntimeEndpoint").and_then(Value::as_str);
     if !endpoint.is_some_and(|place| place.contains("dockerd")) {
         return Ok(None);
     }
     of_kubelet(reader, &settings, None).map(Some)
-}
-
-/// Returns the kubelet that systemd or another process 1 runs.
-fn running(reader: &Reader<'_>) -> Found<u32> {
-    let pids = reader.names("/proc")?.unwrap_or_default();
-    // A person's process of that name does not count.
-    let is_it = |pid: &u32| {
-        let place = reader.roots.path(format!("/proc/{pid}"));
-        fs::read_to_string(place.join("comm")).is_ok_and(|comm| comm.trim() == KUBELET)
-            && fs::metadata(&place).is_ok_and(|meta| is_system(meta.uid()))
-    };
-    Ok(pids.iter().filter_map(|name| name.parse::<u32>().ok()).find(is_it))
 }
 
 pub fn read(
@@ -306,7 +337,7 @@ pub fn read(
 /// # Errors
 /// As [`Kubelet::read`].
 pub fn kubelet(reader: &Reader<'_>, processes: &Result<Processes, String>) -> Found<Kubelet> {
-    match processes.as_ref().map_err(Clone::clone)?.pid(KUBELET) {
+    match processes.as_ref().map_err(Clone::clone)?.pid(KUBELET)? {
         Some(pid) => Kubelet::read(reader, pid).map(Some),
         None => Ok(None),
     }
@@ -317,10 +348,29 @@ pub fn kubelet(reader: &Reader<'_>, processes: &Result<Processes, String>) -> Fo
 /// # Errors
 /// If they cannot be read.
 pub fn docker_words(reader: &Reader<'_>, processes: &Result<Processes, String>) -> Found<String> {
-    match processes.as_ref().map_err(Clone::clone)?.pid(DOCKER) {
+    match processes.as_ref().map_err(Clone::clone)?.pid(DOCKER)? {
         Some(pid) => words_of(reader, pid).map(Some),
         None => Ok(None),
     }
+}
+
+/// As [`docker_words`], for a task.
+///
+/// # Errors
+/// As [`docker_words`].
+pub fn docker_line(reader: &Reader<'_>) -> Found<String> {
+    process::find(reader, DOCKER)?.map(|pid| words_of(reader, pid)).transpose()
+}
+
+/// Returns every value of a flag among the words of a process.
+pub fn flags_in<'a>(line: &'a str, name: &str) -> Vec<&'a str> {
+    let words: Vec<&str> = line.split('\0').skip(1).collect();
+    (0..words.len())
+        .filter_map(|at| {
+            let rest = words.get(at)?.strip_prefix("--")?.strip_prefix(name)?;
+            if rest.is_empty() { words.get(at + 1).copied() } else { rest.strip_prefix('=') }
+        })
+        .collect()
 }
 
 /// Returns the value of a flag among the words of a process.
@@ -337,7 +387,8 @@ mod tests {
     use super::*;
     use crate::{deadline::Deadline, tasks::testing::Bench};
 
-    const DUMP: &str = "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd]\ndefault_runtime_name = \"nvidia\"\n\
+    const DUMP: &str = "version = 2\n[grpc]\naddress = \"/run/containerd/containerd.sock\"\n\
+        [plugins.\"io.containerd.grpc.v1.cri\".containerd]\ndefault_runtime_name = \"nvidia\"\n\
         [plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.nvidia.options]\nSystemdCgroup = SYSTEMD\n\
         [plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc.options]\nSystemdCgroup = true\n";
 
@@ -383,8 +434,10 @@ mod tests {
     #[test]
     fn what_nobody_tells_is_unknown_and_what_is_not_there_is_not() {
         let bench = bench("2.0.1", "1.31.2", true);
+        bench.write("dump", "[grpc]\naddress = \"/run/containerd/containerd.sock\"\n");
+        assert!(told(&bench, json!({})).unwrap_err().contains("tells no SystemdCgroup"));
         bench.write("dump", "version = 2\n");
-        assert!(told(&bench, json!({})).is_err());
+        assert!(told(&bench, json!({})).unwrap_err().contains("is not the one at"));
         assert!(told(&bench, json!({"containerRuntimeEndpoint": "unix:///run/x.sock"})).is_err());
         assert_eq!(told(&Bench::new(), json!({})), Ok(None), "no containerd");
         let crio = json!({"containerRuntimeEndpoint": "unix:///var/run/crio/crio.sock"});
@@ -398,24 +451,86 @@ mod tests {
         bench.script("usr/bin/dockerd", "#!/bin/sh\n");
         assert!(told(&bench, docker.clone()).unwrap().unwrap().contains("dockerd is cgroupfs"));
         bench.write("etc/docker/daemon.json", r#"{"exec-opts": ["native.cgroupdriver=systemd"]}"#);
-        assert_eq!(told(&bench, docker), Ok(None));
+        assert_eq!(told(&bench, docker.clone()), Ok(None));
+        let words =
+            "/usr/bin/dockerd\0--exec-opt\0native.umask=normal\0--exec-opt=native.cgroupdriver=cgroupfs\0";
+        bench.daemon(7, "dockerd", words);
+        assert!(told(&bench, docker).unwrap().unwrap().contains("dockerd is cgroupfs"), "the flag wins");
     }
 
     #[test]
     fn the_running_kubelet_is_read_with_its_flags() {
         let bench = bench("1.7.24", "1.29.0", true);
-        bench.write("proc/9/comm", "kubelet\n");
-        bench.write(
-            "proc/9/cmdline",
+        let told = || {
+            let deadline = Deadline::after(Duration::from_secs(20));
+            mismatch_now(&Reader { roots: &bench.roots, deadline: &deadline })
+        };
+        bench.daemon(
+            9,
+            "kubelet",
             "/usr/bin/kubelet\0--config=/var/lib/kubelet/config.yaml\0--cgroup-driver\0cgroupfs\0",
         );
         bench.write("var/lib/kubelet/config.yaml", "cgroupDriver: systemd\n");
+        assert!(told().unwrap().unwrap().contains("is cgroupfs"), "the flag wins");
+        let config = "/usr/bin/kubelet\0--config=/var/lib/kubelet/config.yaml\0";
+        bench.write("proc/9/cmdline", config);
+        assert_eq!(told(), Ok(None));
+        bench.write("proc/9/cmdline", "/usr/bin/kubelet\0");
+        assert!(told().unwrap().unwrap().contains("is cgroupfs"), "without the flag it reads no file");
+        bench.write("proc/9/cmdline", config);
+        std::fs::remove_file(bench.path("var/lib/kubelet/config.yaml")).unwrap();
+        assert!(told().is_err());
+        bench.write("var/lib/kubelet/config.yaml", "cgroupDriver: \"x\\ny\"\n");
+        assert!(told().unwrap_err().contains("`cgroupDriver` of the kubelet"));
+    }
+
+    /// Root in a container may call a process as it likes, and have it name any file.
+    #[test]
+    fn a_kubelet_of_a_container_is_none_and_its_files_are_files() {
+        let bench = bench("1.7.24", "1.29.0", true);
         let deadline = Deadline::after(Duration::from_secs(20));
         let reader = Reader { roots: &bench.roots, deadline: &deadline };
-        assert!(mismatch_now(&reader).unwrap().unwrap().contains("is cgroupfs"), "the flag wins");
-        bench.write("proc/9/cmdline", "/usr/bin/kubelet\0");
-        assert_eq!(mismatch_now(&reader), Ok(None));
-        std::fs::remove_file(bench.path("var/lib/kubelet/config.yaml")).unwrap();
-        assert!(mismatch_now(&reader).is_err());
+        bench.daemon(9, "kubelet", "/usr/bin/kubelet\0--config=/run/pipe\0");
+        let folder = bench.path("run");
+        std::fs::create_dir_all(&folder).unwrap();
+        rustix::fs::mkfifoat(rustix::fs::CWD, folder.join("pipe"), rustix::fs::Mode::from(0o600)).unwrap();
+        assert!(mismatch_now(&reader).unwrap_err().contains("no regular file"));
+        assert!(reader.text("/run/pipe").unwrap_err().contains("no regular file"));
+        bench.write("proc/9/cmdline", "/usr/bin/kubelet\0--config=config.yaml\0");
+        assert!(mismatch_now(&reader).unwrap_err().contains("no absolute path"));
+        for kind in ["pid", "mnt"] {
+            bench.daemon(9, "kubelet", "/usr/bin/kubelet\0");
+            let link = bench.path(&format!("proc/9/ns/{kind}"));
+            std::fs::remove_file(&link).unwrap();
+            std::os::unix::fs::symlink(format!("{kind}:[7]"), &link).unwrap();
+            assert_eq!(mismatch_now(&reader), Ok(None), "{kind}");
+            assert_eq!(process::scan(&reader).unwrap().pid(KUBELET), Ok(None), "{kind}");
+            // An older one of a container hides none.
+            bench.daemon(10, "kubelet", "/usr/bin/kubelet\0");
+            assert_eq!(process::scan(&reader).unwrap().pid(KUBELET), Ok(Some(10)));
+            assert_eq!(process::find(&reader, KUBELET), Ok(Some(10)));
+            std::fs::remove_dir_all(bench.path("proc/10")).unwrap();
+        }
+        bench.daemon(9, "kubelet", "/usr/bin/kubelet\0");
+        std::fs::remove_file(bench.path("proc/1/ns/pid")).unwrap();
+        assert!(process::find(&reader, KUBELET).is_err(), "what nobody knows is not absent");
+        assert!(process::scan(&reader).unwrap().pid(KUBELET).is_err());
+    }
+
+    #[test]
+    fn a_runtime_without_the_key_has_cgroupfs_and_another_containerd_is_unknown() {
+        let bench = bench("1.7.24", "1.29.0", true);
+        let dump = "[grpc]\naddress = \"/run/containerd/containerd.sock\"\n[plugins.\"io.containerd.grpc.v1.cri\".containerd]\n\
+            default_runtime_name = \"nvidia\"\n[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.nvidia]\n\
+            runtime_type = \"TYPE\"\noptions = {BinaryName = \"/usr/bin/nvidia-container-runtime\"}\n";
+        bench.write("dump", &dump.replace("TYPE", "io.containerd.runc.v2"));
+        let systemd = json!({"cgroupDriver": "systemd"});
+        assert!(told(&bench, systemd.clone()).unwrap().unwrap().contains("containerd is cgroupfs"));
+        assert_eq!(told(&bench, json!({})), Ok(None));
+        let endpoint = |place: &str| told(&bench, json!({"containerRuntimeEndpoint": place}));
+        assert_eq!(endpoint("unix:///var/run/containerd/containerd.sock"), Ok(None));
+        assert!(endpoint("unix:///run/k3s/containerd/containerd.sock").is_err(), "RKE2 has one of its own");
+        bench.write("dump", &dump.replace("TYPE", "io.containerd.x.v1"));
+        assert!(told(&bench, systemd).is_err());
     }
 }

@@ -10,8 +10,11 @@ use super::{Found, Named, Reader, cgroups::Kubelet, signal};
 /// number. Source: Kubernetes, `pkg/kubelet/cm/devicemanager/manager.go`, `writeCheckpoint`.
 const CHECKPOINT: &str = "device-plugins/kubelet_internal_checkpoint";
 
-/// Counts whole GPUs among the devices that are registered; `None` if no plugin of NVIDIA's registered any, and where MIG
-/// devices are among them, whose GPUs they do not name.
+/// Names of whole GPUs and of shares of them. Source: NVIDIA's k8s-device-plugin, `resource.SharedResourceSuffix`.
+const RESOURCES: [&str; 2] = ["nvidia.com/gpu", "nvidia.com/gpu.shared"];
+
+/// Counts whole GPUs among the devices that are registered; `None` if no plugin registered any, where they have other names,
+/// and where MIG devices are among them, whose GPUs they do not name.
 fn whole_gpus(text: &str) -> Found<usize> {
     let wrong = || "it has no devices that were registered".to_owned();
     let noted: Value = serde_json::from_str(text).map_err(|_| wrong())?;
@@ -21,16 +24,23 @@ fn whole_gpus(text: &str) -> Found<usize> {
     };
     let mut gpus = BTreeSet::new();
     let mut is_there = false;
+    // Others of NVIDIA's are network cards of the Network Operator (`nvidia.com/hostdev`), GPUs of KubeVirt, or renamed GPUs.
     for (name, devices) in resources.iter().filter(|(name, _)| name.starts_with("nvidia.com/")) {
-        is_there = true;
+        let is_gpus = RESOURCES.contains(&name.as_str());
+        is_there |= is_gpus;
         // Nobody has registered any yet.
         let devices = devices.as_array().map_or(&[][..], Vec::as_slice);
         for device in devices.iter().filter_map(Value::as_str) {
             if device.starts_with("MIG-") || name.starts_with("nvidia.com/mig-") {
                 return Ok(None);
             }
-            // Shares of one GPU are `GPU-UUID::N`. Source: NVIDIA's k8s-device-plugin, `internal/rm`.
-            gpus.insert(device.split("::").next().unwrap_or(device));
+            match (is_gpus, device.starts_with("GPU-")) {
+                // Shares of one GPU are `GPU-UUID::N`. Source: NVIDIA's k8s-device-plugin, `internal/rm`.
+                (true, _) => drop(gpus.insert(device.split("::").next().unwrap_or(device))),
+                // Renamed: which of the names have GPUs nobody tells.
+                (false, true) => return Ok(None),
+                (false, false) => {}
+            }
         }
     }
     Ok(is_there.then_some(gpus.len()))
@@ -63,6 +73,12 @@ mod tests {
             (r#"{"nvidia.com/mig-1g.10gb":["MIG-a"],"nvidia.com/gpu":["GPU-a"]}"#, None),
             (r#"{"nvidia.com/gpu":["MIG-a"]}"#, None),
             (r#"{"rdma/hca":["x"]}"#, None),
+            (r#"{"nvidia.com/gpu":["GPU-a"],"nvidia.com/hostdev":["0000:19:00.0"]}"#, Some(1)),
+            (r#"{"nvidia.com/gpu":["GPU-a"],"nvidia.com/sriov_rdma":["0000:19:00.1"]}"#, Some(1)),
+            (r#"{"nvidia.com/gpu":["GPU-a"],"nvidia.com/rdma_vf":["x"]}"#, Some(1)),
+            (r#"{"nvidia.com/hostdev":["0000:19:00.0"]}"#, None),
+            (r#"{"nvidia.com/GH100_H100_SXM5_80GB":["53"]}"#, None),
+            (r#"{"nvidia.com/a100":["GPU-a"],"nvidia.com/gpu":["GPU-b"]}"#, None),
             ("null", None),
         ] {
             assert_eq!(whole_gpus(&noted(devices)), Ok(count), "{devices}");

@@ -133,11 +133,33 @@ fn toml(reader: &Reader<'_>, path: &str) -> Result<DocumentMut, String> {
     text.parse().map_err(|_| format!("{path}: it is no valid TOML"))
 }
 
-fn containerd(reader: &Reader<'_>) -> Found<(String, Result<String, String>)> {
+/// Whether a folder has any entry.
+fn has_any(reader: &Reader<'_>, folder: &str) -> Result<bool, String> {
+    match fs::read_dir(reader.roots.path(folder)) {
+        Ok(mut entries) => Ok(entries.next().is_some()),
+        Err(error) if super::is_missing(&error) => Ok(false),
+        Err(error) => Err(format!("{folder}: {error}")),
+    }
+}
+
+/// Returns containerd's store, if a kubelet uses it or it has snapshots: each Docker brings a containerd, whose folder
+/// stays empty unless Docker keeps its images there.
+fn containerd(reader: &Reader<'_>, kubelet: &Found<Kubelet>) -> Found<(String, Result<String, String>)> {
     let path = "/etc/containerd/config.toml";
     let document = toml(reader, path)?;
     let text = |item: Option<&Item>| item.and_then(Item::as_str).map(str::to_owned);
     let root = text(document.get("root")).unwrap_or_else(|| "/var/lib/containerd".to_owned());
+    let mut is_used = false;
+    for name in reader.names(&root)?.unwrap_or_default() {
+        is_used |= name.starts_with("io.containerd.snapshotter.")
+            && has_any(reader, &format!("{root}/{name}/snapshots"))?;
+    }
+    if !is_used {
+        let kubelet = kubelet.as_ref().map_err(Clone::clone)?;
+        if kubelet.as_ref().is_none_or(|kubelet| own(kubelet) != Some("containerd")) {
+            return Ok(None);
+        }
+    }
     let mut snapshotter = None;
     for (_, plugin) in
         document.get("plugins").and_then(Item::as_table_like).into_iter().flat_map(|all| all.iter())
@@ -166,12 +188,40 @@ fn containers(reader: &Reader<'_>) -> Found<(String, Result<String, String>)> {
     })
 }
 
-fn stores(reader: &Reader<'_>, words: &Found<String>, mounts: &[Mounted]) -> Result<Vec<Store>, String> {
+/// Returns the store of a kubelet's runtime; `None` if it is none of those that are read here.
+fn own(kubelet: &Kubelet) -> Option<&'static str> {
+    match kubelet.endpoint() {
+        place if place.contains("crio") => Some("containers"),
+        place if place.contains("dockerd") => Some("docker"),
+        place => cgroups::is_systems_containerd(place).then_some("containerd"),
+    }
+}
+
+/// Returns the used part of the file system of the kubelet's images.
+fn of_kubelet(
+    reader: &Reader<'_>,
+    stores: &[Store],
+    mounts: &[Mounted],
+    kubelet: &Found<Kubelet>,
+) -> Found<f64> {
+    let Some(kubelet) = kubelet.as_ref().map_err(Clone::clone)? else { return Ok(None) };
+    let runtime = own(kubelet)
+        .ok_or_else(|| format!("where the runtime at {} keeps images is not known", kubelet.endpoint()))?;
+    let Some(store) = stores.iter().find(|store| store.runtime == runtime) else { return Ok(None) };
+    Ok(disk::usage(reader, &store.mounted, mounts)?.taken_ratio)
+}
+
+fn stores(
+    reader: &Reader<'_>,
+    words: &Found<String>,
+    kubelet: &Found<Kubelet>,
+    mounts: &[Mounted],
+) -> Result<Vec<Store>, String> {
     let words = words.as_ref().map_err(Clone::clone)?.clone().unwrap_or_default();
     let mut all = Vec::new();
     for (runtime, found) in [
         ("docker", docker(reader, &words)?),
-        ("containerd", containerd(reader)?),
+        ("containerd", containerd(reader, kubelet)?),
         ("containers", containers(reader)?),
     ] {
         let Some((root, driver)) = found else { continue };
@@ -252,7 +302,7 @@ type Take<'a> = &'a dyn Fn(&[Store], &[Mounted]) -> Found<Value>;
 pub fn read(reader: &Reader<'_>, words: &Found<String>, kubelet: &Found<Kubelet>) -> Vec<Named> {
     let mounts =
         disk::mountinfo(reader).map(|text| text.lines().filter_map(Mounted::parse).collect::<Vec<Mounted>>());
-    let found = mounts.and_then(|mounts| Ok((stores(reader, words, &mounts)?, mounts)));
+    let found = mounts.and_then(|mounts| Ok((stores(reader, words, kubelet, &mounts)?, mounts)));
     let of = |take: Take<'_>| {
         signal(found.as_ref().map_err(Clone::clone).and_then(|(stores, mounts)| take(stores, mounts)))
     };
@@ -288,6 +338,10 @@ pub fn read(reader: &Reader<'_>, words: &Found<String>, kubelet: &Found<Kubelet>
             "image_inode_used_ratio",
             of(&|stores, mounts| number(largest(reader, stores, mounts, |usage| usage.inode_used_ratio))),
         ),
+        (
+            "image_kubelet_used_ratio",
+            of(&|stores, mounts| number(of_kubelet(reader, stores, mounts, kubelet))),
+        ),
         ("image_gc_ratio", limits(|(gc, _)| gc)),
         ("image_evict_ratio", limits(|(_, evict)| evict)),
     ]
@@ -304,10 +358,18 @@ mod tests {
     use crate::{deadline::Deadline, tasks::testing::Bench};
 
     fn told(bench: &Bench, name: &str) -> Signal {
+        over(bench, &Ok(None), name)
+    }
+
+    fn kubelet(settings: Value) -> Found<Kubelet> {
+        Ok(Some(Kubelet { settings: settings.as_object().cloned().unwrap(), root: String::new() }))
+    }
+
+    fn over(bench: &Bench, kubelet: &Found<Kubelet>, name: &str) -> Signal {
         let deadline = Deadline::after(Duration::from_secs(20));
         let reader = Reader { roots: &bench.roots, deadline: &deadline };
         let words = Ok(Some(bench.read("words")));
-        let all = read(&reader, &words, &Ok(None));
+        let all = read(&reader, &words, kubelet);
         all.into_iter().find(|(known, _)| *known == name).unwrap().1
     }
 
@@ -329,7 +391,7 @@ mod tests {
         bench.write("var/lib/docker/image/overlay2/x", "");
         bench.write("var/lib/containers/storage/vfs-images/x", "");
         bench.write("etc/containerd/config.toml", "root = \"/data/ctd\"\n");
-        bench.write("data/ctd/x", "");
+        bench.write("data/ctd/io.containerd.snapshotter.v1.overlayfs/snapshots/1/x", "");
         assert_eq!(
             told(&bench, "image_stores"),
             vec![
@@ -349,7 +411,50 @@ mod tests {
         // A flag wins over the default, and a link is followed.
         bench.write("words", "/usr/bin/dockerd\0--data-root\0/data/docker\0");
         bench.write("data/docker/image/overlay2/x", "");
+        std::os::unix::fs::symlink("docker", bench.path("data/link")).unwrap();
+        bench.write("words", "/usr/bin/dockerd\0--data-root\0/data/link\0");
         assert_eq!(told(&bench, "image_stores_on_root"), 1.into());
+        let roots = vec!["/data/docker", "/data/ctd", "/var/lib/containers/storage"];
+        assert_eq!(told(&bench, "image_roots"), roots.into());
+    }
+
+    /// Each Docker brings a containerd, which keeps no images unless it is told to.
+    #[test]
+    fn containerd_counts_where_it_is_used() {
+        let bench = bench();
+        bench.write("words", "/usr/bin/dockerd\0--data-root=/data/docker\0");
+        bench.write("data/docker/image/overlay2/x", "");
+        bench.write("var/lib/containerd/io.containerd.metadata.v1.bolt/meta.db", "");
+        let folder = "var/lib/containerd/io.containerd.snapshotter.v1.overlayfs/snapshots";
+        std::fs::create_dir_all(bench.path(folder)).unwrap();
+        let (one, both) = (vec!["/data/docker"], vec!["/data/docker", "/var/lib/containerd"]);
+        assert_eq!(told(&bench, "image_roots"), one.clone().into());
+        assert_eq!(told(&bench, "image_stores_on_root"), 0.into());
+        for (endpoint, roots) in [
+            (json!({}), &both),
+            (json!({"containerRuntimeEndpoint": "unix:///run/cri-dockerd.sock"}), &one),
+            (json!({"containerRuntimeEndpoint": "unix:///run/k3s/containerd/containerd.sock"}), &one),
+        ] {
+            assert_eq!(over(&bench, &kubelet(endpoint), "image_roots"), roots.clone().into());
+        }
+        assert!(matches!(over(&bench, &Err("x".to_owned()), "image_roots"), Signal::Unknown(_)));
+        bench.write(&format!("{folder}/1/x"), "");
+        assert_eq!(told(&bench, "image_roots"), both.into());
+    }
+
+    #[test]
+    fn a_kubelet_is_judged_by_its_own_store() {
+        let bench = bench();
+        bench.write("words", "/usr/bin/dockerd\0");
+        bench.write("var/lib/docker/image/overlay2/x", "");
+        let of = |endpoint: &str, name: &str| {
+            over(&bench, &kubelet(json!({"containerRuntimeEndpoint": endpoint})), name)
+        };
+        let name = "image_kubelet_used_ratio";
+        assert!(of("unix:///run/cri-dockerd.sock", name).known().is_some());
+        assert_eq!(of("unix:///var/run/crio/crio.sock", name), Signal::Absent, "CRI-O has none");
+        assert!(matches!(of("unix:///run/k3s/containerd/containerd.sock", name), Signal::Unknown(_)));
+        assert_eq!(told(&bench, name), Signal::Absent, "without a kubelet");
     }
 
     #[test]
@@ -392,5 +497,12 @@ mod tests {
         assert_eq!(of(own), (Some(0.7), Some(0.8)));
         let none = json!({"imageGCHighThresholdPercent": 100, "evictionHard": {"memory.available": "1Gi"}});
         assert_eq!(of(none), (None, None));
+        let bench = bench();
+        let own =
+            kubelet(json!({"imageGCHighThresholdPercent": 70, "evictionHard": {"imagefs.available": "20%"}}));
+        assert_eq!(over(&bench, &own, "image_gc_ratio"), 0.7.into());
+        assert_eq!(over(&bench, &own, "image_evict_ratio"), 0.8.into());
+        assert_eq!(told(&bench, "image_gc_ratio"), Signal::Absent);
+        assert!(matches!(over(&bench, &Err("x".to_owned()), "image_evict_ratio"), Signal::Unknown(_)));
     }
 }

@@ -47,7 +47,11 @@ pub use self::driver::{
     DCGM_UNITS, TAKES_PEERS, module_kind, rdma_core, switches, version_in, without_dma_buf,
 };
 use self::{gpu::GpuSignals, kernel_log::Resets, own::Own};
-use crate::{deadline::Deadline, os::roots::Roots, tasks::reboot};
+use crate::{
+    deadline::Deadline,
+    os::{roots::Roots, tree},
+    tasks::reboot,
+};
 
 /// Largest file that is read, in bytes; the largest of the kernel's own has about 300 bytes for each mount or CPU.
 const MOST_BYTES: u64 = 1024 * 1024;
@@ -213,9 +217,16 @@ impl Reader<'_> {
             error if is_missing(&error) => Ok(None),
             error => Err(format!("{path}: {error}")),
         };
+        let place = self.roots.path(path);
+        // Before it is opened, because some devices act on that alone.
+        match fs::metadata(&place) {
+            Ok(meta) if meta.is_file() => {}
+            Ok(_) => return Err(format!("{path}: it is no regular file")),
+            Err(error) => return told(error),
+        }
         // Without waiting for the other end of a pipe.
         let flags = libc::O_NONBLOCK | libc::O_CLOEXEC | libc::O_NOCTTY;
-        let file = match fs::File::options().read(true).custom_flags(flags).open(self.roots.path(path)) {
+        let file = match fs::File::options().read(true).custom_flags(flags).open(place) {
             Ok(file) => file,
             Err(error) => return told(error),
         };
@@ -227,6 +238,40 @@ impl Reader<'_> {
             Ok(_) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
             Err(error) => told(error),
         }
+    }
+
+    /// Reads a file that a daemon's settings name: through no link that another user can change.
+    fn named(&self, path: &str) -> Found<String> {
+        if !path.starts_with('/') {
+            return Err(format!("{path}: it is no absolute path"));
+        }
+        let spot = match tree::followed(&self.roots.path(path)) {
+            Ok(spot) => spot,
+            Err(error) if is_missing(&error.source) => return Ok(None),
+            Err(error) => return Err(error.to_string()),
+        };
+        match spot.look().map_err(|error| error.to_string())? {
+            None => return Ok(None),
+            Some(meta) if !meta.is_file() => return Err(format!("{path}: it is no regular file")),
+            Some(_) => {}
+        }
+        let mut bytes = Vec::new();
+        let file = spot.open().map_err(|error| error.to_string())?;
+        file.take(MOST_BYTES + 1).read_to_end(&mut bytes).map_err(|error| format!("{path}: {error}"))?;
+        if bytes.len() as u64 > MOST_BYTES {
+            return Err(format!("{path}: it has more than {} KiB", MOST_BYTES / 1024));
+        }
+        Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
+    }
+
+    /// Returns the names in a folder that a daemon's settings name, as [`Self::named`] does.
+    fn names_of(&self, folder: &str) -> Result<Vec<String>, String> {
+        if !folder.starts_with('/') {
+            return Err(format!("{folder}: it is no absolute path"));
+        }
+        let dir = tree::dir_if_any(&self.roots.path(folder)).map_err(|error| error.to_string())?;
+        let names = dir.map(|dir| dir.names()).transpose().map_err(|error| error.to_string())?;
+        Ok(names.unwrap_or_default().iter().map(|name| name.to_string_lossy().into_owned()).collect())
     }
 
     fn parsed<T>(&self, path: &str, parse: impl FnOnce(&str) -> Option<T>) -> Found<T> {

@@ -18,6 +18,8 @@ pub const CONTAINERD: &str = "containerd";
 pub const CRIO: &str = "crio";
 pub const KUBELET: &str = "kubelet";
 const PROGRAMS: [&str; 8] = [FABRIC_MANAGER, PERSISTENCED, MPS, DCGM, DOCKER, CONTAINERD, CRIO, KUBELET];
+/// Programs whose command line names files that are read here.
+const NODES_OWN: [&str; 2] = [DOCKER, KUBELET];
 /// Daemons whose limits the processes of jobs and containers inherit.
 const DAEMONS: [&str; 2] = ["slurmd", CONTAINERD];
 /// Largest number of daemons, and of processes, that are named.
@@ -34,6 +36,8 @@ pub struct Processes {
     /// Those of [`PROGRAMS`] that the system runs; a person's process of that name does not count.
     /// Each with one of its processes.
     runs: BTreeMap<&'static str, u32>,
+    /// Why a process may be a daemon of the node or of a container.
+    unclear: Option<String>,
     zombies: u32,
     /// Processes of the driver, or with its device files open, in a state that no signal ends; an error if some may not
     /// be looked into.
@@ -65,10 +69,54 @@ impl Processes {
         self.runs.contains_key(program)
     }
 
-    /// Returns a process of a program that runs.
-    pub fn pid(&self, program: &str) -> Option<u32> {
-        self.runs.get(program).copied()
+    /// Returns the process of one of [`NODES_OWN`] that runs.
+    ///
+    /// # Errors
+    /// If one has its name, and nobody knows whether it is a container's.
+    pub fn pid(&self, program: &str) -> Found<u32> {
+        match (self.runs.get(program), &self.unclear) {
+            (None, Some(why)) => Err(why.clone()),
+            (pid, _) => Ok(pid.copied()),
+        }
     }
+}
+
+/// Whether a process sees the processes and the files that process 1 sees, and so is none of a container, where root
+/// names files as it likes.
+fn is_nodes_own(reader: &Reader<'_>, pid: u32) -> Result<bool, String> {
+    for kind in ["pid", "mnt"] {
+        let first = format!("/proc/1/ns/{kind}");
+        let read = |path: &str| fs::read_link(reader.roots.path(path));
+        let nodes = read(&first).map_err(|error| format!("{first}: {error}"))?;
+        match read(&format!("/proc/{pid}/ns/{kind}")) {
+            Ok(own) if own == nodes => {}
+            Ok(_) => return Ok(false),
+            // It has ended meanwhile.
+            Err(error) if super::is_missing(&error) => return Ok(false),
+            Err(error) => return Err(format!("/proc/{pid}/ns/{kind}: {error}")),
+        }
+    }
+    Ok(true)
+}
+
+/// Finds the process of one of [`NODES_OWN`], as [`scan`] does.
+///
+/// # Errors
+/// As [`Processes::pid`], and if the processes cannot be listed.
+pub fn find(reader: &Reader<'_>, program: &str) -> Found<u32> {
+    let mut pids: Vec<u32> =
+        reader.names("/proc")?.unwrap_or_default().iter().filter_map(|name| name.parse().ok()).collect();
+    pids.sort_unstable();
+    for pid in pids {
+        let place = reader.roots.path(format!("/proc/{pid}"));
+        if fs::read_to_string(place.join("comm")).is_ok_and(|comm| comm.trim() == program)
+            && fs::metadata(&place).is_ok_and(|meta| is_system(meta.uid()))
+            && is_nodes_own(reader, pid)?
+        {
+            return Ok(Some(pid));
+        }
+    }
+    Ok(None)
 }
 
 /// Looks at every process once.
@@ -80,6 +128,7 @@ pub fn scan(reader: &Reader<'_>) -> Result<Processes, String> {
     let folder = fs::File::open(&proc).map_err(|error| format!("/proc: {error}"))?;
     let mut found = Processes {
         runs: BTreeMap::new(),
+        unclear: None,
         zombies: 0,
         stuck: Ok(0),
         dead: Ok(0),
@@ -113,8 +162,14 @@ pub fn scan(reader: &Reader<'_>) -> Result<Processes, String> {
         if let Some(program) = PROGRAMS.iter().find(|program| **program == comm)
             && fs::metadata(&path).is_ok_and(|meta| is_system(meta.uid()))
         {
-            // The oldest one, which is the daemon and no child of it.
-            found.runs.entry(program).and_modify(|known| *known = pid.min(*known)).or_insert(pid);
+            match if NODES_OWN.contains(program) { is_nodes_own(reader, pid) } else { Ok(true) } {
+                Ok(false) => {}
+                // The oldest one, which is the daemon and no child of it.
+                Ok(true) => {
+                    found.runs.entry(program).and_modify(|known| *known = pid.min(*known)).or_insert(pid);
+                }
+                Err(why) => found.unclear = Some(why),
+            }
         }
         let (sum, held) = match state {
             'D' => {

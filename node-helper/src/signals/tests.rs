@@ -171,7 +171,7 @@ fn a_healthy_node_tells_everything() {
         "eth_links": ["eno1:up", "eno1:speed=25000", "eno1:mtu=9000"],
         "kubelet_cgroup_driver": null, "kubelet_gpus": null, "runtime_cgroup_driver": null, "image_stores": null, "image_roots": null,
         "image_stores_slow": null, "image_stores_unfit": null, "image_stores_on_root": null, "image_used_ratio": null,
-        "image_inode_used_ratio": null, "image_gc_ratio": null, "image_evict_ratio": null
+        "image_inode_used_ratio": null, "image_kubelet_used_ratio": null, "image_gc_ratio": null, "image_evict_ratio": null
     }"#;
     let expected: Readings = serde_json::from_str(expected).unwrap();
     assert_eq!(read.node, expected);
@@ -257,6 +257,7 @@ fn what_cannot_be_read_is_unknown() {
                 "image_stores_on_root",
                 "image_used_ratio",
                 "image_inode_used_ratio",
+                "image_kubelet_used_ratio",
             ],
         ),
         ("proc/devices", &["wrong_major"]),

@@ -3,7 +3,7 @@
 //! Both read a main file and then a folder in the order of names, and a later list takes the place of an earlier one as a
 //! whole. The drop-in therefore holds the limits of earlier files too, and a later file that says otherwise is refused.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use gpufleet_protocol::{
     Change, Disruption, Property, Subject,
@@ -19,12 +19,15 @@ use super::{
     toolkit::config,
 };
 use crate::{
+    deadline::Deadline,
     declare::{Node, NodeKind, Plan, Trouble},
     os::{files::Ownership, units},
     world::Effect,
 };
 
 const CRIO: &str = "crio.service";
+/// Time to start CRI-O with its old file.
+const WAY_BACK: Duration = Duration::from_secs(120);
 /// Under which a prediction notes that CRI-O reads its files.
 const NOTE: &str = "crio limits";
 const HEADER: &str =
@@ -38,8 +41,9 @@ type Limits = BTreeMap<String, String>;
 struct Layer {
     path: String,
     ulimits: Option<Limits>,
-    /// Whether its list adds to that of earlier files. Source: containers.conf(5), "Appending to string arrays".
-    appends: bool,
+    /// Whether its list, and those of later files, add to that of earlier files; `None` if it leaves that as it is. Source:
+    /// containers.conf(5), "Appending to string arrays".
+    appends: Option<bool>,
     log: Option<i64>,
 }
 
@@ -84,23 +88,28 @@ fn layer(path: &str, text: &str, way: &[&str]) -> Result<Layer, Trouble> {
     if let Some(list) = settings.get("default_ulimits").and_then(Item::as_array) {
         let limit = |text: &str| {
             let (name, value) = text.split_once('=')?;
-            Some((name.trim().to_lowercase(), ContainerLimits::limit(value)?))
+            let is_number = |part: &str| part.trim().parse::<i64>().is_ok();
+            // Source: docker/go-units, `ParseUlimit`.
+            let limit = ContainerLimits::limit(value).filter(|_| value.split(':').all(is_number))?;
+            Some((name.trim().to_lowercase(), limit))
         };
         layer.ulimits = Some(list.iter().filter_map(Toml::as_str).filter_map(limit).collect());
         layer.appends = list
             .iter()
             .filter_map(Toml::as_inline_table)
-            .any(|table| table.get("append").and_then(Toml::as_bool) == Some(true));
+            .filter_map(|table| table.get("append").and_then(Toml::as_bool))
+            .last();
     }
     Ok(layer)
 }
 
 /// Returns what files give together, in their order.
 fn together<'a>(layers: impl IntoIterator<Item = &'a Layer>) -> (Limits, Option<i64>) {
-    let (mut limits, mut log) = (Limits::new(), None);
+    let (mut limits, mut log, mut appends) = (Limits::new(), None, false);
     for layer in layers {
+        appends = layer.appends.unwrap_or(appends);
         if let Some(own) = &layer.ulimits {
-            if !layer.appends {
+            if !appends {
                 limits.clear();
             }
             limits.extend(own.clone());
@@ -251,7 +260,9 @@ impl NodeKind for ContainerLimits {
                     let Trouble::Failed { kind, message } = trouble else { return Err(trouble) };
                     // A node without its runtime loses its pods.
                     let undone = done.iter().rev().all(|step| step.undo().is_ok());
-                    let again = undone && tool::restart(node, CRIO).is_ok();
+                    // With time of its own, because the task's may be over.
+                    let grace = Deadline::after(WAY_BACK);
+                    let again = undone && tool::restart(&node.until(&grace), CRIO).is_ok();
                     let left = match (done.is_empty(), again) {
                         (true, _) => "its files were not changed",
                         (false, true) => "its file has its old content again, and CRI-O runs with it",
@@ -279,7 +290,10 @@ impl Refuses for ContainerLimits {
                 state.target.shown
             ))
         };
+        let before = state.earlier.iter().chain([&state.ours]);
+        let mut appends = before.filter_map(|layer| layer.appends).next_back().unwrap_or_default();
         for later in &state.later {
+            appends = later.appends.unwrap_or(appends);
             if let Some(theirs) = &later.ulimits {
                 for (name, wanted) in limits {
                     match theirs.get(name) {
@@ -287,7 +301,7 @@ impl Refuses for ContainerLimits {
                         Some(found) => {
                             return Err(wins(&later.path, format!("sets the ulimit {name} to {found}")));
                         }
-                        None if later.appends => {}
+                        None if appends => {}
                         None => {
                             let what = format!("has a list of ulimits without {name}");
                             return Err(wins(&later.path, what));
@@ -323,6 +337,7 @@ if [ "$1" = show ]; then
   echo Id=crio.service; echo LoadState=loaded; echo ActiveState=active; echo UnitFileState=enabled; echo MainPID=4711; exit 0
 fi
 echo "$*" >> $d/log
+[ ! -e $d/slow ] || [ ! -e $d/etc/crio/crio.conf.d/90-gpufleet.conf ] || sleep 20
 if [ -e $d/broken ] && [ -e $d/etc/crio/crio.conf.d/90-gpufleet.conf ]; then echo 'Job for crio.service failed.' >&2; exit 1; fi
 "#;
 
@@ -419,6 +434,48 @@ if [ -e $d/broken ] && [ -e $d/etc/crio/crio.conf.d/90-gpufleet.conf ]; then ech
              and CRI-O runs with it"
         );
         assert!(!bench.path(OURS).exists());
+    }
+
+    #[test]
+    fn the_way_back_has_time_of_its_own() {
+        let bench = bench();
+        bench.write("slow", "");
+        let declared = task(json!({"runtime": "crio", "log_size_max": "1MiB"}));
+        let done = bench.node_with(Duration::from_secs(2), &|_| {}, |node| {
+            drive(&declared, node, Mode::Apply, &bench.overlay, Disruption::Clients, &|_| Ok(()))
+        });
+        let why = failure(&done);
+        assert!(why.ends_with("its file has its old content again, and CRI-O runs with it"), "{why}");
+        assert!(!bench.path(OURS).exists());
+    }
+
+    /// `append` holds from the file that says it on; what go-units does not read is no limit.
+    #[test]
+    fn append_holds_for_later_files_and_words_are_no_limits() {
+        let bench = bench();
+        bench.write(
+            "etc/containers/containers.conf",
+            "[containers]\ndefault_ulimits = [\"core=0\", {append = true}]\n",
+        );
+        let folder = "etc/containers/containers.conf.d";
+        bench.write(
+            &format!("{folder}/10-a.conf"),
+            "[containers]\ndefault_ulimits = [\"nofile=8\", \"memlock=unlimited\"]\n",
+        );
+        bench.write(&format!("{folder}/99-b.conf"), "[containers]\ndefault_ulimits = [\"nproc=9\"]\n");
+        let declared = task(json!({"runtime": "podman", "ulimits": {"core": 0, "nofile": 8}}));
+        let done = run(&bench, &declared, Mode::Apply, Disruption::Live);
+        assert_eq!(done.status, OpStatus::Ok, "the later lists add to the first: {done:?}");
+        let declared = task(json!({"runtime": "podman", "ulimits": {"memlock": "unlimited"}}));
+        let done = run(&bench, &declared, Mode::Apply, Disruption::Live);
+        assert_eq!(
+            shown(&done),
+            ["/etc/containers/containers.conf.d/90-gpufleet.conf ulimits.memlock: nothing -> -1:-1 (live)"]
+        );
+        // A file between may end it.
+        bench.write(&format!("{folder}/98-c.conf"), "[containers]\ndefault_ulimits = [{append = false}]\n");
+        let done = run(&bench, &declared, Mode::Predict, Disruption::Live);
+        assert!(failure(&done).contains("98-c.conf"), "{done:?}");
     }
 
     #[test]

@@ -94,6 +94,21 @@ impl Bench {
         fs::write(path, text).unwrap();
     }
 
+    /// A daemon of the node, in the namespaces of process 1.
+    pub fn daemon(&self, pid: u32, comm: &str, words: &str) {
+        for (pid, comm) in [(1, "systemd"), (pid, comm)] {
+            self.write(&format!("proc/{pid}/comm"), &format!("{comm}\n"));
+            self.write(&format!("proc/{pid}/stat"), &format!("{pid} ({comm}) S 1 0 0 0\n"));
+            for kind in ["pid", "mnt"] {
+                let link = self.path(&format!("proc/{pid}/ns/{kind}"));
+                fs::create_dir_all(link.parent().unwrap()).unwrap();
+                let _ = fs::remove_file(&link);
+                std::os::unix::fs::symlink(format!("{kind}:[1]"), link).unwrap();
+            }
+        }
+        self.write(&format!("proc/{pid}/cmdline"), words);
+    }
+
     pub fn script(&self, below: &str, text: &str) {
         use std::os::unix::fs::PermissionsExt;
         self.write(below, text);

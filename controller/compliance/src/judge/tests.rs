@@ -553,9 +553,11 @@ fn images_are_judged_by_the_thresholds_of_the_kubelet() {
     };
     let ratio = |number: f64| Signal::from(number);
     assert_eq!(of(&[("image_used_ratio", ratio(0.8))]).0, Verdict::Ok);
-    let early = [("image_used_ratio", ratio(0.75)), ("image_gc_ratio", ratio(0.7))];
+    let early = [("image_kubelet_used_ratio", ratio(0.75)), ("image_gc_ratio", ratio(0.7))];
     assert_eq!(of(&early).0, Verdict::Warn);
-    let evicts = [("image_used_ratio", ratio(0.75)), ("image_evict_ratio", ratio(0.7))];
+    let others = [("image_used_ratio", ratio(0.75)), ("image_gc_ratio", ratio(0.7))];
+    assert_eq!(of(&others).0, Verdict::Ok, "another runtime's store is no concern of the kubelet's");
+    let evicts = [("image_kubelet_used_ratio", ratio(0.75)), ("image_evict_ratio", ratio(0.7))];
     assert_eq!(of(&evicts).0, Verdict::Fail);
     let bare = |used| {
         let none = [("image_gc_ratio", Signal::Absent), ("image_evict_ratio", Signal::Absent)];

@@ -107,7 +107,7 @@ impl GroundKind for DockerDaemon {
             "with `native.cgroupdriver`: settings of a kubelet over dockerd",
         ],
         writes: &["daemon.json, the declared keys alone"],
-        takes_effect: "at a reload (SIGHUP) where dockerd takes it so, else with its restart; `features.cdi` with a restart",
+        takes_effect: "at a reload (SIGHUP) where dockerd takes it so, else with its restart; `features` other than `buildkit` with a restart",
         survives: "reboots and updates of Docker",
         owners: &[
             "`container_toolkit` and `nvidia-ctk runtime configure`, which write `runtimes.nvidia` and `default-runtime` into the same file",

@@ -76,6 +76,11 @@ const TOLD: [&str; 9] = [
     "log-driver",
     "runtimes",
 ];
+/// Features that dockerd looks up whenever it needs them. It registers CDI and chooses its store of images
+/// (`containerd-snapshotter`) once, when it starts. Source: moby, `daemon/command/daemon.go`, `daemon/daemon.go`.
+const RELOADED_FEATURES: [&str; 1] = ["buildkit"];
+/// Features that put another store of images below the containers.
+const STORES: [&str; 2] = ["containerd-snapshotter", "containerd-migration"];
 /// Flags whose key has another name. Source: moby, `cmd/dockerd/config.go` and `config_unix.go`.
 const NAMED: [(&str, &str); 24] = [
     ("D", "debug"),
@@ -126,19 +131,27 @@ pub struct Running {
     pub unread: bool,
 }
 
+/// Returns the features that a difference is about.
+fn features(difference: &Difference) -> Vec<&str> {
+    if difference.top() != "features" {
+        return Vec::new();
+    }
+    match difference.keys.get(1) {
+        Some(inner) => vec![inner],
+        None => names(difference.from.as_ref()).chain(names(difference.to.as_ref())).collect(),
+    }
+}
+
+fn names(features: Option<&Value>) -> impl Iterator<Item = &str> {
+    features.and_then(Value::as_object).into_iter().flat_map(|all| all.keys().map(String::as_str))
+}
+
 /// Whether a difference of the file is taken at SIGHUP.
-///
-/// `features.cdi` is not: dockerd registers CDI once, when it starts. Source: moby, `cmd/dockerd/daemon.go`,
-/// `RegisterCDIDriver`.
 pub fn is_reloaded(difference: &Difference) -> bool {
     let key = difference.top();
-    let has_cdi = |value: &Option<Value>| value.as_ref().is_some_and(|value| value.get("cdi").is_some());
-    let is_cdi = key == "features"
-        && match difference.keys.get(1) {
-            Some(inner) => inner == "cdi",
-            None => has_cdi(&difference.from) || has_cdi(&difference.to),
-        };
-    RELOADED.contains(&key) && !is_cdi && (!difference.removes_top() || FORGOTTEN.contains(&key))
+    RELOADED.contains(&key)
+        && features(difference).iter().all(|name| RELOADED_FEATURES.contains(name))
+        && (!difference.removes_top() || FORGOTTEN.contains(&key))
 }
 
 /// Whether a setting of the file that the daemon runs without is taken at SIGHUP.
@@ -154,6 +167,17 @@ fn is_told(key: &str) -> bool {
 /// Whether containers notice a restart for this key although the daemon leaves them running.
 pub fn is_underneath(key: &str) -> bool {
     UNDERNEATH.contains(&key)
+}
+
+/// As [`is_underneath`], for a difference, which may be a feature that moves them.
+pub fn moves(difference: &Difference) -> bool {
+    is_underneath(difference.top()) || features(difference).iter().any(|name| STORES.contains(name))
+}
+
+/// Whether settings of the file leave CDI no folder, and so turn it off whatever `features` says. Source: moby,
+/// `daemon/config/config.go`, `cdi-spec-dirs`.
+pub fn has_no_cdi_folder(settings: &Map<String, Value>) -> bool {
+    settings.get("cdi-spec-dirs") == Some(&serde_json::json!([""]))
 }
 
 /// Reads whether the daemon runs.
@@ -273,9 +297,11 @@ impl Running {
     }
 
     /// Whether the daemon may run without a setting of its file, and does not tell.
-    pub fn may_lack(&self, key: &str) -> bool {
-        // Its other features are reloaded, and whether it has CDI is told.
-        self.unread && !RELOADED.contains(&key) && !is_told(key)
+    pub fn may_lack(&self, key: &str, wanted: &Value) -> bool {
+        // Whether it has CDI is told.
+        let is_reloaded = |name: &str| name == "cdi" || RELOADED_FEATURES.contains(&name);
+        let reloads = RELOADED.contains(&key) && (key != "features" || names(Some(wanted)).all(is_reloaded));
+        self.unread && !reloads && !is_told(key)
     }
 
     /// Returns what the daemon has instead of a setting; `None` if it has it, or does not tell.
@@ -314,9 +340,9 @@ impl Running {
             // From 25.0 on it tells the folders of CDI specifications, and none without CDI. Source: moby, `daemon/info.go`.
             "features" => {
                 let folders = info.get("CDISpecDirs")?;
-                let has_none = folders.as_array().is_none_or(Vec::is_empty);
-                (wanted.get("cdi") == Some(&Value::Bool(true)) && has_none)
-                    .then(|| serde_json::json!({"cdi": false}))
+                let is_on = folders.as_array().is_some_and(|folders| !folders.is_empty());
+                let wanted = wanted.get("cdi").and_then(Value::as_bool)?;
+                (wanted != is_on).then(|| serde_json::json!({"cdi": is_on}))
             }
             "exec-opts" => {
                 let options = wanted.as_array()?.iter().filter_map(Value::as_str);
@@ -356,7 +382,12 @@ mod tests {
             is_reloaded(&Difference { keys: keys.split('.').map(str::to_owned).collect(), from, to })
         };
         assert!(is("live-restore", None, Some(json!(true))) && !is("live-restore", Some(json!(true)), None));
-        assert!(is("features", Some(json!({"x": 1})), None) && is("features.x", None, Some(json!(1))));
+        assert!(is("features", Some(json!({"buildkit": true})), None));
+        assert!(is("features.buildkit", None, Some(json!(true))));
+        for name in ["containerd-snapshotter", "containerd-migration", "x"] {
+            assert!(!is(&format!("features.{name}"), None, Some(json!(true))), "{name}");
+            assert!(!is("features", None, Some(json!({"buildkit": true, name: true}))), "{name}");
+        }
         assert!(!is("features", Some(json!({"cdi": true})), None), "CDI is registered at the start");
         assert!(!is("features.cdi", None, Some(json!(true))));
         assert!(!is("data-root", None, Some(json!("/x"))));
@@ -396,6 +427,9 @@ mod tests {
         let cdi = |info, wanted: Value| running(info).otherwise("features", &wanted);
         assert_eq!(cdi(json!({"CDISpecDirs": null}), json!({"cdi": true})), Some(json!({"cdi": false})));
         assert_eq!(cdi(json!({"CDISpecDirs": ["/etc/cdi"]}), json!({"cdi": true})), None);
+        let off = json!({"cdi": false});
+        assert_eq!(cdi(json!({"CDISpecDirs": ["/etc/cdi"]}), off.clone()), Some(json!({"cdi": true})));
+        assert_eq!(cdi(json!({"CDISpecDirs": null}), off), None);
         assert_eq!(cdi(json!({"CDISpecDirs": []}), json!({"containerd-snapshotter": true})), None);
         assert_eq!(cdi(json!({}), json!({"cdi": true})), None, "before 25.0 it does not tell");
     }

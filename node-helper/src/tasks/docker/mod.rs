@@ -144,12 +144,11 @@ impl NodeKind for DockerDaemon {
         let mut plan = Plan::default();
         if let Some(driver) = file::cgroup_driver(&self.settings) {
             match &state.over {
-                Ok(Some(kubelet)) if kubelet != driver => {
-                    return Err(Trouble::invalid(format!(
-                        "the kubelet on this node runs over dockerd with the driver of control groups {kubelet}, and {driver} is \
-                         declared for dockerd: pods would not start; set `cgroupDriver: {driver}` with the kind `kubelet` first"
-                    )));
-                }
+                // A warning: where both change, one has to be the first. The kind `kubelet` refuses a mismatch of its own making.
+                Ok(Some(kubelet)) if kubelet != driver => plan.warnings.push(format!(
+                    "the kubelet on this node runs over dockerd with the driver of control groups {kubelet}, and {driver} is \
+                     declared for dockerd: pods do not start until `cgroupDriver: {driver}` is set with the kind `kubelet`"
+                )),
                 Ok(_) => {}
                 Err(why) => plan.warnings.push(format!(
                     "whether a kubelet over dockerd has this driver of control groups is not known: {why}"
@@ -172,20 +171,19 @@ impl NodeKind for DockerDaemon {
         let stays = state.wanted.get("live-restore") == Some(&Value::Bool(true))
             || running.flags.iter().any(|(key, _)| key == "live-restore");
         let keeps = stays && running.keeps_containers(&state.found);
-        let restart = |key: &str| match keeps && !daemon::is_underneath(key) {
+        let restart = |is_underneath: bool| match keeps && !is_underneath {
             true => Disruption::Live,
             false => Disruption::Clients,
         };
         let restarts = self.restart == DaemonRestart::IfNeeded;
         let (mut reloading, mut restarting, mut waiting) = (false, false, Vec::new());
         for difference in &differences {
-            let key = difference.top();
             let change = if daemon::is_reloaded(difference) {
                 reloading = true;
                 self.change(difference, Disruption::Live).with_note("dockerd reloads it")
             } else if restarts {
                 restarting = true;
-                let class = restart(key);
+                let class = restart(daemon::moves(difference));
                 let note = match class {
                     Disruption::Live => "dockerd restarts, and leaves the containers running (live-restore)",
                     _ => "dockerd restarts, which stops the containers",
@@ -204,6 +202,13 @@ impl NodeKind for DockerDaemon {
                 continue;
             };
             let Some(found) = running.otherwise(key, wanted) else { continue };
+            if key == "features" && daemon::has_no_cdi_folder(&state.wanted) {
+                plan.warnings.push(format!(
+                    "{} has `cdi-spec-dirs: [\"\"]`, which turns CDI off whatever `features.cdi` says; take it out for CDI",
+                    self.path
+                ));
+                continue;
+            }
             let is_reloaded = daemon::is_reloaded_whole(key);
             if !is_reloaded && !restarts {
                 waiting.push(key.clone());
@@ -211,7 +216,7 @@ impl NodeKind for DockerDaemon {
             }
             reloading |= is_reloaded;
             restarting |= !is_reloaded;
-            let class = if is_reloaded { Disruption::Live } else { restart(key) };
+            let class = if is_reloaded { Disruption::Live } else { restart(daemon::is_underneath(key)) };
             let subject = Subject::unit(UNIT);
             let (from, to) = (file::shown(key, Some(&found)), file::shown(key, Some(wanted)));
             let change = Change::new(subject, Property::from(key.clone()), from, to, class);
@@ -222,8 +227,12 @@ impl NodeKind for DockerDaemon {
         } else if reloading {
             plan.steps.push(Step::Reload(running.systemctl.clone()));
         }
-        let untold: Vec<&str> =
-            self.settings.keys().map(String::as_str).filter(|key| running.may_lack(key)).collect();
+        let untold: Vec<&str> = self
+            .settings
+            .iter()
+            .filter(|(key, wanted)| running.may_lack(key, wanted))
+            .map(|(key, _)| key.as_str())
+            .collect();
         if !untold.is_empty() && !restarting && waiting.is_empty() {
             plan.warnings.push(format!(
                 "whether dockerd runs with {} is not known: {} is newer than its start, and `docker info` does not tell; a \

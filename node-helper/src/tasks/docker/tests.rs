@@ -130,21 +130,55 @@ fn cdi_is_registered_by_a_restart_and_a_kubelet_is_heard() {
     assert_eq!(run(&bench, &cdi, Mode::Apply, Disruption::Clients).status, OpStatus::Changed);
     assert_eq!(bench.read("log"), "restart\n");
     assert_eq!(run(&bench, &cdi, Mode::Apply, Disruption::Live).status, OpStatus::Ok);
-    bench.write("proc/9/comm", "kubelet\n");
-    bench.write(
-        "proc/9/cmdline",
-        "/usr/bin/kubelet\0--container-runtime-endpoint=unix:///run/cri-dockerd.sock\0",
+    bench.daemon(
+        9,
+        "kubelet",
+        "/usr/bin/kubelet\0--config=/var/lib/kubelet/config.yaml\0\
+         --container-runtime-endpoint=unix:///run/cri-dockerd.sock\0",
     );
     bench.write("var/lib/kubelet/config.yaml", "cgroupDriver: systemd\n");
     let driver = |name: &str| {
         let options = json!({"settings": {"exec-opts": [format!("native.cgroupdriver={name}")]}});
         run(&bench, &task(options), Mode::Predict, Disruption::Clients)
     };
-    assert!(
-        failure(&driver("cgroupfs"))
-            .contains("the driver of control groups systemd, and cgroupfs is declared")
-    );
-    assert_eq!(driver("systemd").status, OpStatus::Changed);
+    let differs = |name: &str| {
+        let done = driver(name);
+        assert_eq!(done.status, OpStatus::Changed, "one of both has to be the first: {done:?}");
+        bench.forget();
+        let what = "the driver of control groups systemd, and cgroupfs is declared";
+        done.warnings.iter().any(|one| one.contains(what))
+    };
+    assert!(differs("cgroupfs") && !differs("systemd"));
+}
+
+#[test]
+fn another_store_of_images_needs_a_drain_whatever_live_restore_says() {
+    let info = json!({"LiveRestoreEnabled": true});
+    let bench = bench(info.clone(), info);
+    bench.write(FILE, r#"{"live-restore": true}"#);
+    let features = |name: &str| task(json!({"settings": {"features": {name: true}}}));
+    let held = run(&bench, &features("containerd-snapshotter"), Mode::Predict, Disruption::Live);
+    assert_eq!(held.changes[0].disruption, Disruption::Clients, "{held:?}");
+    bench.forget();
+    let done = run(&bench, &features("buildkit"), Mode::Apply, Disruption::Live);
+    assert_eq!((&done.status, bench.read("log").as_str()), (&OpStatus::Changed, "reload\n"), "{done:?}");
+}
+
+/// A run that was killed between the file and the restart left CDI on; and without a folder no restart turns it on.
+#[test]
+fn cdi_in_force_is_compared_both_ways() {
+    let bench = bench(json!({"CDISpecDirs": ["/etc/cdi"]}), json!({"CDISpecDirs": null}));
+    bench.write(FILE, r#"{"features": {"cdi": false}}"#);
+    let off = task(json!({"settings": {"features": {"cdi": false}}}));
+    let done = run(&bench, &off, Mode::Apply, Disruption::Clients);
+    assert_eq!((&done.status, bench.read("log").as_str()), (&OpStatus::Changed, "restart\n"), "{done:?}");
+    assert_eq!(run(&bench, &off, Mode::Apply, Disruption::Live).status, OpStatus::Ok);
+    bench.write(FILE, r#"{"features": {"cdi": true}, "cdi-spec-dirs": [""]}"#);
+    let on = task(json!({"settings": {"features": {"cdi": true}}}));
+    bench.forget();
+    let done = run(&bench, &on, Mode::Apply, Disruption::Clients);
+    assert_eq!(done.status, OpStatus::Ok, "{done:?}");
+    assert!(done.warnings.iter().any(|one| one.contains("turns CDI off")), "{done:?}");
 }
 
 #[test]

@@ -59,6 +59,8 @@ pub struct State {
     policies: Vec<Policy>,
     /// What is wrong with the drivers of control groups; an error if nobody knows.
     cgroups: Result<Option<String>, String>,
+    /// Whether they are wrong already.
+    differed: bool,
 }
 
 /// The state of a policy.
@@ -260,6 +262,8 @@ impl NodeKind for Kubelet {
         }
         let hardware = hardware(node)?;
         let cgroups = cgroups(node, &then);
+        // One that was there before is no reason to leave everything else undone.
+        let differed = matches!(&cgroups, Ok(Some(_))) && !matches!(self::cgroups(node, &now), Ok(None));
         // How many pages a boot gives is known only after it.
         let ids = hardware.numa.iter().filter(|_| !node.world.rebooted());
         let memory: BTreeMap<u32, NumaMemory> =
@@ -277,7 +281,20 @@ impl NodeKind for Kubelet {
         } else {
             daemon.compare(node, pid, &watched)?;
         }
-        Ok(State { daemon, target, found, wanted, now, then, later, is_drop_in, hardware, policies, cgroups })
+        Ok(State {
+            daemon,
+            target,
+            found,
+            wanted,
+            now,
+            then,
+            later,
+            is_drop_in,
+            hardware,
+            policies,
+            cgroups,
+            differed,
+        })
     }
 
     fn plan(&self, state: &State) -> Result<Plan<Step>, Trouble> {
@@ -287,6 +304,7 @@ impl NodeKind for Kubelet {
         let mut plan = Plan::default();
         match &state.cgroups {
             Ok(None) => {}
+            Ok(Some(why)) if state.differed => plan.warnings.push(why.clone()),
             Ok(Some(why)) => return Err(Trouble::invalid(format!("{why}; nothing was changed"))),
             Err(why) => plan.warnings.push(format!(
                 "whether the kubelet has the driver of control groups of its container runtime is not known: {why}"

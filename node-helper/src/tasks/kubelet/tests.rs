@@ -72,34 +72,43 @@ fn run(bench: &Bench, task: Value, mode: Mode, allowed: Disruption) -> OpOutcome
 #[test]
 fn a_driver_of_control_groups_that_the_runtime_does_not_have_is_refused() {
     let bench = bench(WITH_FOLDER);
-    let dump =
-        "[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc.options]\nSystemdCgroup = true\n";
-    bench.write("dump", dump);
+    let dump = "[grpc]\naddress = \"/run/containerd/containerd.sock\"\n\
+        [plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc.options]\nSystemdCgroup = SYSTEMD\n";
+    let (dump, own) = (dump.replace("SYSTEMD", "true"), dump.replace("SYSTEMD", "false"));
+    bench.write("dump", &own);
     bench.script(
         "usr/bin/containerd",
         "#!/bin/sh\nd=$(dirname \"$0\")/../..\n[ \"$1\" = --version ] && echo containerd c 1.7.24 x || cat $d/dump\n",
     );
     let before = bench.snapshot();
-    // It has none set, which is cgroupfs; also a task about something else says so.
-    let other = json!({"settings": {"containerLogMaxSize": "100Mi"}});
+    // It has none set, which is cgroupfs.
+    let right = json!({"settings": {"cgroupDriver": "systemd"}});
     for mode in [Mode::Predict, Mode::Apply] {
-        let done = run(&bench, other.clone(), mode, Disruption::Clients);
+        let done = run(&bench, right.clone(), mode, Disruption::Clients);
         let why = failure(&done);
-        assert!(why.contains("is cgroupfs and that of containerd is systemd"), "{why}");
+        assert!(why.contains("is systemd and that of containerd is cgroupfs"), "{why}");
         assert!(why.ends_with("nothing was changed"), "{why}");
     }
     assert_eq!(changed(&before, &bench.snapshot()), Vec::<PathBuf>::new());
+    // One that was there before keeps no task about something else from its work, and is told.
+    bench.write("dump", &dump);
+    let other = json!({"settings": {"containerLogMaxSize": "100Mi"}});
+    let done = run(&bench, other.clone(), Mode::Predict, Disruption::Live);
+    assert_eq!(done.status, OpStatus::Changed, "{done:?}");
+    let told =
+        |done: &OpOutcome| done.warnings.iter().any(|one| one.contains("that of containerd is systemd"));
+    assert!(told(&done), "{done:?}");
+    bench.forget();
     // What an earlier task of the play writes is read in the run.
     let written =
         Effect::Path { path: bench.path("etc/containerd/config.toml"), entry: crate::world::Entry::Absent };
     bench.overlay.assume([written]);
-    assert_eq!(run(&bench, other, Mode::Predict, Disruption::Live).status, OpStatus::Changed);
+    assert!(!told(&run(&bench, other, Mode::Predict, Disruption::Live)));
     bench.forget();
-    let right = json!({"settings": {"cgroupDriver": "systemd"}});
     let held = run(&bench, right.clone(), Mode::Apply, Disruption::Live);
     assert_eq!(held.status, OpStatus::NeedsPermit { class: Disruption::Clients });
     assert_eq!(run(&bench, right.clone(), Mode::Apply, Disruption::Clients).status, OpStatus::Changed);
-    bench.write("dump", "version = 2\n");
+    bench.write("dump", "[grpc]\naddress = \"/run/containerd/containerd.sock\"\n");
     let unknown = run(&bench, right, Mode::Apply, Disruption::Live);
     assert_eq!(unknown.status, OpStatus::Ok, "{unknown:?}");
     assert!(

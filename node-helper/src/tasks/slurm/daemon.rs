@@ -27,8 +27,12 @@ const CONTROLLER: Duration = Duration::from_secs(15);
 /// Time for slurmctld to take what a started slurmd registers: HealthCheckProgram comes first, and may take 60 s.
 const REGISTER: Duration = if cfg!(test) { Duration::from_millis(1500) } else { Duration::from_secs(90) };
 
-/// Time for a slurmd that was told to read its files to hand over to a new one.
-const RECONFIGURE: Duration = if cfg!(test) { Duration::from_millis(500) } else { Duration::from_secs(15) };
+/// Time for a new slurmd to begin once the old one has ended its work.
+const HAND_OVER: Duration = Duration::from_secs(30);
+/// Seconds of a message and of slurmd's own last wait without a setting. Sources: slurm.conf(5), `MessageTimeout`; Slurm,
+/// slurmd.c, `_wait_for_all_threads`.
+const MESSAGE_S: u64 = 10;
+const LEAST_S: u64 = 5;
 
 /// Says that a run has begun to write files of slurmd, and has not restarted it since. slurm.conf does not tell: it changes
 /// often and for others. In memory, because a boot starts slurmd.
@@ -169,11 +173,14 @@ impl Daemon {
         under_systemd && self.is_at_least((23, 11))
     }
 
-    /// Has slurmd read its files anew, and restarts it where it does not.
+    /// Has slurmd read its files anew, and restarts it where its unit cannot.
+    ///
+    /// Does not restart one that took the signal and has no successor yet: the successor that it may have begun by then is no
+    /// process of the unit's that systemd ends (`KillMode=process`), and would hold the port against the new slurmd.
     ///
     /// # Errors
-    /// As [`Daemon::restart`].
-    pub fn reconfigure(&self, node: &Node<'_>) -> Result<(), Trouble> {
+    /// As [`Daemon::restart`], and [`Unheard::Silent`] if no new one takes over within `patience`.
+    pub fn reconfigure(&self, node: &Node<'_>, patience: Duration) -> Result<(), Unheard> {
         let systemctl = self.systemctl.as_ref().ok_or_else(|| Trouble::missing("there is no systemctl"))?;
         let main = || -> Result<u32, Trouble> {
             let shown = units::show(systemctl, &[SlurmNode::UNIT], node.deadline)?;
@@ -183,16 +190,27 @@ impl Daemon {
         let run = tool::run(node, systemctl).args(["--no-ask-password", "reload", SlurmNode::UNIT]);
         // A unit that knows no reload, and a program that is older than the file, are restarted.
         if tool::act(node, &run, "systemctl reload slurmd.service").is_ok() {
-            let until = Instant::now() + RECONFIGURE.min(node.deadline.remaining());
+            let waits = patience.min(node.deadline.remaining());
+            let until = Instant::now() + waits;
             while Instant::now() < until {
-                let now = main()?;
+                let Ok(now) = main() else { break };
                 if now > 0 && now != before {
                     return Ok(());
                 }
                 std::thread::sleep(Duration::from_millis(100));
             }
+            return Err(Unheard::Silent(Trouble::failed(
+                gpufleet_protocol::FailureKind::Unconverged,
+                format!(
+                    "slurmd took the signal to read its files anew, and no new slurmd took over within {} s: it waits for its \
+                     work to end; look at `systemctl status {unit}` and `journalctl -u slurmd`, and once it is quiet type \
+                     `systemctl restart {unit}` and run again",
+                    waits.as_secs(),
+                    unit = SlurmNode::UNIT
+                ),
+            )));
         }
-        self.restart(node)
+        Ok(self.restart(node)?)
     }
 
     /// Restarts slurmd and waits until slurmctld has taken what it registers.
@@ -214,6 +232,32 @@ impl Daemon {
             )),
         }
     }
+}
+
+/// Why slurmd has not read its files.
+#[derive(Debug)]
+pub enum Unheard {
+    /// It was told, and nobody knows when it does; it must not be restarted.
+    Silent(Trouble),
+    Failed(Trouble),
+}
+
+impl From<Trouble> for Unheard {
+    fn from(trouble: Trouble) -> Self {
+        Self::Failed(trouble)
+    }
+}
+
+/// How long a slurmd that reads its files anew may wait for its work before a new one takes over, by the settings of
+/// slurm.conf in seconds.
+///
+/// It waits for the threads of its messages and prologs. Source: Slurm, slurmd.c, `_wait_for_all_threads`.
+pub fn patience(message: Option<&str>, prolog: Option<&str>) -> Duration {
+    let seconds = |text: Option<&str>| text.and_then(|text| text.parse::<u64>().ok());
+    let message = seconds(message).unwrap_or(MESSAGE_S);
+    // Without a limit, or with one of hours, the task's own deadline is the shorter one.
+    let prolog = seconds(prolog).unwrap_or_default();
+    Duration::from_secs(message.max(prolog).max(LEAST_S)).saturating_add(HAND_OVER)
 }
 
 /// What `slurmd -G` says.
@@ -336,6 +380,16 @@ pub fn settle(node: &Node<'_>, conf: &Path, name: &str, before: Option<&Told>) -
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_new_slurmd_may_take_as_long_as_the_work_of_the_old_one() {
+        let seconds = |message, prolog| patience(message, prolog).as_secs();
+        assert_eq!(seconds(None, None), 40);
+        assert_eq!(seconds(Some("60"), Some("30")), 90);
+        assert_eq!(seconds(Some("1"), Some("300")), 330);
+        assert_eq!(seconds(Some("1"), None), 35);
+        assert_eq!(seconds(Some("x"), Some("y")), 40);
+    }
 
     #[test]
     fn what_slurmd_offers_is_read_from_its_messages() {

@@ -11,7 +11,7 @@ mod judge;
 mod line;
 mod trial;
 
-use std::{path::PathBuf, time::Duration};
+use std::{cell::Cell, path::PathBuf, time::Duration};
 
 use gpufleet_protocol::{
     Change, Disruption, FailureKind, Property, Subject,
@@ -25,7 +25,7 @@ use serde_json::{Map, Value, json};
 
 use self::{
     conf::Line,
-    daemon::{Daemon, Told},
+    daemon::{Daemon, Told, Unheard},
     gres::{Difference, Given, Wanted},
 };
 use super::{
@@ -92,6 +92,8 @@ pub struct State {
     /// `GresTypes` of slurm.conf.
     gres_types: String,
     overrides: bool,
+    /// How long a slurmd may take to read its files anew.
+    patience: Duration,
     /// Why slurmctld does not tell otherwise.
     told: Result<Told, String>,
     place: PathBuf,
@@ -350,6 +352,7 @@ impl NodeKind for Offering<'_> {
             task_plugin: setting("taskplugin").unwrap_or_default().to_owned(),
             gres_types: setting("grestypes").unwrap_or_default().to_owned(),
             overrides: setting("slurmdparameters").is_some_and(|list| list.contains("config_overrides")),
+            patience: daemon::patience(setting("messagetimeout"), setting("prologepilogtimeout")),
             file: found.file,
             line: found.line,
             values: found.values,
@@ -434,6 +437,7 @@ impl NodeKind for Offering<'_> {
         let before = state.daemon.offers(node, &state.place, &state.name)?;
         let offers = self.judge(node, state, &files)?;
         let mut done = Vec::new();
+        let silent = Cell::new(false);
         let mut work = || -> Result<Map<String, Value>, Trouble> {
             if restarts && !files.is_empty() {
                 state.daemon.note(node, plan.needs.max(state.daemon.pending.unwrap_or_default()))?;
@@ -450,7 +454,7 @@ impl NodeKind for Offering<'_> {
                 }
                 .to_owned(),
             );
-            self.settle(node, state, (&before, &offers), how)
+            self.settle(node, state, (&before, &offers), how, &silent)
         };
         let trouble = match work() {
             Ok(data) => {
@@ -469,6 +473,7 @@ impl NodeKind for Offering<'_> {
         // With time of its own, because the task's may be over.
         let grace = Deadline::after(WAY_BACK);
         let now = match undone {
+            Ok(()) if silent.get() => "the files have their old content again",
             Ok(()) if restarts => match state.daemon.restart(&node.until(&grace)) {
                 Ok(()) if Daemon::settled(node).is_ok() => {
                     "the files have their old content again, and slurmd runs with it"
@@ -619,13 +624,14 @@ impl Offering<'_> {
         Ok(offers)
     }
 
-    /// Restarts slurmd, and waits for slurmctld.
+    /// Restarts slurmd, and waits for slurmctld; `silent` becomes true if a restart must not follow.
     fn settle(
         &self,
         node: &Node<'_>,
         state: &State,
         (before, offers): (&daemon::Offers, &daemon::Offers),
         how: Option<&Step>,
+        silent: &Cell<bool>,
     ) -> Result<Map<String, Value>, Trouble> {
         let mut data = Map::new();
         data.insert("offered_before".to_owned(), json!(before.count()));
@@ -634,7 +640,14 @@ impl Offering<'_> {
         // slurmctld tells starts in whole seconds: one in the second of the former would pass for it.
         std::thread::sleep(START_SECOND);
         match how {
-            Step::Reconfigure => state.daemon.reconfigure(node)?,
+            Step::Reconfigure => match state.daemon.reconfigure(node, state.patience) {
+                Ok(()) => {}
+                Err(Unheard::Silent(why)) => {
+                    silent.set(true);
+                    return Err(why);
+                }
+                Err(Unheard::Failed(why)) => return Err(why),
+            },
             _ => state.daemon.restart(node)?,
         }
         // A slurmctld that does not answer is told by the next reading; it is not the node's fault.

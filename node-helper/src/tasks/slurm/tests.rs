@@ -31,6 +31,7 @@ show) echo Id=slurmd.service; echo LoadState=loaded; echo "ActiveState=$(cat $d/
 esac
 shift
 echo "$1" >> $d/log
+[ "$1" != reload ] || [ ! -e $d/no-reload ] || exit 1
 [ "$1" != reload ] || [ -e $d/deaf ] || echo 4712 > $d/pid
 [ ! -e $d/after-restart ] || cp $d/after-restart $d/state
 [ ! -e $d/fresh ] || cp $d/fresh $d/proc/4711/stat
@@ -390,14 +391,33 @@ fn small_changes_are_read_anew_where_slurmd_can() {
         run(&bench, limits.clone(), Mode::Apply, Disruption::Live);
         assert_eq!(bench.read("log"), "restart\n", "{version} {line}");
     }
-    let deaf = ready("24.05.4", "/usr/sbin/slurmd\0--systemd\0");
-    deaf.write("deaf", "");
-    let done = run(&deaf, limits, Mode::Apply, Disruption::Live);
+    // A unit without a reload is restarted.
+    let old = ready("24.05.4", "/usr/sbin/slurmd\0--systemd\0");
+    old.write("no-reload", "");
+    let done = run(&old, limits.clone(), Mode::Apply, Disruption::Live);
     assert_eq!(
-        (&done.status, deaf.read("log").as_str()),
+        (&done.status, old.read("log").as_str()),
         (&OpStatus::Changed, "reload\nrestart\n"),
         "{done:?}"
     );
+    // One that waits for its work is not killed: its successor would hold the port.
+    let deaf = ready("24.05.4", "/usr/sbin/slurmd\0--systemd\0");
+    deaf.write("deaf", "");
+    let cgroup = deaf.path("etc/slurm/cgroup.conf");
+    let before = fs::read_to_string(&cgroup).ok();
+    let task: SlurmNode = serde_json::from_value(limits).unwrap();
+    let system = gpus(2, false);
+    let read = |_: &Deadline| Ok(system.clone());
+    let done = deaf.node_with(std::time::Duration::from_secs(4), &|_| {}, |node| {
+        let offering = Offering { task: &task, read: &read, changes: &|_| false };
+        drive(&offering, node, Mode::Apply, &deaf.overlay, Disruption::Live, &|_| Ok(()))
+    });
+    let why = failure(&done);
+    assert!(
+        why.contains("no new slurmd took over") && why.ends_with("have their old content again"),
+        "{why}"
+    );
+    assert_eq!((deaf.read("log").as_str(), fs::read_to_string(&cgroup).ok()), ("reload\n", before));
 }
 
 #[test]

@@ -159,6 +159,9 @@ impl Toolkit<'_> {
         let mut lacks = None;
         if self.task.cdi {
             let is_off = found.get("features").and_then(|all| all.get("cdi")) == Some(&Value::Bool(false));
+            let reader = signals::Reader { roots: node.roots, deadline: node.deadline };
+            let words = signals::cgroups::docker_line(&reader).map_err(Trouble::io)?.unwrap_or_default();
+            let flags_cdi = signals::cgroups::flags_in(&words, "feature").contains(&"cdi=true");
             match docker_version(node)? {
                 Some(version) if !is_at_least(&version, DOCKER_CDI) => {
                     lacks = Some(format!(
@@ -166,6 +169,8 @@ impl Toolkit<'_> {
                          `nvidia` alone"
                     ));
                 }
+                // With the feature in its file too dockerd does not start.
+                Some(_) if flags_cdi => {}
                 Some(version) if is_off || !is_at_least(&version, DOCKER_CDI_DEFAULT) => {
                     settings.insert("features".to_owned(), json!({"cdi": true}));
                 }

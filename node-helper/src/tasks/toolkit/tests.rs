@@ -192,6 +192,12 @@ fn an_older_docker_gets_its_feature_for_cdi() {
         told(&task).0.as_deref(),
         Some("/etc/docker/daemon.json features.cdi: disabled -> enabled (live)")
     );
+    // With the feature as a flag and in its file it would not start.
+    dockerd("27.0.3");
+    bench.write("etc/docker/daemon.json", "{}");
+    bench.daemon(7, "dockerd", "/usr/bin/dockerd\0--feature\0cdi=true\0");
+    assert_eq!(told(&task).0, None);
+    std::fs::remove_dir_all(bench.path("proc/7")).unwrap();
     dockerd("24.0.9");
     let (set, warnings) = told(&task);
     assert!(set.is_none() && warnings.iter().any(|one| one.starts_with("Docker is 24.0.9")), "{warnings:?}");

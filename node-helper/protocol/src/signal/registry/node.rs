@@ -258,9 +258,9 @@ pub static SIGNALS: &[SignalInfo] = &[
     node(
         "kubelet_gpus",
         None,
-        "Number of whole GPUs that the running kubelet offers to pods, by the healthy devices in its \
-         `device-plugins/kubelet_internal_checkpoint`; absent without a kubelet or a device plugin of NVIDIA's, and with MIG \
-         devices.",
+        "Number of whole GPUs that the running kubelet offers to pods as `nvidia.com/gpu` or `nvidia.com/gpu.shared`, by the \
+         healthy devices in its `device-plugins/kubelet_internal_checkpoint`; absent without a kubelet or a device plugin for \
+         GPUs, with MIG devices, and where GPUs have other names.",
     ),
     node(
         "runtime_cgroup_driver",
@@ -272,7 +272,7 @@ pub static SIGNALS: &[SignalInfo] = &[
         "image_stores",
         None,
         "Where container runtimes keep images, such as `docker: overlay2 in /var/lib/docker on ext4`, by their files and \
-         folders; absent where none has any.",
+         folders; containerd counts if a kubelet uses it or it has snapshots; absent where none has any.",
     ),
     node("image_roots", None, "The folders of `image_stores`, behind links."),
     node(
@@ -297,6 +297,12 @@ pub static SIGNALS: &[SignalInfo] = &[
         "image_inode_used_ratio",
         None,
         "Used part of the inodes of these file systems, the most of all (0 to 1), by statvfs(3).",
+    ),
+    node(
+        "image_kubelet_used_ratio",
+        None,
+        "As `image_used_ratio`, of the store of the running kubelet's runtime alone; absent without a kubelet, or without such \
+         a store.",
     ),
     node(
         "image_gc_ratio",
