@@ -17,6 +17,8 @@ mod nvme;
 pub mod own;
 pub mod pci;
 pub mod pci_config;
+#[cfg(test)]
+mod pci_tests;
 mod pcie;
 mod process;
 mod system;
