@@ -90,8 +90,7 @@ fn plan_with_a_policy() {
                 watched for 10m
     Drain       slurm, up to 2h a node; given back when gpu_count, mig_layout, ecc, xid hold
     Time        a node is out for up to 2h 30m (reboot); all of them take up to 8h
-    Window      Sat 02:00-06:00 Europe/Berlin, 4h long; a node is begun up to 2h 30m before its
-                end
+    Window      Sat 02:00-06:00 Europe/Berlin, 4h long; a node is begun up to 2h 30m before its end
     "#);
 }
 
@@ -106,8 +105,8 @@ fn plan_with_a_window_that_is_too_short() {
                 at most 2 out at once
     Drain       slurm, up to 2h a node; given back when gpu_count, mig_layout, ecc, xid hold
     Time        a node is out for up to 2h 30m (reboot); all of them take up to 7h 30m
-    Window      Sat 02:00-06:00 Europe/Berlin, 2h long, which is too short: no node is begun that
-                may need 2h 30m; shorten the timeouts or widen the window
+    Window      Sat 02:00-06:00 Europe/Berlin, 2h long, which is too short: no node is begun that may
+                need 2h 30m; shorten the timeouts or widen the window
     "#);
 }
 
@@ -156,8 +155,7 @@ fn plan_with_times_that_were_learned() {
     insta::assert_snapshot!(lines(vec![declared(OutagePart::Drain, 3600), reboot, work]), @r#"
     Time        a node is out for up to 1h 13m (reboot; reboot and work learned from 23 nodes of 3
                 runs); all of them take up to 3h 39m
-    Window      Sat 02:00-06:00 Europe/Berlin, 4h long; a node is begun up to 1h 13m before its
-                end
+    Window      Sat 02:00-06:00 Europe/Berlin, 4h long; a node is begun up to 1h 13m before its end
     "#);
     insta::assert_snapshot!(lines(vec![declared(OutagePart::Reboot, 900), work]), @r#"
     Time        a node is out for up to 19m (reboot; work learned from 23 nodes of 3 runs); all of

@@ -352,7 +352,7 @@ fn gpus_that_are_missing_or_silent_are_not_ok() {
         judge(&RunModel::of(&s.events)).0
     };
     use gpufleet_protocol::facts::GpuSystemState::{Hung, VersionMismatch};
-    assert_eq!(with(|_| {}), Verdict::Ok);
+    assert_eq!(with(|_| {}), Verdict::Na);
     assert_eq!(with(|gpu| gpu.gpus.truncate(7)), Verdict::Fail);
     assert_eq!(with(|gpu| gpu.state = Hung { detail: String::new() }), Verdict::Unknown);
     assert_eq!(with(|gpu| gpu.state = VersionMismatch { detail: String::new() }), Verdict::Fail);
@@ -366,9 +366,11 @@ fn exit_codes() {
         let mut s = Stream::new();
         s.started(verb, &hosts);
         for (host, state) in hosts.iter().zip(states) {
-            if *state == Drift {
-                s.task(host, sample::swappiness(24));
-            }
+            match state {
+                Drift => s.task(host, sample::swappiness(24)),
+                Compliant => s.task(host, sample::report("sysctl", 24, TaskStatus::Ok)),
+                _ => &mut s,
+            };
             s.end(host, *state, None);
         }
         computed_exit_code(&RunModel::of(&s.events), rules)

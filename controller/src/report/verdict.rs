@@ -91,8 +91,9 @@ impl NodeModel {
                 _ => {}
             }
         }
-        let nothing_applied =
-            worst == Verdict::Ok && self.tasks.iter().all(|task| task.status == TaskStatus::Skipped);
+        let nothing_applied = worst == Verdict::Ok
+            && self.state != NodeState::Done
+            && self.tasks.iter().all(|task| task.status == TaskStatus::Skipped);
         if nothing_applied { Verdict::Na } else { worst }
     }
 

@@ -361,7 +361,6 @@ fn a_reading_ends_connections_that_no_later_play_needs() {
 fn a_plan_in_which_nodes_fail_divides_them_as_the_run_does() {
     const FAILING: &str = "
 - hosts: all
-  gather_facts: false
   waves: [canary, 100%]
   tasks: [{fail: {msg: nothing fits}}]
 ";
@@ -369,6 +368,9 @@ fn a_plan_in_which_nodes_fail_divides_them_as_the_run_does() {
         let [planned, run] = [Verb::Plan, Verb::Run].map(|verb| async move {
             let (hosts, state) = (hosts(4), tempfile::tempdir().unwrap());
             let world = World::new(&hosts, false);
+            for host in &hosts {
+                world.with(host, |machine| machine.gpus = Some(0));
+            }
             let dir = RunDir::new(state.path(), &RunId::generate());
             let mut engine = engine(FAILING, &world, &hosts, 1);
             engine.options.verb = verb;

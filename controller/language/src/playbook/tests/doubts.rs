@@ -139,12 +139,12 @@ fn what_playbooks_of_others_say_is_understood() {
 
 #[test]
 fn modules_that_ansible_would_load_are_named_as_what_they_are() {
-    insta::assert_snapshot!(errors_of("- hosts: all\n  tasks:\n    - community.mysql.mysql_user: {name: a}\n    - seport: {ports: 80, state: present}\n    - {debug: {msg: '{{ [1] | community.general.json_query(1) }}'}}\n"), @r"
-    error: unknown task `community.mysql.mysql_user`
+    insta::assert_snapshot!(errors_of("- hosts: all\n  tasks:\n    - community.mysql.mysql_query: {query: a}\n    - seport: {ports: 80, state: present}\n    - {debug: {msg: '{{ [1] | community.general.json_query(1) }}'}}\n"), @r"
+    error: unknown task `community.mysql.mysql_query`
       --> play.yml:3:7
        |
-     3 |     - community.mysql.mysql_user: {name: a}
-       |       ^^^^^^^^^^^^^^^^^^^^^^^^^^ no task kind of this name
+     3 |     - community.mysql.mysql_query: {query: a}
+       |       ^^^^^^^^^^^^^^^^^^^^^^^^^^^ no task kind of this name
     note: a module of the collection community.mysql, in Python, which gpufleet does not load
     help: `command` and `script` run a program of the node; `gpufleet doc` lists all kinds
     error: unknown task `seport`
