@@ -11,7 +11,8 @@ use super::{
     *,
 };
 use crate::event::{
-    DrainStep, DurationOrigin, EVENT_VERSION, Event, NodeState, Phase, TaskReport, TaskStatus, Verb, What,
+    DrainStep, DurationOrigin, EVENT_VERSION, Event, NodeState, Phase, TaskReport, TaskStatus, UNMET, Verb,
+    What,
 };
 use crate::index::PlayIndex;
 
@@ -92,14 +93,26 @@ fn what_was_not_judged_is_not_as_declared() {
     assert_eq!(computed_exit_code(&reading(Verb::Plan, std::slice::from_ref(&command)), rules), 0);
     assert_eq!(computed_exit_code(&reading(Verb::Audit, std::slice::from_ref(&fine)), rules), 0);
     // A name of a group that is misspelt in each `when`, and a playbook whose tag was not given.
-    for tasks in [vec![sample::report("sysctl", 2, TaskStatus::Skipped)], Vec::new()] {
+    let skipped = |why: &str| TaskReport {
+        message: Some(why.to_owned()),
+        ..sample::report("sysctl", 2, TaskStatus::Skipped)
+    };
+    let answered = reading(Verb::Audit, &[skipped("no GPU of this node is drained")]);
+    assert_eq!(
+        (answered.nodes()[0].verdict(Verb::Audit), computed_exit_code(&answered, rules)),
+        (Verdict::Na, 0)
+    );
+    for tasks in [vec![skipped(UNMET)], Vec::new()] {
         let nothing = reading(Verb::Audit, &tasks);
         assert_eq!(
             (nothing.nodes()[0].verdict(Verb::Audit), computed_exit_code(&nothing, rules)),
             (Verdict::Na, 3)
         );
         let page = html(&nothing).unwrap();
-        assert!(page.contains("Nothing was asked of the node") && page.contains("0.0"), "{page}");
+        assert!(
+            page.contains("Nothing that is declared applies to the node") && page.contains("0.0"),
+            "{page}"
+        );
     }
     // A run changes what is known to differ, whatever else is unknown.
     let drift = reading(Verb::Audit, &[command, sample::swappiness(5)]);

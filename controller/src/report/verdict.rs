@@ -6,7 +6,7 @@ pub use gpufleet_compliance::{Action as NextAction, Verdict};
 use gpufleet_protocol::facts::GpuSystemState;
 
 use super::{NodeModel, RunModel, findings::action_of};
-use crate::event::{NodeState, TaskStatus, Verb};
+use crate::event::{NodeState, TaskStatus, UNMET, Verb};
 
 impl NodeModel {
     /// Returns the worst verdict of what is known about the node.
@@ -19,9 +19,14 @@ impl NodeModel {
         self.verdict_of_tasks(verb).max(of_checks)
     }
 
-    /// Whether anything was asked of it: a task or a check that applies to it.
+    /// Whether a task or a check applies to it.
     pub fn applies(&self, verb: Verb) -> bool {
         self.verdict(verb) != Verdict::Na
+    }
+
+    /// Whether it was asked for anything: not where no condition held. That its hardware has nothing of the kind is an answer.
+    fn was_asked(&self, verb: Verb) -> bool {
+        self.applies(verb) || self.tasks.iter().any(|task| task.message.as_deref() != Some(UNMET))
     }
 
     /// Whether something was asked of it and nothing that counts is wrong with it. A baseline may say that a warning counts.
@@ -172,7 +177,7 @@ pub fn computed_exit_code(model: &RunModel, rules: ExitRules) -> u8 {
     if verb.info().judges {
         // Such as one without the tag that its playbook wants, or with a group's name misspelt in each `when`.
         let judged_nothing =
-            !model.nodes().is_empty() && !model.nodes().iter().any(|node| node.applies(verb));
+            !model.nodes().is_empty() && !model.nodes().iter().any(|node| node.was_asked(verb));
         if not_compliant() || any(NodeState::Held) || judged_nothing {
             return 3;
         }

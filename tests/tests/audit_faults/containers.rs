@@ -10,11 +10,17 @@ echo '{"Data":{"RegisteredDevices":{"nvidia.com/gpu":["GPU-a"]}},"Checksum":1}' 
 cat > /usr/bin/containerd <<'END'
 #!/bin/sh
 [ "$1" = --version ] && echo 'containerd c v1.7.24 x' && exit
+echo '[grpc]'; echo 'address = "/run/containerd/containerd.sock"'
 echo '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]'
 echo 'SystemdCgroup = true'
 END
-chmod 755 /usr/bin/containerd; cp "$(readlink -f /bin/sleep)" /usr/bin/kubelet
-printf '[Service]\nExecStart=/usr/bin/kubelet infinity\n' > /etc/systemd/system/kubelet.service
+cat > /usr/bin/kubelet <<'END'
+#!/bin/sh
+[ "$1" = --version ] && echo 'Kubernetes v1.30.4' && exit
+while :; do sleep 60; done
+END
+chmod 755 /usr/bin/containerd /usr/bin/kubelet
+printf '[Service]\nExecStart=/usr/bin/kubelet --config=/var/lib/kubelet/config.yaml\n' > /etc/systemd/system/kubelet.service
 systemctl start kubelet; timeout 10 sh -c 'until grep -qx kubelet /proc/[0-9]*/comm; do sleep 0.05; done'"#;
 
 pub const FAULTS: &[Fault] = &[

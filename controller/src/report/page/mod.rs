@@ -172,8 +172,8 @@ impl Page {
             exit_code: exit_code(model),
             headline: match (good == total, total) {
                 (_, 0) => "No node was selected".to_owned(),
-                (_, 1) if nothing_asked => "Nothing was asked of the node".to_owned(),
-                _ if nothing_asked => format!("Nothing was asked of the {total} nodes"),
+                (_, 1) if nothing_asked => "Nothing that is declared applies to the node".to_owned(),
+                _ if nothing_asked => format!("Nothing that is declared applies to any of the {total} nodes"),
                 (true, 1) => format!("The node is {good_word}{so_far}"),
                 (true, _) => format!("All {total} nodes are {good_word}{so_far}"),
                 (false, _) => format!("{good} of {total} nodes are {good_word}{so_far}"),

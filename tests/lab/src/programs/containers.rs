@@ -73,8 +73,15 @@ fn put_in_force(settings: &Map<String, Value>) -> bool {
         && fs::write(IN_FORCE, Value::Object(settings.clone()).to_string()).is_ok()
 }
 
-/// `dockerd [--validate] [--config-file FILE] [-H ADDRESS]`.
+/// From here on it has CDI without a setting.
+const DOCKER: &str = "28.2.0";
+
+/// `dockerd [--version] [--validate] [--config-file FILE] [-H ADDRESS]`.
 pub fn dockerd(store: &Store, arguments: &[String]) -> u8 {
+    if arguments.iter().any(|word| word == "--version") {
+        out::line(format!("Docker version {DOCKER}, build lab"));
+        return 0;
+    }
     let after = |name: &str| {
         let at = arguments.iter().position(|word| word == name)?;
         arguments.get(at + 1).map(String::as_str)
@@ -139,7 +146,7 @@ pub fn docker(arguments: &[String]) -> u8 {
         .find_map(|option| option.as_str()?.strip_prefix("native.cgroupdriver=").map(str::to_owned));
     out::line(
         json!({
-            "ServerVersion": "28.2.0",
+            "ServerVersion": DOCKER,
             "ContainersRunning": 0,
             "LiveRestoreEnabled": get("live-restore", json!(false)),
             "DefaultRuntime": get("default-runtime", json!("runc")),
