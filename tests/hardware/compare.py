@@ -82,9 +82,9 @@ def main():
     with open(facts_file, encoding="utf-8") as file:
         (node,) = json.load(file).values()
     smi = ElementTree.parse(smi_file)
-    rows = [("driver", node["gpu"]["driver_version"], smi.findtext("driver_version"), True),
-            ("CUDA", node["gpu"]["cuda_version"], smi.findtext("cuda_version"), True)]
-    rows = [(name, ours, theirs, ours == theirs) for name, ours, theirs, _ in rows]
+    whole = [("driver", "driver_version"), ("CUDA", "cuda_version")]
+    pairs = [(name, node["gpu"][path], smi.findtext(path)) for name, path in whole]
+    rows = [(name, ours, theirs, ours == theirs) for name, ours, theirs in pairs]
     gpus = smi.findall("gpu")
     rows.append(("GPUs", len(node["gpu"]["gpus"]), len(gpus), len(node["gpu"]["gpus"]) == len(gpus)))
     for ours_all, gpu in zip(node["gpu"]["gpus"], gpus):

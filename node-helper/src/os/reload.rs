@@ -246,8 +246,8 @@ fn all_devices(roots: &Roots) -> Vec<Device> {
     PLACES.into_iter().flat_map(|place| devices(place, roots)).collect()
 }
 
-fn check(verb: &str, roots: &Roots, devices: &[Device], links: bool) -> Result<(), Refusal> {
-    match loss(verb, roots, devices, links) {
+fn check(verb: &str, roots: &Roots, devices: &[Device], makes: bool) -> Result<(), Refusal> {
+    match loss(verb, roots, devices, makes) {
         Ok(None) => Ok(()),
         Ok(Some(loss)) => Err(Refusal::Loss(loss)),
         Err(error) => Err(Refusal::Unknown { verb: verb.to_owned(), why: error.to_string() }),
@@ -259,15 +259,16 @@ fn check(verb: &str, roots: &Roots, devices: &[Device], links: bool) -> Result<(
 /// # Errors
 /// If one cannot be made; the others are.
 pub fn make_names(roots: &Roots) -> Result<(), FileError> {
+    let failed = link_all(&all_devices(roots), roots);
+    failed.into_iter().next().map_or(Ok(()), |(_, error)| Err(error))
+}
+
+/// Makes the name of each device, and returns those of which it cannot be made.
+fn link_all(devices: &[Device], roots: &Roots) -> Vec<(Number, FileError)> {
     let folder = roots.path("/dev/char");
-    let mut numbers = BTreeSet::new();
-    let devices = all_devices(roots);
-    let made: Vec<Result<(), FileError>> = devices
-        .iter()
-        .filter(|device| numbers.insert(device.number))
-        .map(|device| link(&folder, device))
-        .collect();
-    made.into_iter().collect()
+    let mut linked = BTreeSet::new();
+    let each = devices.iter().filter(|device| linked.insert(device.number));
+    each.filter_map(|device| Some((device.number, link(&folder, device).err()?))).collect()
 }
 
 /// Returns what a reload would cost that scripts of packages make, which ask nobody; `None` if it costs nothing once the
@@ -299,14 +300,10 @@ fn loss(verb: &str, roots: &Roots, devices: &[Device], makes: bool) -> Result<Op
         return Ok(None);
     }
     let mut links = None;
-    let mut linked = BTreeSet::new();
-    for device in devices.iter().filter(|_| makes) {
-        if linked.insert(device.number)
-            && let Err(error) = link(&roots.path("/dev/char"), device)
-        {
-            known.unlinked.insert(device.number);
-            links = Some(error.to_string());
-        }
+    let unlinked = if makes { link_all(devices, roots) } else { Vec::new() };
+    for (number, error) in unlinked {
+        known.unlinked.insert(number);
+        links = Some(error.to_string());
     }
     let mut loss = Loss { verb: verb.to_owned(), devices: BTreeSet::new(), units: BTreeSet::new(), links };
     let mut scopes = scopes(&roots.path("/run/systemd/transient"))?;
