@@ -52,7 +52,7 @@ fn headline(model: &RunModel, style: &Style) -> String {
     let verb = model.verb();
     let totals = Totals::of(model);
     let Totals { nodes: total, compliant: good, .. } = totals;
-    let nothing_asked = totals.with(Verdict::Na);
+    let not_applicable = totals.with(Verdict::Na);
     let mut parts = vec![style.paint(Role::Good, format!("{good} compliant"))];
     // A baseline may say that a warning counts.
     let warned = |node: &&NodeModel| node.verdict(verb) == Verdict::Warn && !node.is_compliant(verb);
@@ -65,8 +65,8 @@ fn headline(model: &RunModel, style: &Style) -> String {
             parts.push(style.verdict(verdict, format!("{} {verdict}", totals.with(verdict))));
         }
     }
-    if nothing_asked > 0 {
-        parts.push(style.verdict(Verdict::Na, format!("{nothing_asked} to which nothing applies")));
+    if not_applicable > 0 {
+        parts.push(style.verdict(Verdict::Na, format!("{not_applicable} to which nothing applies")));
     }
     let mut out = format!("{}, {}", count(total, "node"), parts.join(", "));
     if let Some(share) = percent(good, total) {

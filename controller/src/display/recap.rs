@@ -295,9 +295,9 @@ pub fn ending_lines(model: &RunModel, report: Option<&str>, style: &Style) -> St
     }
     let open = model.not_judged().len();
     let verb = model.verb();
-    let nothing_asked = model.nodes().iter().filter(|node| !node.applies(verb)).count();
+    let not_applicable = model.nodes().iter().filter(|node| !node.applies(verb)).count();
     let good = (model.count(NodeState::Done) + model.count(NodeState::Compliant))
-        .saturating_sub(open + nothing_asked);
+        .saturating_sub(open + not_applicable);
     let mut parts = vec![if good == total {
         format!("{} as declared", count(total, "node"))
     } else {
@@ -306,8 +306,8 @@ pub fn ending_lines(model: &RunModel, report: Option<&str>, style: &Style) -> St
     if open > 0 {
         parts.push(style.state(NodeState::Unknown, format!("{open} not judged")));
     }
-    if nothing_asked > 0 {
-        parts.push(style.verdict(Verdict::Na, format!("{nothing_asked} to which no task applies")));
+    if not_applicable > 0 {
+        parts.push(style.verdict(Verdict::Na, format!("{not_applicable} to which no task applies")));
     }
     for state in NodeState::ALL
         .into_iter()

@@ -69,11 +69,9 @@ pub(crate) fn of_report(verb: Verb, report: &TaskReport) -> (NodeState, Option<S
         // Why only declared state: what a command does cannot be known beforehand, and it declares nothing.
         TaskStatus::Possible if !verb.writes() && is_declared(&report.kind) => (
             NodeState::Unknown,
-            Some(match &report.message {
-                Some(why) => {
-                    format!("task `{}` depends on what only the run itself can tell: {why}", report.task)
-                }
-                None => format!("task `{}` depends on what only the run itself can tell", report.task),
+            Some({
+                let why = report.message.as_ref().map_or(String::new(), |why| format!(": {why}"));
+                format!("task `{}` depends on what only the run itself can tell{why}", report.task)
             }),
         ),
         TaskStatus::Ok | TaskStatus::Skipped | TaskStatus::Possible => (NodeState::Compliant, None),

@@ -14,8 +14,8 @@ pub fn markdown(model: &RunModel) -> String {
     let _ = write!(out, "{compliant} of {nodes} nodes are compliant");
     match totals.with(Verdict::Na) {
         0 => {}
-        nothing_asked => {
-            let _ = write!(out, ", and nothing applies to {nothing_asked}");
+        not_applicable => {
+            let _ = write!(out, ", and nothing applies to {not_applicable}");
         }
     }
     if asked > 0 {

@@ -141,7 +141,7 @@ impl Page {
             unknown().filter(|node| matches!(node.state, NodeState::Pending | NodeState::Skipped)).count();
         let unread = unknown().count() - unjudged - not_begun;
         let good = model.nodes().iter().filter(|node| node.is_compliant(verb)).count();
-        let nothing_asked = total > 0 && !model.nodes().iter().any(|node| node.applies(verb));
+        let nothing_applies = total > 0 && !model.nodes().iter().any(|node| node.applies(verb));
         let good_word = if model.is_audit_of_checks() { "compliant" } else { "as declared" };
         // Rounded down, so that 100 % means all of them.
         let tenths = (good * 1000).checked_div(total).unwrap_or(0);
@@ -172,8 +172,10 @@ impl Page {
             exit_code: exit_code(model),
             headline: match (good == total, total) {
                 (_, 0) => "No node was selected".to_owned(),
-                (_, 1) if nothing_asked => "Nothing that is declared applies to the node".to_owned(),
-                _ if nothing_asked => format!("Nothing that is declared applies to any of the {total} nodes"),
+                (_, 1) if nothing_applies => "Nothing that is declared applies to the node".to_owned(),
+                _ if nothing_applies => {
+                    format!("Nothing that is declared applies to any of the {total} nodes")
+                }
                 (true, 1) => format!("The node is {good_word}{so_far}"),
                 (true, _) => format!("All {total} nodes are {good_word}{so_far}"),
                 (false, _) => format!("{good} of {total} nodes are {good_word}{so_far}"),
