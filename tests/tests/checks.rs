@@ -102,6 +102,30 @@ fn an_inventory_lets_variables_be_judged() {
 }
 
 #[test]
+fn a_given_variable_that_nothing_uses_is_told_where_another_was_meant() {
+    let home = Home::new();
+    let text = "- hosts: gpu\n  tasks:\n    - {name: Say, template: {src: a.j2, dest: /a}, when: channel is defined}\n";
+    let play = home.write("p.yml", text);
+    home.write("a.j2", "{{ channel }} {{ chanels | default(1) }}\n");
+    home.write("inv.yml", "gpu: {hosts: {n1: }}\n");
+    home.write("more.yml", "chanel: 580\n");
+    let told = ["`-e chanel=…`: nothing uses a variable of this name", "did you mean `channel`?"];
+    let check = |given: &str| home.gpufleet(["check", &play, "-i", "inv.yml", "-e", given]).run().expect(0);
+    check("chanel=580").says(&told);
+    home.gpufleet(["run", &play, "-i", "inv.yml", "-e", "chanel=580", "--list-hosts"])
+        .run()
+        .expect(0)
+        .says(&told);
+    for fine in ["channel=580", "chanels=580", "driver=580", "@more.yml"] {
+        let done = check(fine);
+        assert!(!format!("{}{}", done.stdout, done.stderr).contains("nothing uses"), "{fine}: {done}");
+    }
+    home.write("inv.yml", "gpu: {hosts: {n1: }, vars: {other: '{{ chanel }}'}}\n");
+    let done = check("chanel=580");
+    assert!(!format!("{}{}", done.stdout, done.stderr).contains("nothing uses"), "{done}");
+}
+
+#[test]
 fn json_is_one_document() {
     let home = Home::new();
     let play = home.write("p.yml", WRONG);

@@ -23,6 +23,7 @@ use super::{
     args::InventorySource,
     environment::Environment,
     error::CommandError,
+    given_names,
     loading::{known_names, usual_roles_path},
     output::Output,
     sources, vault_passwords,
@@ -229,6 +230,8 @@ fn inventory(
         report.skip(&BTreeSet::from(["gpu-without-root"]));
     }
     errors.append(program.check_logins(|host| inventory.host_vars(host).is_some()));
+    let files = CachedFiles::with_keyring(sources::Disk, Arc::clone(keyring));
+    errors.append(given_names::misspelt(&args.extra_vars, &program, &inventory, &hosts, &extra, &files));
     report.add(errors);
     report.check_variables(&Known { variables: known_names(&inventory, &hosts, &extra) });
     Ok(())

@@ -23,6 +23,7 @@ use super::{
     args::{PlaybookSource, TaskChoice},
     environment::Environment,
     error::CommandError,
+    given_names,
     output::Output,
     sources, vault_passwords,
 };
@@ -184,8 +185,14 @@ pub fn load(
     }
     let mut wrong = whole.check_variables(&known);
     wrong.append(whole.check_logins(|host| inventory.host_vars(host).is_some()));
-    wrong.append(check_files(&whole, &CachedFiles::with_keyring(sources::Disk, Arc::clone(&keyring))));
+    let files = CachedFiles::with_keyring(sources::Disk, Arc::clone(&keyring));
+    wrong.append(check_files(&whole, &files));
     wrong.into_result(())?;
+    let given = &source.choice.extra_vars;
+    let misspelt = given_names::misspelt(given, &whole, &inventory, &hosts, &extra, &files);
+    if !misspelt.is_empty() {
+        output.diagnostics(&misspelt);
+    }
     if hosts.is_empty() && !source.inventory.allow_empty {
         return Err(CommandError::user("no host is selected")
             .hint("`gpufleet hosts PATTERN` shows what a pattern selects"));

@@ -16,6 +16,7 @@ mod environment;
 mod error;
 mod experience;
 mod fleet;
+mod given_names;
 mod history;
 mod inputs;
 mod inventory;

@@ -199,9 +199,11 @@ impl HostState {
     }
 
     /// What the division into waves needs to know of it. A reading has played the whole play by then; a run divides before a
-    /// task fails, so that a node that answered is as good a canary in both.
-    pub(crate) fn in_waves(&self, gone: bool, writes: bool) -> WaveHost {
-        let failed_later = !writes && self.verdict == NodeState::Failed && self.facts.is_some();
+    /// task fails, so that a node whose task fails is as good a canary in both. One whose reading comes to no end is none, but
+    /// in a run that reads no more than facts before it divides: that of a play that disturbs nothing.
+    pub(crate) fn in_waves(&self, gone: bool, writes: bool, disrupts: bool) -> WaveHost {
+        let was_read = self.forecast.is_some() || !disrupts && self.facts.is_some();
+        let failed_later = !writes && self.verdict == NodeState::Failed && was_read;
         let gpus = self.facts.as_ref().map(|facts| facts.gpu.gpus.as_slice()).unwrap_or_default();
         WaveHost {
             class: self.hardware_class(),
@@ -311,5 +313,22 @@ mod tests {
         use NodeState::{Done, Failed, Held, Pending, Unreachable};
         assert_eq!(states(true), [Pending, Failed, Pending, Done, Held]);
         assert_eq!(states(false), [Failed, Failed, Unreachable, Done, Held]);
+    }
+
+    #[test]
+    fn a_node_is_a_canary_in_a_plan_if_it_is_one_in_the_run() {
+        let host = |read: bool| HostState {
+            verdict: NodeState::Failed,
+            facts: Some(Default::default()),
+            forecast: read.then(Default::default),
+            ..HostState::new("gpu001".to_owned())
+        };
+        for (read, disrupts, canary) in
+            [(true, true, true), (true, false, true), (false, true, false), (false, false, true)]
+        {
+            let planned = host(read).in_waves(false, false, disrupts);
+            assert_eq!(planned.reachable, canary, "read {read}, disrupts {disrupts}");
+            assert!(!host(read).in_waves(false, true, disrupts).reachable, "a run's own reading failed");
+        }
     }
 }

@@ -58,6 +58,21 @@ pub fn check_files(program: &Program, files: &dyn Files) -> Diagnostics {
     errors
 }
 
+/// Returns the texts of all templates that tasks send. `None` where one is not known before the run, or takes in others.
+pub fn template_texts(program: &Program, files: &dyn Files) -> Option<Vec<String>> {
+    let tasks = program.plays.iter().flat_map(|play| play.tasks());
+    tasks
+        .filter(|task| task.kind.is::<Template>())
+        .map(|task| {
+            let (kind, name, _) = named(task)?;
+            let file = files.read(kind, &task.search, &name).ok()?;
+            let text = std::str::from_utf8(&file.bytes).ok()?;
+            let is_alone = wanted_templates(text).into_iter().next().is_none();
+            is_alone.then(|| text.to_owned())
+        })
+        .collect()
+}
+
 fn check_named(task: &Task, files: &dyn Files, errors: &mut Diagnostics) {
     let Some((kind, name, parameter)) = named(task) else { return };
     match files.read(kind, &task.search, &name) {
@@ -179,6 +194,22 @@ mod tests {
         files.extend(others.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())));
         let program = Program::load(&["play.yml"], &files).unwrap();
         check_files(&program, &CachedFiles::new(files)).to_string()
+    }
+
+    #[test]
+    fn texts_of_templates_are_known_if_all_are() {
+        let of = |name: &str, others: &[(&str, &str)]| {
+            let text = format!("- hosts: all\n  tasks:\n    - template: {{src: {name}, dest: /a}}\n");
+            let mut files: HashMap<String, String> = [("play.yml".to_owned(), text)].into();
+            files.extend(others.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())));
+            let program = Program::load(&["play.yml"], &files).unwrap();
+            template_texts(&program, &CachedFiles::new(files))
+        };
+        let known = ("templates/a.j2", "{{ rack }}\n");
+        assert_eq!(of("a.j2", &[known]), Some(vec![known.1.to_owned()]));
+        assert_eq!(of("\"{{ rack }}.j2\"", &[known]), None);
+        assert_eq!(of("b.j2", &[known]), None);
+        assert_eq!(of("c.j2", &[known, ("templates/c.j2", "{% include 'a.j2' %}")]), None);
     }
 
     #[test]

@@ -22,7 +22,7 @@ mod snapshots;
 mod var_files;
 
 pub use action::{Action, BlobNeed, FetchFile, Job, Mode, OpId, Phase, RunAs, Terms, Work};
-pub use check_files::check_files;
+pub use check_files::{check_files, template_texts};
 pub(crate) use cursor::for_all;
 pub use cursor::{Copied, Cursor, End, EndState, Fed, HostContext, HostVars, Position, Step};
 pub use facts::fact_vars;

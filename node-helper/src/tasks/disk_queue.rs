@@ -68,6 +68,8 @@ pub struct State {
     others: Vec<Other>,
     /// Why another task's rule of our file and this one undo each other.
     conflict: Option<String>,
+    /// By disk, the `nr_requests` of earlier tasks that is in force, and that another scheduler would reset.
+    depths: BTreeMap<String, String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -176,6 +178,12 @@ trait Rule {
     ) -> Result<Vec<(String, &'static str, String)>, Trouble>;
     fn conflict(&self, node: &Node<'_>, disks: &[String], text: &str) -> Result<Option<String>, Trouble>;
     fn others(&self, node: &Node<'_>, disks: &[String]) -> Result<Vec<Other>, Trouble>;
+    fn depths(
+        &self,
+        node: &Node<'_>,
+        disks: &[String],
+        text: &str,
+    ) -> Result<BTreeMap<String, String>, Trouble>;
 }
 
 impl Rule for DiskQueue {
@@ -296,6 +304,38 @@ impl Rule for DiskQueue {
         }))
     }
 
+    fn depths(
+        &self,
+        node: &Node<'_>,
+        disks: &[String],
+        text: &str,
+    ) -> Result<BTreeMap<String, String>, Trouble> {
+        let mut found = BTreeMap::new();
+        let Some(scheduler) = self.scheduler.filter(|_| self.nr_requests.is_none()) else {
+            return Ok(found);
+        };
+        for disk in disks {
+            let rotational = knobs::value(node, &file(disk, "rotational"))?;
+            let rules = text.lines().filter(|line| !line.starts_with('#'));
+            let rules = rules.filter(|line| may_match(line, disk, rotational.as_deref()));
+            let set = rules.flat_map(assigned).rfind(|(name, _)| *name == "nr_requests");
+            let Some((name, depth)) = set else { continue };
+            // Source: kernel, block/blk-mq.c, blk_mq_update_nr_requests: without a scheduler, the queue of the drive bounds it.
+            let tags = knobs::value(node, &format!("{BLOCK}/{disk}/mq/0/nr_tags"))?;
+            let number = |text: &str| text.parse::<u32>().ok();
+            let is_too_deep = scheduler == DiskScheduler::None
+                && tags
+                    .as_deref()
+                    .and_then(number)
+                    .zip(number(depth))
+                    .is_none_or(|(most, depth)| depth > most);
+            if !is_too_deep && had(node, disk, name)?.as_deref() == Some(depth) {
+                found.insert(disk.clone(), depth.to_owned());
+            }
+        }
+        Ok(found)
+    }
+
     /// Returns what comes after our rule and sets the same of one of the disks.
     fn others(&self, node: &Node<'_>, disks: &[String]) -> Result<Vec<Other>, Trouble> {
         let wanted = self.settings();
@@ -383,7 +423,8 @@ impl NodeKind for DiskQueue {
         let text = self.edited(file.text()?);
         let others = self.others(node, &chosen)?;
         let conflict = self.conflict(node, &chosen, file.text()?)?;
-        Ok(State { disks: chosen, settings, impossible, text, file, others, conflict })
+        let depths = self.depths(node, &chosen, file.text()?)?;
+        Ok(State { disks: chosen, settings, impossible, text, file, others, conflict, depths })
     }
 
     fn plan(&self, state: &State) -> Result<Plan<Step>, Trouble> {
@@ -414,6 +455,12 @@ impl NodeKind for DiskQueue {
                 if is_wrong || is_reset && now.contains_key(disk) {
                     plan.steps.push(Step::Live { disk: disk.clone(), name, value: wanted.clone() });
                 }
+                let depth = state.depths.get(disk).filter(|_| is_wrong && *name == "scheduler");
+                plan.steps.extend(depth.map(|depth| Step::Live {
+                    disk: disk.clone(),
+                    name: "nr_requests",
+                    value: depth.clone(),
+                }));
             }
             if state.disks.iter().any(|disk| wrong(disk)) {
                 plan.changes.push(change(Typed::parsed(&knobs::spread(known))));
@@ -646,6 +693,37 @@ mod tests {
         assert!(text.contains("ATTR{queue/scheduler}=\"none\", ATTR{queue/nr_requests}=\"256\", ATTR{queue/read_ahead_kb}=\"128\", ATTR{queue/rq_affinity}=\"2\""), "{text}");
         assert!(text.contains("KERNEL==\"sd*\", ATTR{queue/scheduler}=\"bfq\""), "{text}");
         assert_eq!(bench.read("sys/block/loop0/queue/read_ahead_kb"), "128\n");
+    }
+
+    #[test]
+    fn a_new_scheduler_keeps_the_depth_that_an_earlier_task_set() {
+        let bench = bench();
+        assert_eq!(
+            run(&bench, json!({"type": "nvme", "nr_requests": 64}), Mode::Apply).status,
+            OpStatus::Changed
+        );
+        let live = |task: Value| {
+            let steps = bench.node(|node| {
+                let task: DiskQueue = serde_json::from_value(task).unwrap();
+                task.plan(&task.observe(node).unwrap()).unwrap().steps
+            });
+            let one = |step: &Step| match step {
+                Step::Live { disk, name, value } => Some(format!("{disk} {name}={value}")),
+                Step::File(_) => None,
+            };
+            steps.iter().filter_map(one).collect::<Vec<_>>()
+        };
+        let none = || json!({"type": "nvme", "scheduler": "none"});
+        assert_eq!(live(none()), ["nvme1n1 scheduler=none", "nvme1n1 nr_requests=64"]);
+        assert_eq!(live(json!({"device": "nvme1*", "scheduler": "kyber"})).len(), 2, "by another rule too");
+        bench.write("sys/block/nvme1n1/mq/0/nr_tags", "63\n");
+        assert_eq!(live(none()), ["nvme1n1 scheduler=none"], "the kernel would refuse it");
+        bench.write("sys/block/nvme1n1/queue/nr_requests", "128\n");
+        assert_eq!(
+            live(json!({"device": "nvme1*", "scheduler": "kyber"})).len(),
+            1,
+            "somebody else's depth is none of ours"
+        );
     }
 
     #[test]

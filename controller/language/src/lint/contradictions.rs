@@ -2,7 +2,7 @@
 //!
 //! Owns which parameters of which kinds are lasting settings. What a newer task replaces of an older one is the protocol's
 //! knowledge ([`Operation::yields`](gpufleet_protocol::operation::Operation::yields)). Only tasks that are certain to run count, with
-//! constants only: what a template or a condition decides may be meant.
+//! constants only: what a template or a condition decides may be meant. So do those of files that are certain to be included.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use gpufleet_protocol::{
     cmdline::Unit,
     op::GpuTask,
     operation::Newer,
-    tasks::{GpuSelectorItem, KernelCmdline, MetaAction, Params},
+    tasks::{GpuSelectorItem, IncludeTasks, KernelCmdline, MetaAction, Params},
 };
 use serde_json::{Map, Value as Json};
 
@@ -147,10 +147,19 @@ impl<'a> Walk<'a> {
         if !is_certain(task) {
             return;
         }
+        if task.kind.is::<IncludeTasks>() {
+            // With tags of its own, it is left out in runs in which tasks behind it run.
+            let site = task.site.as_ref().filter(|_| task.tags.is_empty());
+            if let Some(items) = site.and_then(|site| site.only()) {
+                self.items(items);
+            }
+            return;
+        }
         let this = Certain { task, params, group };
         // The nearest one, because an earlier one has its own finding with that.
         let found = self.earlier.iter().rev().find_map(|earlier| {
-            if !same_tags(earlier.task, task) {
+            // A file that is included twice says the same twice.
+            if !same_tags(earlier.task, task) || earlier.task.span == task.span {
                 return None;
             }
             Some((earlier, between(earlier, &this)?))

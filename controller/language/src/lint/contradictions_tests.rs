@@ -17,7 +17,17 @@ fn found(tasks: &[&str]) -> Vec<String> {
 }
 
 fn found_in(text: &str) -> Vec<String> {
-    let report = report_of(text);
+    found_among(text, &[])
+}
+
+/// As [`found_in`], with other files.
+fn found_among(text: &str, others: &[(&str, &str)]) -> Vec<String> {
+    let files: HashMap<String, String> = [("play.yml", text)]
+        .iter()
+        .chain(others)
+        .map(|(path, text)| ((*path).to_owned(), (*text).to_owned()))
+        .collect();
+    let report = check(&["play.yml".to_owned()], &files, &Arc::default(), &[], &Arc::default());
     assert!(report.program.is_some(), "{}", report.text(false));
     let ours = report.findings.iter().filter(|finding| finding.rule == "contradicting-tasks");
     ours.map(|finding| finding.diagnostic.message.clone()).collect()
@@ -224,4 +234,43 @@ fn roles_come_before_tasks_and_are_named_by_their_file() {
         ]
     );
     assert_eq!(role("sysctl: {name: vm.swappiness, value: '{{ swappiness }}'}"), NOTHING);
+}
+
+#[test]
+fn files_that_are_certain_to_be_included_count() {
+    let play = |statement: &str| {
+        format!(
+            "- hosts: all\n  become: true\n  tasks:\n    - sysctl: {{name: vm.swappiness, value: 10}}\n    - {statement}\n"
+        )
+    };
+    let file = ("more.yml", "- sysctl: {name: vm.swappiness, value: 20}\n");
+    let nested = ("nested.yml", "- include_tasks: more.yml\n");
+    let said =
+        "`sysctl` contradicts an earlier task: `vm.swappiness` is 10 at play.yml:4:7, and 20 at more.yml:1:3";
+    for statement in [
+        "include_tasks: more.yml",
+        "import_tasks: more.yml",
+        "include_tasks: {file: more.yml}",
+        "include_tasks: nested.yml",
+        "block: [{include_tasks: more.yml}]",
+    ] {
+        assert_eq!(found_among(&play(statement), &[file, nested]), [said], "{statement}");
+    }
+    for statement in [
+        "{include_tasks: more.yml, when: inventory_hostname == 'a'}",
+        "{include_tasks: more.yml, loop: [1]}",
+        "{include_tasks: more.yml, tags: more}",
+        "{include_tasks: more.yml, run_once: true}",
+        "include_tasks: '{{ inventory_hostname }}.yml'",
+    ] {
+        assert_eq!(found_among(&play(statement), &[file]), NOTHING, "{statement}");
+    }
+    // Twice the same is no contradiction.
+    let twice = "- hosts: all\n  become: true\n  tasks:\n    - include_tasks: own.yml\n    - include_tasks: own.yml\n";
+    let own = ("own.yml", "- sysctl: {name: a.b, value: 1}\n- sysctl: {name: a.c, value: 1}\n");
+    assert_eq!(found_among(twice, &[own]), NOTHING);
+    let after = "- hosts: all\n  become: true\n  tasks:\n    - include_tasks: more.yml\n    - sysctl: {name: vm.swappiness, value: 30}\n";
+    assert_eq!(found_among(after, &[file]).len(), 1);
+    let silenced = ("more.yml", "- sysctl: {name: vm.swappiness, value: 20} # noqa: contradicting-tasks\n");
+    assert_eq!(found_among(&play("include_tasks: more.yml"), &[silenced]), NOTHING);
 }

@@ -67,6 +67,14 @@ pub static RULES: &[Rule] = &[
         example: "- file: {path: /etc/gpu, mode: 644}      # wrong\n- file: {path: /etc/gpu, mode: '0644'}   # right",
     },
     Rule {
+        name: "unknown-kubelet-setting",
+        severity: Severity::Warning,
+        also: &[],
+        summary: "A setting of the kubelet has a name that no known release has.",
+        help: "A kubelet that does not know a setting passes over it, or does not start. What is a slip of a known one is an error.",
+        example: "kubelet: {settings: {podMaximum: 64}}   # wrong\nkubelet: {settings: {maxPods: 64}}      # right",
+    },
+    Rule {
         name: "command-instead-of-kind",
         severity: Severity::Warning,
         also: &["command-instead-of-module"],

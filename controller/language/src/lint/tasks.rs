@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use gpufleet_protocol::tasks::{
     Apt, Class, Command, Dnf, GpuAccounting, GpuClocks, GpuComputeMode, GpuPersistence, GpuPower, KindInfo,
-    Meta, Mistake, Package, Script, Service, Shell,
+    Kubelet, Meta, Mistake, Package, Script, Service, Shell, kubelet_fields,
 };
 
 use super::run::Finding;
@@ -132,10 +132,29 @@ fn check_task(view: &TaskView<'_>, findings: &mut Vec<Finding>) {
                 .help("name a version, or write `state: present`"),
         ));
     }
+    if kind.is::<Kubelet>() {
+        kubelet_settings(found.value, findings);
+    }
     if kind.class == Class::Node
         && let Some(mode) = found.value.get("mode").or_else(|| found.value.get("directory_mode"))
     {
         octal(mode, findings);
+    }
+}
+
+/// Finds fields that no release of the kubelet known here has; slips of known ones are errors.
+fn kubelet_settings(value: &Node, findings: &mut Vec<Finding>) {
+    let settings = value.get("settings").and_then(Node::as_map).unwrap_or_default();
+    for (key, _) in settings {
+        let name = key.key_text();
+        if !is_template(&name) && kubelet_fields::is_strange(&name) {
+            findings.push(Finding::new(
+                "unknown-kubelet-setting",
+                Diagnostic::warning(kubelet_fields::told(&name)).at(&key.span).help(
+                    "look it up in the documentation of the kubelet's own version; `# noqa: unknown-kubelet-setting` keeps it",
+                ),
+            ));
+        }
     }
 }
 

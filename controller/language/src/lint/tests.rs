@@ -373,6 +373,15 @@ fn findings_for_programs_have_places() {
 }
 
 #[test]
+fn a_setting_of_the_kubelet_that_nobody_knows_is_a_warning() {
+    let of =
+        |settings: &str| found(&format!("    - name: Limit\n      kubelet:\n        settings: {settings}\n"));
+    assert_eq!(of("{maxPods: 64, podMaximum: '{{ pods }}'}"), ["unknown-kubelet-setting:5"]);
+    assert_eq!(of("{maxPods: 64}"), NOTHING);
+    assert_eq!(of("'{{ settings }}'"), NOTHING);
+}
+
+#[test]
 fn every_rule_is_explained_and_its_example_reads() {
     for rule in RULES {
         assert!(rule.summary.ends_with('.') && rule.help.ends_with('.'), "{}", rule.name);

@@ -7,7 +7,7 @@ use gpufleet_protocol::tasks::{KindInfo, Template};
 use super::run::Finding;
 use crate::diagnostic::Diagnostic;
 use crate::migration::{Recorder, TaskView};
-use crate::playbook::Reader as _;
+use crate::playbook::{Reader as _, count_word};
 use crate::template::is_template;
 use crate::yaml::Node;
 
@@ -87,7 +87,7 @@ pub(super) fn check(
         if reserved || name.is_empty() {
             continue;
         }
-        let uses: usize = texts.iter().map(|text| words(text, name)).sum();
+        let uses: usize = texts.iter().map(|text| count_word(text, name)).sum();
         if uses <= 1 {
             findings.push(Finding::new(
                 "unused-variable",
@@ -98,16 +98,4 @@ pub(super) fn check(
             ));
         }
     }
-}
-
-/// Counts how often `word` occurs in a text as a whole word.
-fn words(text: &str, word: &str) -> usize {
-    let of_name = |c: char| c.is_alphanumeric() || c == '_';
-    text.match_indices(word)
-        .filter(|(at, _)| {
-            let before = text.get(..*at).and_then(|text| text.chars().next_back());
-            let after = text.get(at + word.len()..).and_then(|text| text.chars().next());
-            !before.is_some_and(of_name) && !after.is_some_and(of_name)
-        })
-        .count()
 }

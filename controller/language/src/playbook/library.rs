@@ -73,6 +73,14 @@ impl Site {
         self.known.iter().map(|included| &included.items)
     }
 
+    /// Returns what it includes, if nothing but that can come of it.
+    pub fn only(&self) -> Option<&Items> {
+        match self.known.as_slice() {
+            [included] if self.complete => Some(&included.items),
+            _ => None,
+        }
+    }
+
     /// Whether a failure in an included task may end the play for all hosts.
     pub(super) fn may_be_fatal(&self) -> bool {
         !self.complete || self.known().any(|items| items.iter().any(Item::may_be_fatal))

@@ -7,6 +7,7 @@
 
 mod check;
 mod drain;
+mod given;
 mod library;
 mod modules;
 mod names;
@@ -26,7 +27,7 @@ pub use drain::{
 };
 pub use library::{Included, Library, Site, Wanted};
 pub use modules::{ModuleAdvice, kind_names, module_advice, module_advice_for};
-pub use names::is_fact;
+pub use names::{count as count_word, is_fact};
 pub use params::{ParamProblem, read_params};
 pub use parse::{Reader, RoleCall, RoleParts, VOCABULARY, Vocabulary, key_values, too_large, unavailable};
 pub use policy::{Gate, OnInterrupt, Overrides, Policy, PowerCycle, RebootPolicy, RebootVia, Written};

@@ -179,3 +179,15 @@ pub(super) fn mentions_fact(text: &str) -> bool {
     text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'))
         .any(|word| word == "ansible_facts" || is_fact(word))
 }
+
+/// Counts how often `word` occurs in a text as a whole word.
+pub fn count(text: &str, word: &str) -> usize {
+    let of_name = |c: char| c.is_alphanumeric() || c == '_';
+    text.match_indices(word)
+        .filter(|(at, _)| {
+            let before = text.get(..*at).and_then(|text| text.chars().next_back());
+            let after = text.get(at + word.len()..).and_then(|text| text.chars().next());
+            !before.is_some_and(of_name) && !after.is_some_and(of_name)
+        })
+        .count()
+}

@@ -4,6 +4,7 @@ use gpufleet_protocol::tasks::{Accepted, KindInfo, Mistake, ParamError, Params};
 use serde_json::{Map, Value as Json};
 
 use crate::diagnostic::{looks_secret, suggest};
+use crate::template::{Value, is_template};
 
 /// What is wrong with one parameter, or with all of them together.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -14,12 +15,28 @@ pub struct ParamProblem {
     /// What is wrong, without the value.
     pub message: String,
     /// The value to show; `None` if it may be a secret.
-    pub value: Option<String>,
+    pub value: Option<Box<str>>,
     pub help: Option<String>,
     /// Whether the name and not the value is wrong.
     pub name_is_wrong: bool,
-    /// The parameter that is missing and may still be given.
+    /// The parameter that is missing, also one inside of a parameter, and may still be given.
     pub(super) missing: Option<&'static str>,
+    /// What is wrong inside of the parameter, if it is not the whole.
+    pub(super) inside: Option<Box<Inside>>,
+}
+
+/// A place inside of a parameter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Inside {
+    pub keys: Vec<String>,
+    /// Whether the last one of these keys is wrong, and not its value.
+    pub key_is_wrong: bool,
+}
+
+impl Inside {
+    fn of(keys: &[String], key_is_wrong: bool) -> Option<Box<Self>> {
+        (!keys.is_empty()).then(|| Box::new(Self { keys: keys.to_vec(), key_is_wrong }))
+    }
 }
 
 impl ParamProblem {
@@ -61,13 +78,15 @@ pub(super) fn check_one(kind: &KindInfo, name: &str, value: &Json) -> Option<Par
         help,
         name_is_wrong,
         missing: None,
+        inside: None,
     };
     // By the name that was given, because a kind may have another for the same parameter.
     let inside = error.place.get(1..).unwrap_or_default();
     match error.mistake {
         _ if error.instead.is_some() => Some(wrong(error.message, error.instead.map(str::to_owned), true)),
         Mistake::Missing { name: missing } if let [around @ .., _] = inside => {
-            Some(wrong(format!("`{}` needs `{missing}`", path(name, around)), None, false))
+            let problem = wrong(format!("`{}` needs `{missing}`", path(name, around)), None, false);
+            Some(ParamProblem { missing: Some(missing), inside: Inside::of(around, false), ..problem })
         }
         Mistake::Rule | Mistake::Missing { .. } => None,
         Mistake::Unknown { known } => {
@@ -80,9 +99,28 @@ pub(super) fn check_one(kind: &KindInfo, name: &str, value: &Json) -> Option<Par
                 None => format!("it has {}", list_names(known)),
             };
             let message = format!("`{of}` has no parameter `{unknown}`");
-            Some(wrong(message, Some(help), inside.is_empty()))
+            let problem = wrong(message, Some(help), inside.is_empty());
+            Some(ParamProblem { inside: Inside::of(inside, true), ..problem })
         }
         Mistake::Value { wanted } => Some(wrong_value(kind, name, inside, value, error.value, &wanted)),
+    }
+}
+
+/// As [`check_one`], for what is known of a value with templates inside: only single keys and values can be judged.
+pub(super) fn check_part(kind: &KindInfo, name: &str, value: &Value) -> Option<ParamProblem> {
+    let problem = check_one(kind, name, &settled(value)?)?;
+    (problem.missing.is_none() && problem.inside.is_some()).then_some(problem)
+}
+
+/// Returns a value without entries that are known only in the run; lists are known as a whole or not.
+fn settled(value: &Value) -> Option<Json> {
+    match value {
+        Value::Map(dict) if !value.is_settled() => {
+            let known = dict.iter().filter(|(key, _)| !is_template(key));
+            let known = known.filter_map(|(key, value)| Some((key.to_string(), settled(value)?)));
+            Some(known.collect::<Map<_, _>>()).filter(|known| !known.is_empty()).map(Json::Object)
+        }
+        value => value.is_settled().then(|| value.to_json()),
     }
 }
 
@@ -131,10 +169,11 @@ fn wrong_value(
     ParamProblem {
         parameter: Some(name.to_owned()),
         message: format!("`{}` wants {wanted}", path(name, inside)),
-        value: shown.filter(|_| !secret),
+        value: shown.filter(|_| !secret).map(Into::into),
         help,
         name_is_wrong: false,
         missing: None,
+        inside: Inside::of(inside, false),
     }
 }
 
@@ -165,6 +204,7 @@ pub(super) fn whole(kind: &KindInfo, error: ParamError) -> ParamProblem {
             help: Some(format!("for example `{}`", kind.example)),
             name_is_wrong: false,
             missing: Some(name),
+            inside: None,
         };
     }
     let parameter = error.place.first().cloned();
@@ -176,9 +216,10 @@ pub(super) fn whole(kind: &KindInfo, error: ParamError) -> ParamProblem {
     ParamProblem {
         parameter,
         message,
-        value: error.value,
+        value: error.value.map(Into::into),
         help: Some(error.instead.map_or_else(|| format!("for example `{}`", kind.example), str::to_owned)),
         name_is_wrong: error.instead.is_some(),
         missing: None,
+        inside: None,
     }
 }

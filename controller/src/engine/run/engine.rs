@@ -435,7 +435,7 @@ impl Engine {
             .host_states()
             .zip(gone)
             .map(|(host_state, gone)| match host_state {
-                Some(host_state) => host_state.in_waves(gone, writes),
+                Some(host_state) => host_state.in_waves(gone, writes, disrupts),
                 None => WaveHost { late: true, gone, ..WaveHost::default() },
             })
             .collect();

@@ -80,12 +80,39 @@ impl Unit {
 
     /// Whether one of these names the unit, as a whole word or by its key.
     pub fn is_among(&self, gone: &[String]) -> bool {
-        let names = |gone: &String, word: &String| match gone.contains('=') {
-            true => same(gone, word),
-            false => key(gone) == key(word),
-        };
-        gone.iter().any(|gone| self.words.iter().any(|word| names(gone, word)))
+        self.words.iter().any(|word| is_removed(word, gone))
     }
+}
+
+/// Whether one of these names a word, as a whole or by its key.
+pub fn is_removed(word: &str, gone: &[String]) -> bool {
+    gone.iter().any(|gone| match gone.contains('=') {
+        true => same(gone, word),
+        false => key(gone) == key(word),
+    })
+}
+
+/// Keeps the words of units that pass, and of lists the items that do.
+pub fn retain(words: &mut Vec<String>, passes: impl Fn(&Unit) -> bool) {
+    let leaving: Vec<(Unit, Vec<usize>)> =
+        placed(words).into_iter().filter(|(unit, _)| !passes(unit)).collect();
+    let mut places = 0..;
+    words.retain_mut(|word| {
+        let at = places.next().unwrap_or_default();
+        let here: Vec<&Unit> =
+            leaving.iter().filter(|(_, places)| places.contains(&at)).map(|(unit, _)| unit).collect();
+        if here.is_empty() {
+            return true;
+        }
+        let Some(list) = value(word).filter(|_| is_list(&key(word))) else { return false };
+        let stays = |item: &&str| !here.iter().any(|unit| value(unit.first()) == Some(*item));
+        let kept: Vec<&str> = list.split(',').filter(|item| !item.is_empty()).filter(stays).collect();
+        let name = word.split('=').next().unwrap_or_default();
+        let left = format!("{name}={}", kept.join(","));
+        let is_left = !kept.is_empty();
+        *word = left;
+        is_left
+    });
 }
 
 /// Splits a word into one word for each item of its list.

@@ -141,7 +141,7 @@ impl GroundKind for DiskQueue {
             "rules.d of /etc, /run, /usr/local/lib and /usr/lib; tuned's active profile, section [disk]",
         ],
         writes: &[
-            "the same files, the scheduler first",
+            "the same files, the scheduler first; after another scheduler the nr_requests that an earlier task set of the disk",
             "a line of /etc/udev/rules.d/99-gpufleet-disk.rules for each set of disks, on add and change",
         ],
         takes_effect: "at once, and whenever a disk appears or changes",
@@ -179,6 +179,8 @@ impl Operation for DiskQueue {
 
     fn yields(&mut self, newer: &Newer<'_>) -> bool {
         let NodeOp::DiskQueue(new) = newer.op else { return true };
+        // The rule of udev is for all disks of a task, so that it stands for all of them or for none. Of disks that two tasks have,
+        // the node refuses another value.
         if self.device != new.device || self.sort != new.sort {
             return true;
         }
@@ -227,5 +229,15 @@ mod tests {
         assert!(old.yields(&Newer::of(&newer(json!({"type": "nvme", "scheduler": "bfq"})))));
         assert_eq!(old.scheduler, None);
         assert!(!old.yields(&Newer::of(&newer(json!({"type": "nvme", "nr_requests": 4})))));
+        let mut two = read(json!({"device": ["sda", "sdb"], "scheduler": "bfq", "nomerges": 2})).unwrap();
+        let whole = two.clone();
+        for other in [
+            json!({"device": "sda", "scheduler": "bfq", "nomerges": 2}),
+            json!({"device": ["sda", "sdb"], "type": "ssd", "scheduler": "bfq"}),
+            json!({"type": "ssd", "scheduler": "bfq"}),
+        ] {
+            assert!(two.yields(&Newer::of(&newer(other.clone()))), "{other}");
+            assert_eq!(two, whole, "the rule of its disks stays as it is: {other}");
+        }
     }
 }

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::{
-    Alone, Class, Given, Ground, GroundKind, Kind, KindInfo, ParamError, Reading, dotted,
+    Alone, Class, Given, Ground, GroundKind, Kind, KindInfo, ParamError, Reading, dotted, kubelet_fields,
     restart::DaemonRestart,
 };
 use crate::{
@@ -17,7 +17,7 @@ use crate::{
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Kubelet {
-    /// Settings as in `KubeletConfiguration`, such as `cpuManagerPolicy`. Mappings are merged with those of the node, key
+    /// Settings as in `KubeletConfiguration`, such as `cpuManagerPolicy`; names and types are checked. Mappings are merged with those of the node, key
     /// by key; lists and other values take the place of the node's. They go into a drop-in where the kubelet runs with
     /// `--config-dir`, else into its configuration file.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
@@ -38,15 +38,12 @@ impl Kubelet {
     pub const CONFIG: &str = "/var/lib/kubelet/config.yaml";
     /// The name of the drop-in.
     pub const DROP_IN: &str = "90-gpufleet.conf";
-}
 
-/// Settings with a closed set of words. Source: `pkg/kubelet/apis/config/types.go` of Kubernetes.
-const WORDS: [(&str, &[&str]); 4] = [
-    ("cpuManagerPolicy", &["none", "static"]),
-    ("memoryManagerPolicy", &["None", "Static"]),
-    ("topologyManagerPolicy", &["none", "best-effort", "restricted", "single-numa-node"]),
-    ("topologyManagerScope", &["container", "pod"]),
-];
+    /// Returns the names of its settings that are not known, which may be of a newer release.
+    pub fn strange_fields(&self) -> impl Iterator<Item = &str> {
+        self.settings.keys().map(String::as_str).filter(|name| kubelet_fields::is_strange(name))
+    }
+}
 
 impl Kind for Kubelet {
     const INFO: KindInfo = KindInfo {
@@ -70,7 +67,11 @@ impl Kind for Kubelet {
         reading: Reading::of::<Self>(),
     };
 
-    fn rewrite(_: &mut Given) {}
+    fn rewrite(given: &mut Given) {
+        if let Some(Value::Object(settings)) = given.get_mut("settings") {
+            kubelet_fields::rewrite(settings);
+        }
+    }
 
     fn check(&self) -> Result<(), ParamError> {
         if self.settings.is_empty() && self.remove.is_empty() {
@@ -99,33 +100,12 @@ impl Kind for Kubelet {
         if let Some(key) = self.remove.iter().find(|key| dotted::find(&self.settings, key).is_some()) {
             return Err(ParamError::new("remove", format!("`settings` sets `{key}`")));
         }
-        for (key, words) in WORDS {
-            let Some(value) = self.settings.get(key) else { continue };
-            if !value.as_str().is_some_and(|value| words.contains(&value)) {
-                let message = format!("`{key}` is one of {}, got {value}", words.join(", "));
-                return Err(ParamError::new("settings", message));
-            }
+        let slip = |key: &String| kubelet_fields::meant(key.split('.').next().unwrap_or_default());
+        if let Some((key, near)) = self.remove.iter().find_map(|key| Some((key, slip(key)?.0))) {
+            let message = format!("`{key}` is no field of KubeletConfiguration; did you mean `{near}`?");
+            return Err(ParamError::new("remove", message));
         }
-        // A kubelet takes only text there: a bare `true` keeps it from starting.
-        for key in [
-            "cpuManagerPolicyOptions",
-            "topologyManagerPolicyOptions",
-            "kubeReserved",
-            "systemReserved",
-            "evictionHard",
-        ] {
-            let map = self.settings.get(key).and_then(Value::as_object);
-            if let Some((option, _)) = map.into_iter().flatten().find(|(_, value)| !value.is_string()) {
-                let message =
-                    format!("the kubelet takes only text for `{key}.{option}`: put quotes around its value");
-                return Err(ParamError::new("settings", message));
-            }
-        }
-        if self.settings.get("reservedSystemCPUs").is_some_and(|value| !value.is_string()) {
-            let message = "the kubelet takes only text for `reservedSystemCPUs`: put quotes around its value";
-            return Err(ParamError::new("settings", message));
-        }
-        Ok(())
+        kubelet_fields::check(&self.settings)
     }
 }
 
@@ -205,5 +185,8 @@ mod tests {
         assert!(why(json!({"settings": {"kind": "x"}})).contains("written by itself"));
         assert!(why(json!({"settings": {"reservedSystemCPUs": 0}})).contains("put quotes"));
         assert!(Kubelet::INFO.parse(json!({"settings": {"maxPods": 64}})).is_ok());
+        assert!(why(json!({"settings": {"maxPod": 64}})).contains("did you mean `maxPods`"));
+        assert!(why(json!({"remove": "evictionsHard.memory.available"})).contains("`evictionHard`"));
+        assert!(Kubelet::INFO.parse(json!({"remove": ["evictionHard.memory.available", "other"]})).is_ok());
     }
 }

@@ -33,6 +33,7 @@ mod kdump;
 mod keys;
 mod kind;
 mod kubelet;
+pub mod kubelet_fields;
 mod kubernetes_node;
 mod limits;
 mod machine;

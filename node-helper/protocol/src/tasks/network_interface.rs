@@ -230,24 +230,26 @@ impl Operation for NetworkInterface {
 
     fn yields(&mut self, newer: &Newer<'_>) -> bool {
         let NodeOp::NetworkInterface(new) = newer.op else { return true };
+        let is_wider = (new.driver.is_none() || new.driver == self.driver)
+            && (new.rdma.is_none() || new.rdma == self.rdma);
         // Which interfaces a filter leaves is known on the node only.
-        let all_of_these = match (self.name.is_empty(), new.name.is_empty()) {
-            (false, false) => {
-                self.driver == new.driver
-                    && self.rdma == new.rdma
-                    && self.name.iter().all(|name| new.name.contains(name))
-            }
-            (true, true) => self.driver == new.driver && self.rdma == new.rdma,
-            _ => false,
-        };
-        if !all_of_these {
+        if !is_wider || self.name.is_empty() != new.name.is_empty() {
             return true;
         }
+        let mut rest = self.clone();
         macro_rules! given {
-            ($($field:ident),*) => {$( if new.$field.is_some() { self.$field = None; } )*};
+            ($($field:ident),*) => {$( if new.$field.is_some() { rest.$field = None; } )*};
         }
         given!(mtu, ring_rx, ring_tx, channels, pause, pfc, trust, fec);
-        !self.sets_nothing()
+        if rest.sets_nothing() {
+            self.name.retain(|name| !new.name.contains(name));
+            return !self.name.is_empty();
+        }
+        // For some of the interfaces it cannot be said; the node refuses another value, so that what stands too is equal.
+        if self.name.iter().all(|name| new.name.contains(name)) {
+            *self = rest;
+        }
+        true
     }
 }
 
@@ -298,6 +300,18 @@ mod tests {
         let mut other = old();
         assert!(other.yields(&Newer::of(&newer(json!({"name": "a", "mtu": 1500})))));
         assert!(other.yields(&Newer::of(&newer(json!({"rdma": true, "mtu": 1500})))));
+        assert!(other.yields(&Newer::of(&newer(
+            json!({"name": ["a", "b"], "driver": "mlx5_core", "mtu": 1500, "channels": 4})
+        ))));
         assert_eq!(other, old());
+        assert!(
+            other.yields(&Newer::of(&newer(json!({"name": "a", "mtu": 1500, "channels": 4, "fec": "rs"}))))
+        );
+        assert_eq!((other.name.as_slice(), other.mtu), (["b".to_owned()].as_slice(), Some(9000)));
+        assert!(!other.yields(&Newer::of(&newer(json!({"name": "b", "mtu": 1500, "channels": 4})))));
+        let mut filtered = read(json!({"driver": "mlx5_core", "rdma": true, "mtu": 9000})).unwrap();
+        assert!(filtered.yields(&Newer::of(&newer(json!({"driver": "ice", "mtu": 1500})))));
+        assert!(filtered.yields(&Newer::of(&newer(json!({"rdma": true, "ring_rx": 8192})))));
+        assert!(!filtered.yields(&Newer::of(&newer(json!({"rdma": true, "mtu": 1500})))));
     }
 }

@@ -145,7 +145,31 @@ impl Operation for RdmaLink {
     }
 
     fn yields(&mut self, newer: &Newer<'_>) -> bool {
-        !matches!(newer.op, NodeOp::RdmaLink(new) if new.device == self.device)
+        let NodeOp::RdmaLink(new) = newer.op else { return true };
+        // Without names it is all cards, and which those are is known on the node only.
+        if self.device.is_empty() != new.device.is_empty() {
+            return true;
+        }
+        let mut rest = self.clone();
+        macro_rules! given {
+            ($($field:ident),*) => {$( if new.$field.is_some() { rest.$field = None; } )*};
+        }
+        given!(rate_gbps, link_layer, pfc, trust);
+        let is_within = |one: &Self, other: &Self| one.device.iter().all(|name| other.device.contains(name));
+        // Ports are counted over all devices of a task.
+        if new.ports.is_some() && is_within(self, new) && is_within(new, self) {
+            rest.ports = None;
+        }
+        // That ports are up, each task says of its devices.
+        let is_other = rest == Self { device: rest.device.clone(), ..Self::default() };
+        if is_other {
+            self.device.retain(|name| !new.device.contains(name));
+            return !self.device.is_empty();
+        }
+        if is_within(self, new) {
+            *self = rest;
+        }
+        true
     }
 }
 
@@ -174,6 +198,42 @@ mod tests {
             json!({"link_layer": "token ring"}),
         ] {
             assert!(read(wrong.clone()).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_newer_task_takes_over_what_it_says_of_the_same_devices() {
+        let after = |old: Value, new: Value| {
+            let mut old = read(old).unwrap();
+            let stands = old.yields(&Newer::of(&NodeOp::RdmaLink(read(new).unwrap())));
+            stands.then_some(old)
+        };
+        let both = json!({"device": ["a", "b"], "rate_gbps": 400});
+        let counted = json!({"device": ["a", "b"], "ports": 2, "rate_gbps": 400});
+        for (old, new, left) in [
+            (json!({"rate_gbps": 400}), json!({"link_layer": "ib"}), json!({"rate_gbps": 400})),
+            (json!({"rate_gbps": 400, "ports": 8}), json!({"rate_gbps": 200}), json!({"ports": 8})),
+            (json!({"rate_gbps": 400}), json!({"rate_gbps": 200, "ports": 8}), Value::Null),
+            (json!({"rate_gbps": 400}), json!({"device": "a", "rate_gbps": 200}), json!({"rate_gbps": 400})),
+            (both.clone(), json!({"rate_gbps": 200}), both.clone()),
+            (
+                both.clone(),
+                json!({"device": "a", "rate_gbps": 200}),
+                json!({"device": "b", "rate_gbps": 400}),
+            ),
+            (both.clone(), json!({"device": "a", "trust": "dscp"}), both.clone()),
+            (both, json!({"device": ["c", "b", "a"], "rate_gbps": 200}), Value::Null),
+            (counted.clone(), json!({"device": "a", "rate_gbps": 200}), counted.clone()),
+            (
+                counted.clone(),
+                json!({"device": ["a", "b", "c"], "ports": 3, "rate_gbps": 200}),
+                json!({"device": ["a", "b"], "ports": 2}),
+            ),
+            (counted, json!({"device": ["b", "a"], "ports": 3, "rate_gbps": 200}), Value::Null),
+            (json!({"device": ["a", "b"]}), json!({"device": "b"}), json!({"device": "a"})),
+        ] {
+            let left = (!left.is_null()).then(|| read(left).unwrap());
+            assert_eq!(after(old.clone(), new.clone()), left, "{old} and then {new}");
         }
     }
 }

@@ -293,10 +293,15 @@ impl Operation for KernelCmdline {
 
     fn yields(&mut self, newer: &Newer<'_>) -> bool {
         let NodeOp::KernelCmdline(new) = newer.op else { return true };
-        let key = |word: &str| word.split('=').next().unwrap_or_default().to_owned();
-        let touched: Vec<_> = new.add.iter().chain(&new.remove).map(|word| key(word)).collect();
-        self.add.retain(|word| !touched.contains(&key(word)));
-        self.remove.retain(|word| !touched.contains(&key(word)));
+        let (wanted, unwanted) = (new.wanted(), new.unwanted());
+        let is_other = |unit: &cmdline::Unit| {
+            unit.is_among(&unwanted) || wanted.iter().any(|other| other.is(unit) || other.excludes(unit))
+        };
+        cmdline::retain(&mut self.add, |unit| !is_other(unit));
+        // A newer word of a key that is removed takes the removal back as a whole, because `remove` knows no exceptions.
+        let is_back = |gone: &String| wanted.iter().any(|unit| unit.is_among(std::slice::from_ref(gone)));
+        let still = |gone: &String| !cmdline::is_removed(gone, &unwanted) && !is_back(gone);
+        self.remove = self.unwanted().into_iter().filter(still).collect();
         !self.add.is_empty() || !self.remove.is_empty()
     }
 }

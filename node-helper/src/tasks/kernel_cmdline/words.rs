@@ -3,7 +3,7 @@
 //! A key may appear more than once on a line; its meaning then depends on the key, see [`Rule`].
 
 use gpufleet_protocol::{
-    cmdline::{Rule, Unit, is_list, placed, rule, units, value},
+    cmdline::{Rule, Unit, is_list, placed, retain, rule, units, value},
     tasks::KernelCmdline,
 };
 
@@ -141,26 +141,8 @@ pub fn pruned(task: &KernelCmdline, words: &[String], whole: &[String]) -> Vec<S
         }
         wanted.iter().any(|wanted| wanted.excludes(unit)) || unit.is_among(&unwanted)
     };
-    let leaving: Vec<(Unit, Vec<usize>)> =
-        placed(kernel).into_iter().filter(|(unit, _)| goes(unit)).collect();
-    let mut out = Vec::with_capacity(words.len());
-    for (at, word) in kernel.iter().enumerate() {
-        let here: Vec<&Unit> =
-            leaving.iter().filter(|(_, places)| places.contains(&at)).map(|(unit, _)| unit).collect();
-        let list = value(word).filter(|_| is_list(&key(word)));
-        match (here.is_empty(), list) {
-            (true, _) => out.push(word.clone()),
-            (false, None) => {}
-            (false, Some(list)) => {
-                let name = word.split('=').next().unwrap_or_default();
-                let stays = |item: &&str| !here.iter().any(|unit| value(unit.first()) == Some(*item));
-                let kept: Vec<&str> = list.split(',').filter(|item| !item.is_empty()).filter(stays).collect();
-                if !kept.is_empty() {
-                    out.push(format!("{name}={}", kept.join(",")));
-                }
-            }
-        }
-    }
+    let mut out = kernel.to_vec();
+    retain(&mut out, |unit| !goes(unit));
     out.extend_from_slice(init);
     out
 }
@@ -233,6 +215,11 @@ pub fn edited(task: &KernelCmdline, words: &[String]) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use gpufleet_protocol::{
+        NodeOp,
+        cmdline::is_removed,
+        operation::{Newer, Operation},
+    };
     use proptest::prelude::*;
 
     use super::*;
@@ -260,6 +247,18 @@ mod tests {
             && misplaced(&units, &units, false).is_empty()
     }
 
+    /// Leaves out words after which the others would not pass.
+    fn fit(words: Vec<String>, passes: fn(&[String]) -> bool) -> Vec<String> {
+        let mut kept = Vec::new();
+        for word in words.into_iter().filter(|word| word != "--") {
+            kept.push(word);
+            if !passes(&kept) {
+                kept.pop();
+            }
+        }
+        kept
+    }
+
     proptest! {
         #[test]
         fn editing_is_idempotent_and_touches_nothing_else(now in words(), add in words(), remove in words()) {
@@ -285,9 +284,69 @@ mod tests {
             }
         }
 
+        /// What stands of an older task is true after the newer one, and what does not stand is the newer one's.
+        #[test]
+        fn a_newer_task_replaces_what_it_says_and_no_more(
+            now in words(), old in (words(), words()), new in (words(), words())
+        ) {
+            let now = fit(now, |_| true);
+            let of = |(add, remove): (Vec<String>, Vec<String>)| task(&fit(add, sensible), &fit(remove, |_| true));
+            let (older, newer) = (of(old), of(new));
+            let line = edited(&newer, &edited(&older, &now));
+            let mut rest = older.clone();
+            let stands = rest.yields(&Newer::of(&NodeOp::KernelCmdline(newer.clone())));
+            prop_assert_eq!(stands, !(rest.add.is_empty() && rest.remove.is_empty()));
+            prop_assert!(judged(&rest, &line).is_right(), "{:?} of {:?}: {:?}", line, rest, judged(&rest, &line));
+            let (wanted, unwanted) = (newer.wanted(), newer.unwanted());
+            for unit in older.wanted().iter().filter(|unit| !rest.wanted().contains(unit)) {
+                let own = wanted.iter().any(|other| other.is(unit) || other.excludes(unit));
+                prop_assert!(own || unit.is_among(&unwanted), "{}", unit.text());
+            }
+            for word in older.unwanted().iter().filter(|word| !rest.unwanted().contains(word)) {
+                let gone = std::slice::from_ref(word);
+                let is_back = wanted.iter().any(|unit| unit.is_among(gone));
+                prop_assert!(is_back || is_removed(word, &unwanted), "{}", word);
+            }
+        }
+
         #[test]
         fn splitting_and_joining_agree(now in words()) {
             prop_assert_eq!(split(&now.join("  ")), now);
+        }
+    }
+
+    #[test]
+    fn what_a_newer_task_leaves_of_an_older_one() {
+        for (old, new, left) in [
+            (("a=1 b=2", ""), ("a=3", ""), ("b=2", "")),
+            (("a=1 b=2", ""), ("a=1", ""), ("b=2", "")),
+            (("a=1 b=2", ""), ("", "a"), ("b=2", "")),
+            (("a=1 b=2", ""), ("", "a=2"), ("a=1 b=2", "")),
+            (("a-b=1", ""), ("a_b=2", ""), ("", "")),
+            (("console=tty0 quiet", ""), ("console=ttyS1", ""), ("console=tty0 quiet", "")),
+            (("console=tty0 console=ttyS0", ""), ("console=ttyS0", ""), ("console=tty0", "")),
+            (("console=tty0 console=ttyS0", ""), ("", "console=ttyS0"), ("console=tty0", "")),
+            (("console=tty0", ""), ("console=ttyS0", "console"), ("", "")),
+            (("modprobe.blacklist=a,b", ""), ("modprobe.blacklist=c", ""), ("modprobe.blacklist=a,b", "")),
+            (("modprobe.blacklist=a,b", ""), ("", "modprobe.blacklist=a"), ("modprobe.blacklist=b", "")),
+            (("iommu=pt,noagp", ""), ("iommu=off", ""), ("iommu=noagp", "")),
+            (("crashkernel=1G,high", ""), ("crashkernel=256M,low", ""), ("crashkernel=1G,high", "")),
+            (("crashkernel=1G,high", ""), ("crashkernel=2G", ""), ("", "")),
+            (
+                ("hugepagesz=1G hugepages=4 hugepagesz=2M hugepages=8", ""),
+                ("hugepagesz=1G hugepages=2", ""),
+                ("hugepagesz=2M hugepages=8", ""),
+            ),
+            (("", "iommu quiet"), ("iommu=pt", ""), ("", "quiet")),
+            (("", "iommu=off quiet"), ("iommu=pt", ""), ("", "iommu=off quiet")),
+            (("", "console=tty0"), ("", "console"), ("", "")),
+            (("", "console"), ("", "console=tty0"), ("", "console")),
+        ] {
+            let mut older = task(&split(old.0), &split(old.1));
+            let newer = NodeOp::KernelCmdline(task(&split(new.0), &split(new.1)));
+            let stands = older.yields(&Newer::of(&newer));
+            assert_eq!(older, task(&split(left.0), &split(left.1)), "{old:?} and then {new:?}");
+            assert_eq!(stands, left != ("", ""), "{old:?} and then {new:?}");
         }
     }
 

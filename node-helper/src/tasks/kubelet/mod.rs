@@ -14,7 +14,7 @@ use gpufleet_protocol::{
     Change, Disruption, Property, Subject,
     change::Value as Typed,
     cpus::CpuList,
-    tasks::{DaemonRestart, Kubelet, dotted},
+    tasks::{DaemonRestart, Kubelet, dotted, kubelet_fields},
     topology::Topology,
 };
 use serde_json::{Map, Value, json};
@@ -192,12 +192,22 @@ impl NodeKind for Kubelet {
         let value = |name: &str, default: &str| {
             daemon.flag(name).map_or(default.to_owned(), |flag| flag.value.clone())
         };
-        let config = value("config", Self::CONFIG);
-        let folder = daemon.flag("config-dir").map(|flag| flag.value.clone());
+        let flagged = |name: &str| daemon.flag(name).map(|flag| flag.value.clone());
+        let folder = flagged("config-dir");
+        // Of one that does not run, the flags may be in files that are not read here.
+        let config = flagged("config").or_else(|| (pid == 0).then(|| Self::CONFIG.to_owned()));
+        if config.is_none() && folder.is_none() {
+            return Err(Trouble::invalid(format!(
+                "the kubelet runs with neither --config nor --config-dir, so that it reads no file, and what is written to {} would \
+                 count for nothing; give its unit `--config={0}` with such a file (kubeadm does), and what its flags say, and restart it",
+                Self::CONFIG
+            )));
+        }
         let root = value("root-dir", "/var/lib/kubelet");
-        if !config.starts_with('/')
-            || !root.starts_with('/')
-            || folder.as_ref().is_some_and(|path| !path.starts_with('/'))
+        let is_relative = |path: &String| !path.starts_with('/');
+        if config.as_ref().is_some_and(is_relative)
+            || is_relative(&root)
+            || folder.as_ref().is_some_and(is_relative)
         {
             return Err(Trouble::invalid(
                 "the kubelet has a relative path among its flags, which is not read here",
@@ -207,17 +217,20 @@ impl NodeKind for Kubelet {
             config::parse(file.text()?)
                 .map_err(|why| Trouble::invalid(format!("{}: {why}; it was left as it is", file.shown)))
         };
-        let main = Present::read(node, &config)?;
-        if main.bytes.is_none() {
-            return Err(Trouble::missing(format!(
-                "{config} is not there: this node has not joined a cluster yet"
-            )));
-        }
-        let mut files = vec![(config.clone(), read(&main)?)];
-        let mut watched = vec![main.place.clone()];
-        let mut target = main;
+        let (mut files, mut watched) = (Vec::new(), Vec::new());
         let ours =
             folder.as_ref().map(|folder| format!("{}/{}", folder.trim_end_matches('/'), Self::DROP_IN));
+        let first = config.as_ref().or(ours.as_ref()).map_or(Self::CONFIG, String::as_str);
+        let mut target = Present::read(node, first)?;
+        if let Some(config) = &config {
+            if target.bytes.is_none() {
+                return Err(Trouble::missing(format!(
+                    "{config} is not there: this node has not joined a cluster yet"
+                )));
+            }
+            files.push((config.clone(), read(&target)?));
+            watched.push(target.place.clone());
+        }
         if let (Some(folder), Some(ours)) = (&folder, &ours) {
             for file in Present::all(node, folder.trim_end_matches('/'), &[".conf"])? {
                 let map = read(&file)?;
@@ -246,10 +259,11 @@ impl NodeKind for Kubelet {
             wanted = config::with_header(&wanted);
         }
         let mut now = config::merged(files.iter().map(|(_, map)| map));
-        let before = files.iter().filter(|(path, _)| !is_drop_in || *path == config || *path < target.shown);
+        let is_main = |path: &String| Some(path) == config.as_ref();
+        let before = files.iter().filter(|(path, _)| !is_drop_in || is_main(path) || *path < target.shown);
         let later: Vec<_> = files
             .iter()
-            .filter(|(path, _)| is_drop_in && *path != config && *path > target.shown)
+            .filter(|(path, _)| is_drop_in && !is_main(path) && *path > target.shown)
             .cloned()
             .collect();
         let before = before.map(|(path, map)| if *path == target.shown { &wanted } else { map });
@@ -392,6 +406,7 @@ impl NodeKind for Kubelet {
                 state.target.shown
             ));
         }
+        plan.warnings.extend(self.strange_fields().map(kubelet_fields::told));
         plan.needs = plan.changes.iter().map(|change| change.disruption).max().unwrap_or_default();
         Ok(plan)
     }

@@ -541,3 +541,39 @@ fn a_stopped_kubelet_is_not_started() {
         run(&bench, json!({"settings": {"maxPods": 1}, "restart": "never"}), Mode::Apply, Disruption::Live);
     assert_eq!(never.status, OpStatus::Changed);
 }
+
+#[test]
+fn a_file_that_the_kubelet_does_not_read_is_not_written() {
+    let bench = bench("");
+    let task = || json!({"settings": {"containerLogMaxSize": "100Mi"}});
+    let flagged = |flags: &str| bench.write("proc/4711/cmdline", &format!("/usr/bin/kubelet\0{flags}"));
+    flagged("--v=2\0");
+    let before = bench.snapshot();
+    for mode in [Mode::Predict, Mode::Apply] {
+        let done = run(&bench, task(), mode, Disruption::Clients);
+        let why = failure(&done);
+        assert!(why.contains("neither --config nor --config-dir"), "{why}");
+        bench.forget();
+    }
+    assert_eq!(changed(&before, &bench.snapshot()), Vec::<PathBuf>::new());
+    // Drop-ins count without a file before them.
+    flagged(WITH_FOLDER);
+    bench.write("var/lib/kubelet/config.yaml", "maxPods: [\n");
+    let done = run(&bench, task(), Mode::Apply, Disruption::Clients);
+    assert_eq!(done.status, OpStatus::Changed, "{done:?}");
+    assert!(bench.read(DROP_IN).contains("containerLogMaxSize: \"100Mi\""));
+    // One that does not run may get its flags from elsewhere.
+    bench.write("var/lib/kubelet/config.yaml", CONFIG);
+    bench.write("active", "inactive");
+    let done = run(&bench, task(), Mode::Apply, Disruption::Clients);
+    assert_eq!(done.status, OpStatus::Changed, "{done:?}");
+    assert!(bench.read("var/lib/kubelet/config.yaml").contains("containerLogMaxSize: \"100Mi\""));
+}
+
+#[test]
+fn a_setting_of_another_release_is_told() {
+    let bench = bench(WITH_FOLDER);
+    let done = run(&bench, json!({"settings": {"podMaximum": 64}}), Mode::Predict, Disruption::Live);
+    assert_eq!(done.status, OpStatus::Changed, "{done:?}");
+    assert!(done.warnings.iter().any(|told| told.contains("`podMaximum` is no field")), "{done:?}");
+}

@@ -48,6 +48,8 @@ const DOCKER_CDI: &str = "25.0.0";
 const DOCKER_CDI_DEFAULT: &str = "28.2.0";
 /// Time limit of the question for a version.
 const ANSWER: Duration = Duration::from_secs(30);
+/// As [`ANSWER`], for one whose version only decides about an optional setting.
+const OPTIONAL_ANSWER: Duration = Duration::from_secs(5);
 
 /// Reads the GPUs, for the CDI specification.
 pub type Gpus<'a> = &'a (dyn Fn(&Deadline) -> Result<Exposed, Trouble> + Sync);
@@ -163,21 +165,21 @@ impl Toolkit<'_> {
             let words = signals::cgroups::docker_line(&reader).map_err(Trouble::io)?.unwrap_or_default();
             let flags_cdi = signals::cgroups::flags_in(&words, "feature").contains(&"cdi=true");
             match docker_version(node)? {
-                Some(version) if !is_at_least(&version, DOCKER_CDI) => {
+                Ok(version) if !is_at_least(&version, DOCKER_CDI) => {
                     lacks = Some(format!(
                         "Docker is {version}, and knows CDI from {DOCKER_CDI} on: its containers get GPUs by the runtime \
                          `nvidia` alone"
                     ));
                 }
                 // With the feature in its file too dockerd does not start.
-                Some(_) if flags_cdi => {}
-                Some(version) if is_off || !is_at_least(&version, DOCKER_CDI_DEFAULT) => {
+                Ok(_) if flags_cdi => {}
+                Ok(version) if is_off || !is_at_least(&version, DOCKER_CDI_DEFAULT) => {
                     settings.insert("features".to_owned(), json!({"cdi": true}));
                 }
-                Some(_) => {}
-                None => {
+                Ok(_) => {}
+                Err(why) => {
                     lacks = Some(format!(
-                        "dockerd does not tell its version; before {DOCKER_CDI_DEFAULT} it needs `docker_daemon: {{settings: \
+                        "the version of dockerd is not known, because {why}; before {DOCKER_CDI_DEFAULT} it needs `docker_daemon: {{settings: \
                          {{features: {{cdi: true}}}}}}` for CDI"
                     ));
                 }
@@ -187,15 +189,24 @@ impl Toolkit<'_> {
     }
 }
 
-/// Returns the version of Docker's daemon, if its program is there and tells it.
-fn docker_version(node: &Node<'_>) -> Result<Option<String>, Trouble> {
-    let Some(program) = node.roots.tool("dockerd") else { return Ok(None) };
-    let done = tool::run(node, program).arg("--version").limit(4096).finish(&node.deadline.within(ANSWER))?;
+/// Returns the version of Docker's daemon, or why it is not known.
+///
+/// # Errors
+/// If the task's own time is up.
+fn docker_version(node: &Node<'_>) -> Result<Result<String, String>, Trouble> {
+    let Some(program) = node.roots.tool("dockerd") else { return Ok(Err("there is none".to_owned())) };
+    let run = tool::run(node, program).arg("--version").limit(4096);
+    let done = match run.finish(&node.deadline.within(OPTIONAL_ANSWER)) {
+        Ok(done) => done,
+        Err(error) if node.deadline.stop().is_some() => return Err(error.into()),
+        Err(error) => return Ok(Err(error.to_string())),
+    };
     // `Docker version 27.3.1, build 41ca978`.
     let text = done.stdout();
     let word = text.split_whitespace().find(|word| word.starts_with(|c: char| c.is_ascii_digit()));
     let version = word.map(|word| word.trim_end_matches(',').to_owned());
-    Ok(version.filter(|version| done.exit.success() && version.len() <= 40))
+    let version = version.filter(|version| done.exit.success() && version.len() <= 40);
+    Ok(version.ok_or_else(|| done.complaint("dockerd --version")))
 }
 
 /// Returns the version of the toolkit; `None` if it is not installed.

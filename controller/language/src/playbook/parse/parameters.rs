@@ -10,7 +10,7 @@ use super::task::Inherited;
 use super::values::part;
 use super::{Parser, words};
 use crate::diagnostic::{Diagnostic, Span};
-use crate::playbook::params::{ParamProblem, check_one, whole};
+use crate::playbook::params::{ParamProblem, check_one, check_part, whole};
 use crate::playbook::program::{Parameter, Parameters};
 use crate::template::Value;
 use crate::yaml::{Node, Value as Yaml};
@@ -34,6 +34,44 @@ impl Meaning {
             "var" if kind.is::<Debug>() => Self::Expression,
             "apply" if kind.is::<IncludeTasks>() || kind.is::<IncludeRole>() => Self::Keys,
             _ => Self::Plain,
+        }
+    }
+}
+
+/// The parameters of a task as they are written.
+#[derive(Clone, Copy)]
+struct Written<'a> {
+    kind_span: &'a Span,
+    entries: &'a [Parameter],
+    /// The mappings that they stand in, if they do.
+    nodes: [Option<&'a Node>; 2],
+    secret: bool,
+}
+
+impl<'a> Written<'a> {
+    /// Returns the place of what is wrong.
+    fn place(self, problem: &ParamProblem) -> &'a Span {
+        let Some(name) = &problem.parameter else { return self.kind_span };
+        let Some(entry) = self.entries.iter().find(|entry| *entry.name == **name) else {
+            return self.kind_span;
+        };
+        if problem.name_is_wrong {
+            return &entry.key_span;
+        }
+        let value =
+            self.nodes.into_iter().flatten().find_map(|node| node.entry(name)).map(|(_, value)| value);
+        let Some(inside) = &problem.inside else { return &entry.span };
+        let mut found: Option<(&Node, &Node)> = None;
+        for key in &inside.keys {
+            let Some(next) = found.map(|(_, value)| value).or(value).and_then(|node| node.entry(key)) else {
+                return &entry.span;
+            };
+            found = Some(next);
+        }
+        match found {
+            Some((key, _)) if inside.key_is_wrong => &key.span,
+            Some((_, value)) => &value.span,
+            None => &entry.span,
         }
     }
 }
@@ -98,7 +136,9 @@ impl Parser<'_> {
                 span: kind_span.clone(),
             });
         }
-        let fixed = self.check_parameters(kind, kind_span, &entries, own.no_log);
+        let nodes = [Some(node), args];
+        let fixed =
+            self.check_parameters(kind, Written { kind_span, entries: &entries, nodes, secret: own.no_log });
         Parameters { entries, fixed }
     }
 
@@ -234,14 +274,12 @@ impl Parser<'_> {
     fn check_parameters(
         &mut self,
         kind: &'static KindInfo,
-        kind_span: &Span,
-        entries: &[Parameter],
-        secret: bool,
+        written: Written<'_>,
     ) -> Option<Arc<gpufleet_protocol::tasks::Params>> {
         let mut values = serde_json::Map::new();
         let mut complete = true;
         let mut wrong = false;
-        for entry in entries {
+        for entry in written.entries {
             if crate::template::is_template(&entry.name) {
                 complete = false;
                 continue;
@@ -255,26 +293,29 @@ impl Parser<'_> {
                     && problem.name_is_wrong
                 {
                     wrong = true;
-                    self.parameter_problem(&problem, kind_span, entries, secret);
+                    self.parameter_problem(&problem, written);
+                } else if let Some(problem) = check_part(kind, &entry.name, &entry.value) {
+                    wrong = true;
+                    self.parameter_problem(&problem, written);
                 }
                 continue;
             };
             if let Some(problem) = check_one(kind, &entry.name, &json) {
                 wrong = true;
-                self.parameter_problem(&problem, kind_span, entries, secret);
+                self.parameter_problem(&problem, written);
             }
             values.insert(entry.name.to_string(), json);
         }
         if wrong || !complete {
             if !wrong {
-                self.missing_parameters(kind, kind_span, entries, values);
+                self.missing_parameters(kind, written, values);
             }
             return None;
         }
         match kind.parse(serde_json::Value::Object(values)) {
             Ok(params) => Some(Arc::new(params)),
             Err(error) => {
-                self.parameter_problem(&whole(kind, error), kind_span, entries, secret);
+                self.parameter_problem(&whole(kind, error), written);
                 None
             }
         }
@@ -284,37 +325,24 @@ impl Parser<'_> {
     fn missing_parameters(
         &mut self,
         kind: &'static KindInfo,
-        kind_span: &Span,
-        entries: &[Parameter],
+        written: Written<'_>,
         values: serde_json::Map<String, serde_json::Value>,
     ) {
         if let Err(error) = kind.parse(serde_json::Value::Object(values)) {
             let problem = whole(kind, error);
             // An alias may stand for the missing parameter; the run decides.
-            let aliased = entries.iter().any(|entry| !entry.value.is_settled());
-            let given = |name: &str| entries.iter().any(|entry| *entry.name == *name);
+            let aliased = written.entries.iter().any(|entry| !entry.value.is_settled());
+            let given = |name: &str| written.entries.iter().any(|entry| *entry.name == *name);
             if problem.missing.is_some_and(|name| !given(name)) && !aliased {
-                self.parameter_problem(&problem, kind_span, entries, false);
+                self.parameter_problem(&problem, Written { secret: false, ..written });
             }
         }
     }
 
-    fn parameter_problem(
-        &mut self,
-        problem: &ParamProblem,
-        kind_span: &Span,
-        entries: &[Parameter],
-        secret: bool,
-    ) {
-        let entry =
-            problem.parameter.as_ref().and_then(|name| entries.iter().find(|entry| *entry.name == **name));
-        let span = match entry {
-            Some(entry) if problem.name_is_wrong => &entry.key_span,
-            Some(entry) => &entry.span,
-            None => kind_span,
-        };
+    fn parameter_problem(&mut self, problem: &ParamProblem, written: Written<'_>) {
+        let secret = written.secret;
         let message = problem.told(secret && !problem.name_is_wrong);
-        let mut error = Diagnostic::error(message).at(span);
+        let mut error = Diagnostic::error(message).at(written.place(problem));
         if let Some(help) = &problem.help {
             error = error.help(help);
         }

@@ -361,6 +361,43 @@ fn a_wrong_value_inside_a_parameter_is_named_and_shown() {
 }
 
 #[test]
+fn what_is_wrong_inside_a_parameter_is_marked_though_the_rest_is_a_template() {
+    let text = r#"
+- hosts: all
+  tasks:
+    - kubelet:
+        settings:
+          reservedSystemCPUs: "{{ cpus }}"
+          maxPod: 64
+    - kubelet:
+        settings:
+          kubeReserved: {cpu: "{{ cpus }}", memory: 1}
+    - kubelet:
+        settings: {maxPods: "64", serializeImagePulls: sometimes}
+    - kubelet:
+        settings: {kubeReserved: {cpu: "{{ cpus }}"}, podMaximum: 64}
+"#;
+    insta::assert_snapshot!(errors_of(text.trim_start()), @r#"
+    error: `settings` has no parameter `maxPod`
+      --> play.yml:6:11
+       |
+     6 |           maxPod: 64
+       |           ^^^^^^
+    help: did you mean `maxPods`?
+    error: `settings.kubeReserved.memory` wants text: put quotes around its value, got 1
+      --> play.yml:9:53
+       |
+     9 |           kubeReserved: {cpu: "{{ cpus }}", memory: 1}
+       |                                                     ^
+    error: `settings.serializeImagePulls` wants true or false, got "sometimes"
+      --> play.yml:11:56
+        |
+     11 |         settings: {maxPods: "64", serializeImagePulls: sometimes}
+        |                                                        ^^^^^^^^^
+    "#);
+}
+
+#[test]
 fn what_is_wanted_is_told_in_words_that_fit() {
     let tasks = r#"
     - cpu_isolation: {cpus: 8..63, words: [isolcpus]}
