@@ -3,7 +3,7 @@
 //! Owns names and types, not what values mean. A kubelet passes over a misspelt field in silence, or does not start. Fields
 //! of newer releases are not refused: see [`nearest`].
 //!
-//! Source: kubernetes.io, "Kubelet Configuration (v1beta1)"; Kubernetes 1.36, staging/src/k8s.io/kubelet/config/v1beta1/types.go.
+//! Source: kubernetes.io, "Kubelet Configuration (v1beta1)"; Kubernetes, staging/src/k8s.io/kubelet/config/v1beta1/types.go.
 
 use serde_json::{Map, Value};
 
