@@ -71,6 +71,16 @@ impl Trouble {
         }
     }
 
+    /// Returns what it says, for a message that says more.
+    pub fn text(&self) -> String {
+        match self {
+            Self::Failed { message, .. } | Self::Missing(message) | Self::NotApplicable(message) => {
+                message.clone()
+            }
+            Self::Possible => "only the run can tell".to_owned(),
+        }
+    }
+
     /// Converts it to an outcome.
     pub fn outcome(self) -> OpOutcome {
         OpOutcome::new(match self {

@@ -199,9 +199,9 @@ impl Gpus {
             Err(error) => return self.unreadable(group, Mode::Predict, &error),
         };
         let seen = state.holding.clone();
-        let state = foreseen(state, &World::overlaid(overlay));
+        let mut state = foreseen(state, &World::overlaid(overlay));
+        state.kept = self.machine.kept(&World::overlaid(overlay));
         let before = units(&state.host);
-        let mut state = state;
         self.look_up_users(&mut state, group, &World::overlaid(overlay));
         self.predicted = Some(state);
         let outcome = self.run(group, Mode::Predict, Disruption::Live, deadline, progress, &|| Ok(()));
@@ -440,9 +440,10 @@ impl Gpus {
     }
 
     pub(super) fn observed(&mut self, deadline: &Deadline) -> Result<(State, Snapshot), NvmlError> {
-        let read = observe(self.machine.as_mut(), &self.record, deadline);
-        if read.is_err() {
-            self.machine.release();
+        let mut read = observe(self.machine.as_mut(), &self.record, deadline);
+        match &mut read {
+            Ok((state, _)) => state.kept = self.machine.kept(&World::real()),
+            Err(_) => self.machine.release(),
         }
         read
     }

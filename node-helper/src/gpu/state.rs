@@ -18,6 +18,7 @@ use gpufleet_protocol::{
 use serde::{Deserialize, Serialize};
 
 use super::{
+    kept::Kept,
     mps::Seat,
     persistenced::{Repair, Start},
 };
@@ -289,6 +290,8 @@ pub struct State {
     pub host: Host,
     /// From the first reading of a run; later readings leave it empty.
     pub holding: Holding,
+    /// What the next boot sets.
+    pub kept: Kept,
 }
 
 /// A drained GPU.
@@ -479,6 +482,7 @@ impl State {
             confidential_ready: snapshot.confidential_ready,
             host,
             holding: Holding::default(),
+            kept: Kept::default(),
         }
     }
 

@@ -672,7 +672,7 @@ impl Session {
                 if request.mode == Mode::Predict {
                     let mut gpus = turn(&self.gpus, deadline)?;
                     let gpus = gpus.get_or_insert_with(|| Gpus::new(settings(opening)));
-                    outcome.warnings.extend(gpus.lost_by(Taker::Reboot, deadline));
+                    outcome.warnings.extend(gpus.lost_by(Taker::Reboot, &node.world, deadline));
                 }
                 Ok(outcome)
             }

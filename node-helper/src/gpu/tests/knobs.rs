@@ -3,7 +3,7 @@
 use gpufleet_protocol::nvml::{Code, RemappedRows};
 
 use super::*;
-use crate::gpu::{persistenced::Repair, reboot::Taker};
+use crate::gpu::persistenced::Repair;
 
 fn accounting(mode: &str) -> serde_json::Value {
     json!({"gpu_accounting": {"mode": mode}})
@@ -141,9 +141,7 @@ fn errors_that_a_reset_or_a_reboot_clears_are_told_before_the_act_and_once() {
     assert_eq!(node.predict(&off).warnings, [told("reboot")]);
     let mut node = Node::new(Sim::new(vec![gpu()]));
     for (taker, by) in [(Taker::Reload, "reload of the driver"), (Taker::Reboot, "reboot")] {
-        node.gpus.forget_predictions();
-        let lost = node.gpus.lost_by(taker, &Deadline::after(Duration::from_secs(5)));
-        assert_eq!(lost, [told(by)]);
+        assert_eq!(node.lost_by(taker), [told(by)]);
     }
 }
 

@@ -216,7 +216,7 @@ impl<'a> Driver<'a> {
                     more.filter(|one| !outcome.blockers.iter().any(|named| named.what == one.what)).collect();
                 outcome.blockers.extend(more);
                 if !first {
-                    outcome.warnings.extend(gpus.lost_by(Taker::Reload, node.deadline));
+                    outcome.warnings.extend(gpus.lost_by(Taker::Reload, &node.world, node.deadline));
                 }
             }
             if reloads || first {
@@ -232,14 +232,14 @@ impl<'a> Driver<'a> {
 
     /// Removes the note and the former packages, once the declared driver runs; returns what stays.
     fn forget(&self) -> Option<String> {
-        let left = mended::forget(self.record).err().map(|trouble| said(&trouble));
+        let left = mended::forget(self.record).err().map(|trouble| trouble.text());
         if !matches!(Attempt::read(self.record), Ok(Some(_))) {
             return left;
         }
         let removed = tree::remove_all(&self.folder, &|| true);
         let stays = removed.err().filter(|error| error.source.kind() != ErrorKind::NotFound);
         let problem = stays.map(|error| error.to_string());
-        let note = Attempt::forget(self.record).err().map(|trouble| said(&trouble));
+        let note = Attempt::forget(self.record).err().map(|trouble| trouble.text());
         problem.or(note)
     }
 
@@ -698,16 +698,6 @@ fn with(trouble: Trouble, more: &[String]) -> Trouble {
             Trouble::failed(kind, format!("{message}; {}", more.join("; ")))
         }
         other => other,
-    }
-}
-
-/// Returns what a trouble says.
-pub fn said(trouble: &Trouble) -> String {
-    match trouble {
-        Trouble::Failed { message, .. } | Trouble::Missing(message) | Trouble::NotApplicable(message) => {
-            message.clone()
-        }
-        Trouble::Possible => "only the run can tell".to_owned(),
     }
 }
 
