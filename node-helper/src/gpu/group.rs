@@ -543,9 +543,12 @@ impl Gpus {
                 other => OpStatus::Unknown { reason: other.to_string() },
             },
         };
-        let mut outcome = OpOutcome::new(status.clone());
-        outcome.members = group.members.iter().map(|_| OpOutcome::new(status.clone())).collect();
-        outcome
+        let unsure = (status == OpStatus::Possible).then(|| {
+            "an earlier task loads the driver, without which the GPUs cannot be read; the run reads them then, and sets what differs"
+                .to_owned()
+        });
+        let of_one = || OpOutcome { unsure: unsure.clone(), ..OpOutcome::new(status.clone()) };
+        OpOutcome { members: group.members.iter().map(|_| of_one()).collect(), ..of_one() }
     }
 }
 

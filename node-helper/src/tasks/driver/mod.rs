@@ -342,7 +342,7 @@ impl NodeKind for Driver<'_> {
         let interrupted = !assumes && (!half.packages.is_empty() || (acts && manager.is_unmatched(node)?));
         let (order, unbuilt) = match wanted {
             // A package manager that was killed in its work often cannot even simulate. Finished, it can.
-            Err(_) if interrupted => (Some(Wanted::default()), None),
+            Err(_) if interrupted => (Some(Wanted::after_finishing()), None),
             Ok(Some(Wanted { unbuilt: Some(why), .. })) => match &attempt {
                 Some(attempt) if !assumes && self.may_go_back(attempt) => (None, Some(why)),
                 _ => return Err(Trouble::invalid(why)),
