@@ -2,7 +2,10 @@
 
 use std::sync::LazyLock;
 
-use gpufleet_protocol::{Awaiting, Certainty, Change, Disruption, Layer, Property, Subject, change};
+use gpufleet_protocol::{
+    Awaiting, Certainty, Change, Disruption, Layer, Property, Subject, change,
+    change::{MigInstances, MigLayout},
+};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -459,6 +462,45 @@ fn reasons_name_values_that_all_share() {
     let model = RunModel::of(&s.events);
     assert_eq!(reasons(model.nodes(), Disruption::Live), ["power limit", "vm.swappiness 60 -> 10"]);
     assert_eq!(reasons(&model.nodes()[..1], Disruption::Live), ["power limit 700 -> 600 W"]);
+}
+
+#[test]
+fn a_change_of_the_mig_mode_does_not_hide_the_layout() {
+    let layout = |profile: &str, count| {
+        let instances = vec![MigInstances { profile: profile.to_owned(), count, start: None }];
+        change::Value::from(MigLayout { instances, ..MigLayout::default() })
+    };
+    let changes = |index, to: change::Value| {
+        let gpu = || Subject::Gpu { index, uuid: format!("GPU-{index}") };
+        let none = MigLayout::default();
+        vec![
+            Change::new(gpu(), Property::MIG_MODE, false, true, Disruption::Clients),
+            Change::new(gpu(), Property::MIG_LAYOUT, none, to, Disruption::Live),
+            Change::new(gpu(), Property::POWER_LIMIT, "700 W", "600 W", Disruption::Live),
+        ]
+    };
+    let told = |layouts: &[change::Value]| {
+        let mut s = Stream::new();
+        s.started(Verb::Plan, &sample::names(2));
+        for (index, to) in (0..).zip(layouts) {
+            let report = sample::report("gpu_mig", 18, TaskStatus::Changed);
+            s.task("gpu001", TaskReport { changes: changes(index, to.clone()), ..report });
+        }
+        reasons(RunModel::of(&s.events).nodes(), Disruption::Clients)
+    };
+    let mode = "MIG mode disabled -> enabled";
+    let two = layout("3g.40gb", 2);
+    assert_eq!(told(&[two.clone(), two.clone()]), ["MIG layout none -> 2x 3g.40gb", mode]);
+    let seven = layout("1g.10gb", 7);
+    assert_eq!(
+        told(&[two.clone(), seven.clone()]),
+        ["MIG layout none -> 2x 3g.40gb or none -> 7x 1g.10gb", mode]
+    );
+    let many: Vec<_> = (1..=7).map(|count| layout("1g.10gb", count)).collect();
+    assert_eq!(
+        told(&many),
+        ["MIG layout none -> 1x 1g.10gb or none -> 2x 1g.10gb or none -> 3x 1g.10gb or another", mode]
+    );
 }
 
 proptest! {
