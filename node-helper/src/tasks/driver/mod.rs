@@ -641,6 +641,9 @@ impl NodeKind for Driver<'_> {
                 }
                 Step::Reload => {
                     let mut gpus = self.gpus();
+                    // While those who keep the driver's state are there, which the last of them takes along.
+                    let counted = gpus.counted_before(Taker::Reload, node.deadline);
+                    self.notes().warnings.extend(counted);
                     let work =
                         |gpus: &mut Gpus| self.reload(node, state, attempt.as_ref(), version, gpus, &install);
                     let done = gpus.suspended(node.deadline, node.progress, self.fence, work);
