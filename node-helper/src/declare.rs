@@ -41,6 +41,8 @@ pub enum Trouble {
     NotApplicable(String),
     /// Known only in the run, because an earlier task creates what this one reads.
     Possible,
+    /// The same, with what is not known, and why.
+    PossibleBecause(String),
 }
 
 impl Trouble {
@@ -71,6 +73,17 @@ impl Trouble {
         }
     }
 
+    /// Returns what it says, for a message that says more.
+    pub fn text(&self) -> String {
+        match self {
+            Self::Failed { message, .. }
+            | Self::Missing(message)
+            | Self::NotApplicable(message)
+            | Self::PossibleBecause(message) => message.clone(),
+            Self::Possible => "only the run can tell".to_owned(),
+        }
+    }
+
     /// Converts it to an outcome.
     pub fn outcome(self) -> OpOutcome {
         OpOutcome::new(match self {
@@ -78,13 +91,17 @@ impl Trouble {
             Self::Missing(message) => OpStatus::Failed { kind: FailureKind::Missing, message },
             Self::NotApplicable(reason) => OpStatus::NotApplicable { reason },
             Self::Possible => OpStatus::Possible,
+            Self::PossibleBecause(why) => return OpOutcome::possible(why),
         })
     }
 
     /// As [`Trouble::outcome`], for a prediction, in which a failed reading means an unknown state.
     fn predicted(self, world: &World) -> OpOutcome {
         match self {
-            Self::Missing(_) if world.brings_packages() => Self::Possible.outcome(),
+            Self::Missing(lacks) if world.brings_packages() => OpOutcome::possible(format!(
+                "an earlier task installs packages, which may bring what is missing now ({lacks}); the run looks again then, and \
+                 fails where it is still missing"
+            )),
             Self::Failed { kind: FailureKind::Io | FailureKind::Exit | FailureKind::TimedOut, message } => {
                 OpOutcome::new(OpStatus::Unknown { reason: message })
             }
@@ -106,7 +123,9 @@ impl From<ReadError> for Trouble {
     fn from(error: ReadError) -> Self {
         match error {
             ReadError::File(error) => error.into(),
-            ReadError::Foreseen(_) => Self::Possible,
+            ReadError::Foreseen(_) => {
+                Self::PossibleBecause(format!("{error}, because an earlier task writes it"))
+            }
         }
     }
 }

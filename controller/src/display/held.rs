@@ -48,8 +48,13 @@ pub fn held_screen(model: &RunModel, node: &NodeModel, style: &Style) -> String 
     if !waiting.is_empty() {
         row("not done", &clean(&waiting.join(", ")));
     }
-    let out_of_service = node.outcome.as_ref().is_some_and(|outcome| outcome.out_of_service);
-    let state = match (node.reboots.is_empty(), out_of_service) {
+    let state = match (node.reboots.is_empty(), node.is_left_out()) {
+        (true, _) if node.is_left_in_service() => {
+            "The node was not rebooted; this run disturbed it, and no scheduler keeps work away from it."
+        }
+        (false, _) if node.is_left_in_service() => {
+            "The node was rebooted by this run, and no scheduler keeps work away from it."
+        }
         (true, false) => "The node was not rebooted and stays in service.",
         (true, true) => "The node was not rebooted; this run took it out of service and left it there.",
         (false, false) => "The node was rebooted by this run and is in service.",

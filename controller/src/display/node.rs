@@ -2,7 +2,11 @@
 
 use gpufleet_protocol::Property;
 
-use super::{Role, Style, clean, figures::wrap, plan::change_lines};
+use super::{
+    Role, Style, clean,
+    figures::wrap,
+    plan::{change_lines, unsure},
+};
 use crate::{
     event::{NodeState, TaskStatus, UNMET},
     report::{
@@ -61,7 +65,7 @@ pub fn node_screen(node: &NodeModel, style: &Style) -> String {
     for (status, word) in [(TaskStatus::Unknown, "unknown"), (TaskStatus::Possible, "possible")] {
         for task in node.tasks_in(status) {
             let why =
-                task.message.as_deref().map_or_else(|| "only the run itself can tell".to_owned(), clean);
+                unsure(task).map_or_else(|| "only the run itself can tell".to_owned(), |why| clean(&why));
             out.push_str(&format!("  {word}  {} ({}): {why}\n", clean(&task.task), task.position));
         }
     }

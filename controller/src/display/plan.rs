@@ -6,7 +6,7 @@ use gpufleet_protocol::{Blocker, Certainty, Disruption};
 
 use super::{Role, Style, clean, count, figures::wrap, schedule::schedule, shared::Shared};
 use crate::{
-    event::{NodeState, TaskStatus},
+    event::{NodeState, TaskReport, TaskStatus},
     report::{
         Cause, ChangeGroup, NodeModel, RunModel, causes, fold_changes, fold_names, hardware_class, reasons,
     },
@@ -228,10 +228,8 @@ fn not_sure(model: &RunModel) -> Vec<String> {
                 || task.changes.iter().any(|change| change.certainty == Certainty::Possible)
         });
         for task in possible {
-            let why = task
-                .message
-                .as_deref()
-                .map_or_else(|| "depends on what only the run itself can tell".to_owned(), clean);
+            let why = unsure(task)
+                .map_or_else(|| "depends on what only the run itself can tell".to_owned(), |why| clean(&why));
             all.add(format!("task \"{}\" ({}): {why}", clean(&task.task), task.position), &node.name);
         }
     }
@@ -241,6 +239,14 @@ fn not_sure(model: &RunModel) -> Vec<String> {
         some => format!("{text}; on {}", count(some, "node")),
     };
     all.in_order().into_iter().map(on).collect()
+}
+
+/// Returns what only the run can tell of a task, and why: its own words, or those about its possible changes.
+pub(super) fn unsure(task: &TaskReport) -> Option<String> {
+    let possible = task.changes.iter().filter(|change| change.certainty == Certainty::Possible);
+    let mut notes: Vec<&str> = possible.filter_map(|change| change.note.as_deref()).collect();
+    notes.dedup();
+    task.message.clone().or_else(|| (!notes.is_empty()).then(|| notes.join("; ")))
 }
 
 /// Returns every change of a run, with equal ones grouped (`run --diff`); empty if nothing changed.

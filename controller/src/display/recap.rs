@@ -348,6 +348,13 @@ fn tail(model: &RunModel, report: Option<&str>, style: &Style, out: &mut String)
             true => format!("Exit {code}.\n"),
             false => format!("Exit {code}. Still out of service: {who}.\n"),
         });
+        let left_in = model.left_in_service();
+        if !left_in.is_empty() {
+            out.push_str(&format!(
+                "Disturbed, not proven well, and open to work, since no scheduler was asked to keep it away: {}.\n",
+                fold_names(left_in)
+            ));
+        }
         if let (Some(run), true) = (&model.run, model.finish.as_ref().is_some_and(|end| end.resumable)) {
             out.push_str(&format!("Go on with it: gpufleet resume {}\n", run.run_id));
         } else if let Some(command) = again(model) {

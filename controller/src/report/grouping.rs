@@ -135,13 +135,22 @@ pub fn fold_changes<'a>(changes: impl Iterator<Item = (&'a TaskReport, &'a Chang
     groups
 }
 
+/// Number of different MIG layouts that one reason names.
+const LAYOUTS: usize = 3;
+
 /// Returns why these nodes are disturbed that much: the changes of that class, each listed once, those of GPUs and the
 /// most frequent first; with values if all nodes share them.
+///
+/// A change of the MIG mode tells neither which instances are destroyed nor which are made, so that the layouts stand
+/// beside it, whatever they disturb.
 pub fn reasons<'a>(nodes: impl IntoIterator<Item = &'a NodeModel>, class: Disruption) -> Vec<String> {
     let mut seen: HashMap<About<'a>, Seen<'a>> = HashMap::new();
     for node in nodes {
-        let changes = node.changes().chain(node.changes_not_made()).map(|(_, change)| change);
-        let changes = changes.filter(|change| change.disruption == class).map(Reason::of_change);
+        let all = || node.changes().chain(node.changes_not_made()).map(|(_, change)| change);
+        let of_class = |change: &&Change| change.disruption == class;
+        let switches = all().filter(of_class).any(|change| change.property == Property::MIG_MODE);
+        let told = |change: &&Change| of_class(change) || switches && change.property == Property::MIG_LAYOUT;
+        let changes = all().filter(told).map(Reason::of_change);
         let waits = node.awaiting().into_iter().filter(|waits| waits.activation == class);
         let mut here: Vec<Reason<'a>> = changes.chain(waits.map(Reason::of_waiting)).collect();
         here.sort_by(|one, other| one.label.cmp(&other.label));
@@ -152,22 +161,30 @@ pub fn reasons<'a>(nodes: impl IntoIterator<Item = &'a NodeModel>, class: Disrup
                 first,
                 nodes: 0,
                 gpu: false,
-                same: true,
                 label: reason.label,
-                change: reason.change,
+                values: Vec::new(),
             });
             known.gpu |= reason.gpu;
             known.nodes += usize::from(counted.insert(reason.about));
-            if let (Some(one), Some(other)) = (known.change, reason.change) {
-                known.same &= (&one.from, &one.to) == (&other.from, &other.to);
-            }
+            let is_new = |change: &&Change| {
+                let same = |known: &&Change| (&known.from, &known.to) == (&change.from, &change.to);
+                known.values.len() <= LAYOUTS && !known.values.iter().any(same)
+            };
+            let value = reason.change.filter(is_new);
+            known.values.extend(value);
         }
     }
     let mut all: Vec<Seen<'a>> = seen.into_values().collect();
     all.sort_by_key(|seen| (!seen.gpu, std::cmp::Reverse(seen.nodes), seen.first));
-    let text = |seen: Seen<'a>| match seen.change.filter(|_| seen.same) {
-        Some(change) => format!("{} {}", seen.label, change.values()),
-        None => seen.label,
+    let text = |seen: Seen<'a>| match seen.values.as_slice() {
+        [one] => format!("{} {}", seen.label, one.values()),
+        [first, ..] if first.property == Property::MIG_LAYOUT => {
+            let layouts: Vec<String> =
+                seen.values.iter().take(LAYOUTS).map(|change| change.values()).collect();
+            let more = if seen.values.len() > LAYOUTS { " or another" } else { "" };
+            format!("{} {}{more}", seen.label, layouts.join(" or "))
+        }
+        _ => seen.label,
     };
     let mut told: Vec<String> = Vec::with_capacity(all.len());
     for reason in all.into_iter().map(text) {
@@ -216,11 +233,9 @@ struct Seen<'a> {
     first: usize,
     nodes: usize,
     gpu: bool,
-    /// Whether all have the same values.
-    same: bool,
     label: String,
-    /// The first of them.
-    change: Option<&'a Change>,
+    /// Those with different values, up to one more than are told.
+    values: Vec<&'a Change>,
 }
 
 /// Nodes that failed for the same reason.

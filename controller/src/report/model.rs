@@ -334,6 +334,21 @@ impl NodeModel {
         self.permitted || self.drains.last().is_some_and(|(_, step)| step.holds())
     }
 
+    /// Whether it was disturbed, did not end well, and takes work all the same: no scheduler was asked to keep any away, so
+    /// that nothing is to be given back. One that is away after a reboot takes none.
+    pub fn is_left_in_service(&self) -> bool {
+        let is_away = self.state == NodeState::Unreachable
+            || self.reboots.last().is_some_and(|reboot| reboot.after.is_none());
+        self.outcome.as_ref().is_some_and(|outcome| outcome.out_of_service)
+            && self.drains.is_empty()
+            && !is_away
+    }
+
+    /// Whether the run left it out of service.
+    pub fn is_left_out(&self) -> bool {
+        self.outcome.as_ref().is_some_and(|outcome| outcome.out_of_service) && !self.is_left_in_service()
+    }
+
     /// Returns the time that the node took, or has taken until `now`, in whole seconds.
     pub fn seconds(&self, now: Option<Timestamp>) -> u64 {
         let of_process = match &self.outcome {
@@ -461,15 +476,22 @@ impl RunModel {
     }
 
     /// Returns nodes that this run took out of service and did not give back, by its last event or by those of the
-    /// nodes.
+    /// nodes; without those that it disturbed where no scheduler keeps work away.
     pub fn out_of_service(&self) -> Vec<String> {
         if let Some(finish) = &self.finish {
-            return finish.out_of_service.clone();
+            let left_in = |name: &&String| self.node(name).is_some_and(NodeModel::is_left_in_service);
+            return finish.out_of_service.iter().filter(|name| !left_in(name)).cloned().collect();
         }
-        let out = |node: &&NodeModel| {
-            node.outcome.as_ref().map_or_else(|| node.may_be_out(), |outcome| outcome.out_of_service)
+        let out = |node: &&NodeModel| match node.outcome {
+            Some(_) => node.is_left_out(),
+            None => node.may_be_out(),
         };
         self.nodes.iter().filter(out).map(|node| node.name.clone()).collect()
+    }
+
+    /// Returns nodes that this run disturbed, that did not end well, and that take work all the same.
+    pub fn left_in_service(&self) -> Vec<&str> {
+        self.nodes.iter().filter(|node| node.is_left_in_service()).map(|node| node.name.as_str()).collect()
     }
 
     /// Returns why the run ended early, if it did.

@@ -2,7 +2,10 @@
 
 use std::sync::LazyLock;
 
-use gpufleet_protocol::{Awaiting, Certainty, Change, Disruption, Layer, Property, Subject, change};
+use gpufleet_protocol::{
+    Awaiting, Certainty, Change, Disruption, Layer, Property, Subject, change,
+    change::{MigInstances, MigLayout},
+};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -11,8 +14,8 @@ use super::{
     *,
 };
 use crate::event::{
-    DrainStep, DurationOrigin, EVENT_VERSION, Event, NodeState, Phase, TaskReport, TaskStatus, UNMET, Verb,
-    What,
+    DrainStep, DurationOrigin, EVENT_VERSION, Event, NodeOutcome, NodeState, Phase, TaskReport, TaskStatus,
+    UNMET, Verb, What,
 };
 use crate::index::PlayIndex;
 
@@ -461,6 +464,45 @@ fn reasons_name_values_that_all_share() {
     assert_eq!(reasons(&model.nodes()[..1], Disruption::Live), ["power limit 700 -> 600 W"]);
 }
 
+#[test]
+fn a_change_of_the_mig_mode_does_not_hide_the_layout() {
+    let layout = |profile: &str, count| {
+        let instances = vec![MigInstances { profile: profile.to_owned(), count, start: None }];
+        change::Value::from(MigLayout { instances, ..MigLayout::default() })
+    };
+    let changes = |index, to: change::Value| {
+        let gpu = || Subject::Gpu { index, uuid: format!("GPU-{index}") };
+        let none = MigLayout::default();
+        vec![
+            Change::new(gpu(), Property::MIG_MODE, false, true, Disruption::Clients),
+            Change::new(gpu(), Property::MIG_LAYOUT, none, to, Disruption::Live),
+            Change::new(gpu(), Property::POWER_LIMIT, "700 W", "600 W", Disruption::Live),
+        ]
+    };
+    let told = |layouts: &[change::Value]| {
+        let mut s = Stream::new();
+        s.started(Verb::Plan, &sample::names(2));
+        for (index, to) in (0..).zip(layouts) {
+            let report = sample::report("gpu_mig", 18, TaskStatus::Changed);
+            s.task("gpu001", TaskReport { changes: changes(index, to.clone()), ..report });
+        }
+        reasons(RunModel::of(&s.events).nodes(), Disruption::Clients)
+    };
+    let mode = "MIG mode disabled -> enabled";
+    let two = layout("3g.40gb", 2);
+    assert_eq!(told(&[two.clone(), two.clone()]), ["MIG layout none -> 2x 3g.40gb", mode]);
+    let seven = layout("1g.10gb", 7);
+    assert_eq!(
+        told(&[two.clone(), seven.clone()]),
+        ["MIG layout none -> 2x 3g.40gb or none -> 7x 1g.10gb", mode]
+    );
+    let many: Vec<_> = (1..=7).map(|count| layout("1g.10gb", count)).collect();
+    assert_eq!(
+        told(&many),
+        ["MIG layout none -> 1x 1g.10gb or none -> 2x 1g.10gb or none -> 3x 1g.10gb or another", mode]
+    );
+}
+
 proptest! {
     #[test]
     fn counts_by_state_add_up(steps in prop::collection::vec((0_usize..6, 0_usize..17, any::<bool>()), 0..60)) {
@@ -568,6 +610,57 @@ fn a_run_that_was_cut_off_tells_who_may_be_out() {
     assert_eq!(RunModel::of(&s.events).out_of_service(), names[1..]);
     s.push(What::Drain { host: names[2].clone(), step: DrainStep::GivenBack });
     assert_eq!(RunModel::of(&s.events).out_of_service(), [names[1].clone()]);
+}
+
+#[test]
+fn a_node_that_nobody_drained_is_not_left_out_of_service() {
+    let names = sample::names(4);
+    let mut s = Stream::new();
+    s.started(Verb::Run, &names).play(&names, &[("all", 4)]);
+    for host in &names {
+        s.push(What::PermitGranted { host: host.clone(), class: Disruption::Reboot });
+    }
+    // Drained, away after its reboot, back from it, and not rebooted.
+    s.push(What::Drain { host: names[0].clone(), step: DrainStep::Drained });
+    for host in &names[1..3] {
+        let why = Vec::new();
+        s.push(What::RebootIssued { host: host.clone(), boot_id: "b-1".to_owned(), why, deadline: None });
+    }
+    s.push(What::Rebooted { host: names[2].clone(), boot_id: "b-2".to_owned(), seconds: 9 });
+    for host in &names {
+        let outcome = NodeOutcome {
+            state: NodeState::Failed,
+            message: None,
+            counts: Default::default(),
+            seconds: 9,
+            rebooted: false,
+            out_of_service: true,
+        };
+        s.push(What::NodeFinished { host: host.clone(), outcome });
+    }
+    let check = |model: &RunModel| {
+        assert_eq!(model.out_of_service(), names[..2]);
+        assert_eq!(model.left_in_service(), names[2..]);
+        let out: Vec<bool> = model.nodes().iter().map(NodeModel::is_left_out).collect();
+        assert_eq!(out, [true, true, false, false]);
+    };
+    check(&RunModel::of(&s.events));
+    s.push(What::RunFinished(crate::event::RunFinished {
+        exit_code: 2,
+        summary: String::new(),
+        out_of_service: names.clone(),
+        stopped: None,
+        resumable: false,
+    }));
+    let model = RunModel::of(&s.events);
+    check(&model);
+    let style = crate::display::Style { width: 200, ..Default::default() };
+    let text = crate::display::ending_lines(&model, None, &style);
+    assert!(text.contains("Still out of service: gpu[001,002].\n"), "{text}");
+    assert!(
+        text.contains("open to work, since no scheduler was asked to keep it away: gpu[003,004].\n"),
+        "{text}"
+    );
 }
 
 /// A power limit on each of eight GPUs; no two nodes have a GPU in common.

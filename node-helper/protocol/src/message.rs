@@ -228,6 +228,9 @@ pub struct OpOutcome {
     pub system: Option<SystemState>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
+    /// With [`OpStatus::Possible`]: what only the run can tell, and why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unsure: Option<String>,
     /// Its size in memory at the receiver; not sent.
     #[serde(skip)]
     pub weight: Weight,
@@ -281,8 +284,14 @@ impl OpOutcome {
             health: None,
             system: None,
             warnings: Vec::new(),
+            unsure: None,
             weight: Weight::default(),
         }
+    }
+
+    /// Returns one that only the run can tell: what, and why.
+    pub fn possible(why: impl Into<String>) -> Self {
+        Self { unsure: Some(why.into()), ..Self::new(OpStatus::Possible) }
     }
 
     pub fn failed(kind: FailureKind, message: impl Into<String>) -> Self {

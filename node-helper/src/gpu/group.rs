@@ -199,9 +199,9 @@ impl Gpus {
             Err(error) => return self.unreadable(group, Mode::Predict, &error),
         };
         let seen = state.holding.clone();
-        let state = foreseen(state, &World::overlaid(overlay));
+        let mut state = foreseen(state, &World::overlaid(overlay));
+        state.kept = self.machine.kept(&World::overlaid(overlay));
         let before = units(&state.host);
-        let mut state = state;
         self.look_up_users(&mut state, group, &World::overlaid(overlay));
         self.predicted = Some(state);
         let outcome = self.run(group, Mode::Predict, Disruption::Live, deadline, progress, &|| Ok(()));
@@ -440,9 +440,10 @@ impl Gpus {
     }
 
     pub(super) fn observed(&mut self, deadline: &Deadline) -> Result<(State, Snapshot), NvmlError> {
-        let read = observe(self.machine.as_mut(), &self.record, deadline);
-        if read.is_err() {
-            self.machine.release();
+        let mut read = observe(self.machine.as_mut(), &self.record, deadline);
+        match &mut read {
+            Ok((state, _)) => state.kept = self.machine.kept(&World::real()),
+            Err(_) => self.machine.release(),
         }
         read
     }
@@ -542,9 +543,12 @@ impl Gpus {
                 other => OpStatus::Unknown { reason: other.to_string() },
             },
         };
-        let mut outcome = OpOutcome::new(status.clone());
-        outcome.members = group.members.iter().map(|_| OpOutcome::new(status.clone())).collect();
-        outcome
+        let unsure = (status == OpStatus::Possible).then(|| {
+            "an earlier task loads the driver, without which the GPUs cannot be read; the run reads them then, and sets what differs"
+                .to_owned()
+        });
+        let of_one = || OpOutcome { unsure: unsure.clone(), ..OpOutcome::new(status.clone()) };
+        OpOutcome { members: group.members.iter().map(|_| of_one()).collect(), ..of_one() }
     }
 }
 

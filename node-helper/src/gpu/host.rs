@@ -20,6 +20,7 @@ use super::{
     bus,
     clients::{self, CLIENT_UNITS, PERSISTENCED, Places, Scan},
     drained,
+    kept::Kept,
     machine::{BootMark, Machine, ResetError, UnitAction},
     mps::{self, Control, Seat},
     persistenced::{self, Repair},
@@ -28,6 +29,7 @@ use super::{
 };
 use crate::{
     deadline::Deadline,
+    keep,
     os::{
         files::{self, At, FileError, Ownership},
         reload,
@@ -394,6 +396,10 @@ impl Machine for RealMachine {
 
     fn has_user(&mut self, name: &str, world: &World) -> bool {
         Users::of(&self.path("/etc")).seen_in(world).identity(name).is_ok()
+    }
+
+    fn kept(&mut self, world: &World) -> Kept {
+        keep::at_boot(&self.roots(), world)
     }
 
     fn pci_count(&mut self) -> u32 {

@@ -8,6 +8,7 @@ use gpufleet_protocol::nvml::{GpuDevices, Health, Reading, Setting, Snapshot};
 
 use super::{
     clients::Scan,
+    kept::Kept,
     mps::Seat,
     persistenced::Repair,
     state::{Device, Host},
@@ -162,6 +163,9 @@ pub trait Machine: Send {
 
     /// Whether the node has this user, in a prediction too.
     fn has_user(&mut self, name: &str, world: &World) -> bool;
+
+    /// Returns what the next boot sets, in a prediction too.
+    fn kept(&mut self, world: &World) -> Kept;
 
     /// Returns the number of NVIDIA GPUs on the PCI bus.
     fn pci_count(&mut self) -> u32;

@@ -3,14 +3,17 @@
 //! Owns the record's keys. A recorded clock lock counts only for the boot and the load of the driver in which it was
 //! made.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    time::{SystemTime, UNIX_EPOCH},
+};
 
 use gpufleet_protocol::nvml::Snapshot;
 use serde::{Deserialize, Serialize};
 
 use super::{
     machine::{BootMark, Machine},
-    state::{Lock, Locks, State},
+    state::{Gpu, Lock, Locks, State},
     worker::NvmlError,
 };
 use crate::{deadline::Deadline, state::Record};
@@ -92,6 +95,53 @@ pub fn put_resets(record: &Record, boot_id: &str, pcis: &[String], end: u64) -> 
     let found = RecordedResets { boot_id: boot_id.to_owned(), ends };
     let value = serde_json::to_value(found).map_err(|error| error.to_string())?;
     record.put(RESETS, value).map_err(|error| error.to_string())
+}
+
+const COUNTED: &str = "gpu/counted-before";
+/// Number of entries that are kept of it.
+const MOST_COUNTED: usize = 128;
+
+/// The memory errors of a GPU, right before an act that clears their counters.
+#[derive(Debug, Serialize, Deserialize)]
+struct Counted {
+    /// In seconds since 1970.
+    at: u64,
+    boot_id: String,
+    before: String,
+    gpu: u32,
+    uuid: String,
+    uncorrected: u64,
+    corrected: u64,
+}
+
+/// Records which memory errors GPUs counted before an act that clears the counters, and says them. The node keeps them,
+/// because a controller that dies in the act may never hear of them. Without a state directory they are only said.
+pub fn keep_counted<'a>(
+    record: &Record,
+    boot_id: &str,
+    gpus: impl Iterator<Item = &'a Gpu>,
+    before: &str,
+) -> Vec<String> {
+    let at = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let (mut told, mut new) = (Vec::new(), Vec::new());
+    for gpu in gpus {
+        told.extend(gpu.counted(before));
+        if let Ok((uncorrected, corrected)) = gpu.errors()
+            && (uncorrected, corrected) != (0, 0)
+        {
+            let (boot_id, before, uuid) = (boot_id.to_owned(), before.to_owned(), gpu.uuid.clone());
+            new.push(Counted { at, boot_id, before, gpu: gpu.index, uuid, uncorrected, corrected });
+        }
+    }
+    if !new.is_empty() {
+        let value = record.get(COUNTED).ok().flatten();
+        let mut all: Vec<Counted> =
+            value.and_then(|value| serde_json::from_value(value).ok()).unwrap_or_default();
+        all.extend(new);
+        all.drain(..all.len().saturating_sub(MOST_COUNTED));
+        let _ = serde_json::to_value(all).map(|value| record.put(COUNTED, value));
+    }
+    told
 }
 
 /// Returns units that a run stopped and has not started again.

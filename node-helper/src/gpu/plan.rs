@@ -451,7 +451,7 @@ fn withdraw(stage: &mut Stage, gpu: &Gpu, property: Property, want: &Want<bool>,
 }
 
 /// Plans everything, if nothing waits for an activation.
-fn settled(state: &State, desired: &Desired) -> Stage {
+pub(super) fn settled(state: &State, desired: &Desired) -> Stage {
     let mut stage = Stage::default();
     let arranged = mps::arranged(state, desired);
     mps::stop(&mut stage, state, &arranged, desired);

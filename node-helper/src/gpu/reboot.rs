@@ -1,11 +1,14 @@
 //! What a reboot that a task asks for, or a reload of the driver, takes from the GPUs, for its plan.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, time::Duration};
 
 use gpufleet_protocol::op::{GpuGroup, GpuMember};
 
-use super::{desired::merge, group::Gpus, plan::losses, wording::joined};
-use crate::deadline::Deadline;
+use super::{desired::merge, group::Gpus, observe::keep_counted, plan::losses, wording::joined};
+use crate::{deadline::Deadline, world::World};
+
+/// Time to read the counters before a reboot, which must not wait for a driver that hangs.
+const COUNTING: Duration = Duration::from_secs(15);
 
 /// What the tasks of a prediction declared so far: a run sets it again after a reboot.
 #[derive(Clone, Debug, Default)]
@@ -25,7 +28,7 @@ pub enum Taker {
 }
 
 impl Taker {
-    const fn as_str(self) -> &'static str {
+    pub(super) const fn as_str(self) -> &'static str {
         match self {
             Self::Reboot => "reboot",
             Self::Reload => "reload of the driver",
@@ -36,13 +39,14 @@ impl Taker {
 impl Gpus {
     /// Returns what a reboot or a reload takes that no task of this prediction declares, a sentence for each GPU. Nothing
     /// where the GPUs cannot be read: then nobody knows what they have.
-    pub fn lost_by(&mut self, taker: Taker, deadline: &Deadline) -> Vec<String> {
-        let Ok(state) = self.predicted_state(deadline) else { return Vec::new() };
+    pub fn lost_by(&mut self, taker: Taker, world: &World, deadline: &Deadline) -> Vec<String> {
+        let Ok(mut state) = self.predicted_state(deadline) else { return Vec::new() };
+        state.kept = self.machine.kept(world);
         let group = GpuGroup { members: self.declared.members.clone(), defer_to_reboot: true };
         let by = taker.as_str();
         let mut lost = match self.declared.told && taker == Taker::Reboot {
             true => Vec::new(),
-            false => losses::at_once(&state, &merge(&group, &state), by),
+            false => losses::at_once(&state, &merge(&group, &state), taker),
         };
         let ends = state.drained.iter().map(|hidden| &hidden.gpu);
         let ends = ends.filter(|gpu| !self.declared.drained.contains(&gpu.pci));
@@ -53,6 +57,16 @@ impl Gpus {
             true => lost,
             false => vec![joined(&lost)],
         }
+    }
+
+    /// Reads which memory errors the GPUs counted, right before a reboot or a reload clears the counters; keeps them on the
+    /// node, and says them. Nothing where the GPUs cannot be read.
+    pub fn counted_before(&mut self, taker: Taker, deadline: &Deadline) -> Vec<String> {
+        let read = self.observed(&deadline.within(COUNTING));
+        self.release();
+        let Ok((state, _)) = read else { return Vec::new() };
+        let boot_id = self.machine.boot_mark().boot_id;
+        keep_counted(&self.record, &boot_id, state.gpus.iter(), taker.as_str())
     }
 
     /// Notes GPUs that a task drains, or gives back.

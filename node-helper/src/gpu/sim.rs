@@ -24,6 +24,7 @@ use gpufleet_protocol::{
 pub use self::{board::SimGpu, mps_daemon::SimMps};
 use super::{
     clients::{Holder, Scan},
+    kept::Kept,
     machine::{BootMark, Machine, ResetError, UnitAction},
     mps::Seat,
     persistenced::{Repair, Start},
@@ -45,6 +46,8 @@ pub struct Sim {
     pub device_mps: BTreeMap<String, SimMps>,
     /// Users of the node.
     pub users: Vec<String>,
+    /// What the next boot sets.
+    pub kept: Kept,
     /// Units that hold every GPU, and whether they run.
     pub units: BTreeMap<String, bool>,
     pub boot: u32,
@@ -91,6 +94,7 @@ impl Sim {
             mps: SimMps::default(),
             device_mps: BTreeMap::new(),
             users: vec!["triton".to_owned()],
+            kept: Kept::Nothing,
             units: BTreeMap::from([
                 ("nvidia-dcgm.service".to_owned(), true),
                 ("nvsm.service".to_owned(), false),
@@ -551,6 +555,10 @@ impl Machine for SimMachine {
 
     fn has_user(&mut self, name: &str, _world: &World) -> bool {
         self.get().users.iter().any(|user| user == name)
+    }
+
+    fn kept(&mut self, _world: &World) -> Kept {
+        self.get().kept.clone()
     }
 
     fn pci_count(&mut self) -> u32 {

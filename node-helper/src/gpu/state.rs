@@ -18,6 +18,7 @@ use gpufleet_protocol::{
 use serde::{Deserialize, Serialize};
 
 use super::{
+    kept::Kept,
     mps::Seat,
     persistenced::{Repair, Start},
 };
@@ -289,6 +290,8 @@ pub struct State {
     pub host: Host,
     /// From the first reading of a run; later readings leave it empty.
     pub holding: Holding,
+    /// What the next boot sets.
+    pub kept: Kept,
 }
 
 /// A drained GPU.
@@ -397,21 +400,29 @@ impl Gpu {
         }
     }
 
-    /// Says which memory errors it counted, or that this cannot be read, and what clears the counters; nothing of a GPU
-    /// without counters or errors.
-    pub fn counted(&self, cleared_by: &str) -> Option<String> {
+    /// Returns the uncorrected and the corrected memory errors that it counted since the driver was loaded.
+    ///
+    /// # Errors
+    /// If they cannot be read; a GPU without counters has none.
+    pub fn errors(&self) -> Result<(u64, u64), Code> {
         let count = |reading: Reading<u64>| match reading {
             Err(code) if lacks(code) => Ok(0),
             other => other,
         };
+        Ok((count(self.uncorrected)?, count(self.corrected)?))
+    }
+
+    /// Says which memory errors it counted, or that this cannot be read, and what clears the counters; nothing of a GPU
+    /// without counters or errors.
+    pub fn counted(&self, cleared_by: &str) -> Option<String> {
         let label = self.label();
-        match (count(self.uncorrected), count(self.corrected)) {
-            (Ok(0), Ok(0)) => None,
-            (Ok(uncorrected), Ok(corrected)) => Some(format!(
+        match self.errors() {
+            Ok((0, 0)) => None,
+            Ok((uncorrected, corrected)) => Some(format!(
                 "{label} counted {uncorrected} uncorrected and {corrected} corrected memory errors since the driver was \
                  loaded, which the {cleared_by} clears from its counters"
             )),
-            (Err(code), _) | (_, Err(code)) => Some(format!(
+            Err(code) => Some(format!(
                 "{label}: the memory errors that it counted since the driver was loaded cannot be read ({code}), and the \
                  {cleared_by} clears its counters"
             )),
@@ -479,6 +490,7 @@ impl State {
             confidential_ready: snapshot.confidential_ready,
             host,
             holding: Holding::default(),
+            kept: Kept::default(),
         }
     }
 

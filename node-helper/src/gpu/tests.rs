@@ -2,6 +2,7 @@
 
 mod drains;
 mod foreseen;
+mod kept;
 mod knobs;
 mod mig;
 mod mps;
@@ -22,10 +23,11 @@ use serde_json::json;
 
 use super::{
     group::Gpus,
+    reboot::Taker,
     sim::{Sim, SimGpu, SimMachine},
     worker::NvmlError,
 };
-use crate::{deadline::Deadline, state::Record};
+use crate::{deadline::Deadline, state::Record, world::World};
 
 /// A node and its session.
 struct Node {
@@ -74,6 +76,11 @@ impl Node {
 
     fn apply(&mut self, group: &GpuGroup) -> OpOutcome {
         self.run(group, Mode::Apply, Disruption::Reboot)
+    }
+
+    fn lost_by(&mut self, taker: Taker) -> Vec<String> {
+        self.gpus.forget_predictions();
+        self.gpus.lost_by(taker, &World::real(), &Deadline::after(Duration::from_secs(5)))
     }
 
     fn effects(&self) -> Vec<String> {

@@ -162,8 +162,22 @@ fn own_file(roots: &Roots) -> Result<std::fs::File, FileError> {
     std::fs::File::open(&path).at("read", path)
 }
 
-fn read(world: &World, path: &Path) -> Result<Option<Vec<u8>>, Trouble> {
+pub(super) fn read(world: &World, path: &Path) -> Result<Option<Vec<u8>>, Trouble> {
     Ok(world.read(path)?.map(|bytes| bytes.to_vec()))
+}
+
+/// Returns the document if a boot would act on it, or why it would not.
+pub(super) fn judged(
+    world: &World,
+    roots: &Roots,
+    sealed: &Sealed,
+    pin: Option<&Pin>,
+) -> Result<KeptState, String> {
+    // What an earlier task of a prediction put there has no signature.
+    match world.predicts() && sealed.seal.signature.is_empty() {
+        true => seal::document(sealed),
+        false => seal::check(sealed, pin, machine_id(roots).as_deref()),
+    }
 }
 
 impl NodeKind for KeepState {
@@ -182,11 +196,7 @@ impl NodeKind for KeepState {
         let kept = match sealed.as_ref() {
             Ok(None) => None,
             Err(why) => Some(Err(why.clone())),
-            // What an earlier task of a prediction put there has no signature.
-            Ok(Some(sealed)) if world.predicts() && sealed.seal.signature.is_empty() => {
-                Some(seal::document(sealed))
-            }
-            Ok(Some(sealed)) => Some(seal::check(sealed, pin.as_ref(), machine_id(roots).as_deref())),
+            Ok(Some(sealed)) => Some(judged(world, roots, sealed, pin.as_ref())),
         };
         let foreseen =
             world.predicts() && matches!(&sealed, Ok(Some(sealed)) if sealed.seal.signature.is_empty());

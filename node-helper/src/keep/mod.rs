@@ -1,10 +1,11 @@
 //! The state of the GPUs that the node asserts at each boot.
 //!
-//! `kind` writes it, `boot` asserts it, `gate` lets units wait for it, `report` tells what came of it. The document is
-//! the controller's, and nothing here changes it. Invariants: what is not authentic, not of this machine or stale
-//! changes no GPU; nothing here reboots or resets; nothing here reloads systemd, which takes GPUs from containers that
-//! run (NVIDIA/nvidia-container-toolkit#48): systemd reads the unit at the next boot.
+//! `kind` writes it, `boot` asserts it, `ahead` tells what the next boot would set, `gate` lets units wait for it, `report`
+//! tells what came of it. The document is the controller's, and nothing here changes it. Invariants: what is not
+//! authentic, not of this machine or stale changes no GPU; nothing here reboots or resets; nothing here reloads systemd,
+//! which takes GPUs from containers that run (NVIDIA/nvidia-container-toolkit#48): systemd reads the unit at the next boot.
 
+mod ahead;
 mod boot;
 mod declared;
 mod gate;
@@ -26,6 +27,7 @@ use crate::os::{
     tree,
 };
 
+pub use ahead::at_boot;
 pub use boot::assert;
 pub use declared::note;
 pub use gate::gate;

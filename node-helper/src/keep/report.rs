@@ -8,8 +8,8 @@ use gpufleet_protocol::{
 };
 use rustix::fs::{FlockOperation, flock};
 
-use super::{PROGRAM, Store, authentic, gate, kept, may, read, seal, units};
-use crate::{deadline::Deadline, os::roots::Roots, process::Run, tasks::reboot};
+use super::{Store, ahead::hindrances, authentic, gate, kept, may, read, seal, units};
+use crate::{deadline::Deadline, os::roots::Roots, process::Run, tasks::reboot, world::World};
 
 /// Returns `None` if the node keeps nothing, or only root can tell.
 pub fn report(roots: &Roots) -> Option<KeptReport> {
@@ -40,12 +40,7 @@ pub fn report(roots: &Roots) -> Option<KeptReport> {
         authentic(roots, &sealed)
     });
     report.problems.extend(judged.err());
-    if !roots.path(PROGRAM).exists() {
-        report.problems.push(format!("{PROGRAM} is gone, so the next boot asserts nothing"));
-    }
-    if roots.path(units::WANTS).symlink_metadata().is_err() {
-        report.problems.push(format!("{} is not enabled, so the next boot asserts nothing", units::UNIT));
-    }
+    report.problems.extend(hindrances(roots, &World::real()));
     let now = reboot::boot_id(roots);
     let of_now = |boot: &KeptBoot| now.as_ref() == Some(&boot.boot_id);
     let runs = is_alive(&store);

@@ -14,10 +14,12 @@ use proptest::prelude::*;
 use serde_json::json;
 use sha2::{Digest, Sha512};
 
-use super::{Pin, Store, gate, kept, remove, report, seal, units};
+use super::{Pin, Store, at_boot, gate, kept, remove, report, seal, units};
 use crate::{
+    gpu::Kept,
     os::files,
     tasks::testing::{Bench, told},
+    world::World,
 };
 
 const MACHINE: &str = "0123456789abcdef0123456789abcdef";
@@ -148,6 +150,42 @@ fn what_a_boot_must_not_assert_is_told() {
     assert_eq!(kept_now(), Ok(true));
     std::fs::remove_file(bench.path("var/lib/gpufleet/keep/pin.json")).unwrap();
     refused("no key is pinned");
+}
+
+#[test]
+fn a_plan_knows_what_the_next_boot_would_set() {
+    let bench = bench();
+    let real = || at_boot(&bench.roots, &World::real());
+    let foreseen = || at_boot(&bench.roots, &World::overlaid(&bench.overlay));
+    let sets = Kept::Sets { gpus: ["GPU-1".to_owned()].into(), members: vec![power(400)] };
+    assert_eq!(real(), Kept::Nothing);
+    let declared = asked(&document(5, 400, serve()), 1);
+    let mut planned = declared.clone();
+    planned.sealed.as_mut().unwrap().seal.signature.clear();
+    bench.run(&planned, Mode::Predict);
+    assert_eq!((real(), foreseen()), (Kept::Nothing, sets.clone()), "an earlier task of the prediction");
+    bench.forget();
+    bench.run(&declared, Mode::Apply);
+    assert_eq!((real(), foreseen()), (sets.clone(), sets.clone()));
+    bench.run(&absent(), Mode::Predict);
+    assert_eq!((real(), foreseen()), (sets.clone(), Kept::Nothing));
+    bench.forget();
+    let refused = |why: &str| match real() {
+        Kept::Refused(told) => assert!(told.contains(why), "{told}"),
+        other => panic!("{other:?}"),
+    };
+    let good = bench.read(STATE);
+    bench.write(STATE, &serde_json::to_string(&signed(&document(4, 300, serve()), 1)).unwrap());
+    refused("stale");
+    bench.write(STATE, &good[..good.len() - 9]);
+    refused("is damaged");
+    bench.write(STATE, &good.replace("400", "700"));
+    refused("it was changed after it was signed");
+    bench.write(STATE, &good);
+    std::fs::remove_file(bench.path(WANTS)).unwrap();
+    refused("gpufleet-keep.service is not enabled");
+    std::fs::remove_file(bench.path(PROGRAM)).unwrap();
+    refused("gpufleet-keep is gone");
 }
 
 #[test]

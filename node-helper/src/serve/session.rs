@@ -664,15 +664,17 @@ impl Session {
                 Ok(signals::topology::outcome(&signals::topology::read(&reader, || gpus.facts(deadline))))
             }
             NodeOp::Reboot(how) => {
+                let mut counted = Vec::new();
                 if request.mode == Mode::Apply && *how == Reboot::Orderly && allowed == Disruption::Reboot {
                     gate(Disruption::Reboot)?;
-                    self.refuse_busy(opening, deadline)?;
+                    counted = self.refuse_busy(opening, deadline)?;
                 }
                 let mut outcome = reboot::run(*how, &node, request.mode, allowed, &gate)?;
+                outcome.warnings.extend(counted);
                 if request.mode == Mode::Predict {
                     let mut gpus = turn(&self.gpus, deadline)?;
                     let gpus = gpus.get_or_insert_with(|| Gpus::new(settings(opening)));
-                    outcome.warnings.extend(gpus.lost_by(Taker::Reboot, deadline));
+                    outcome.warnings.extend(gpus.lost_by(Taker::Reboot, &node.world, deadline));
                 }
                 Ok(outcome)
             }
@@ -683,18 +685,16 @@ impl Session {
         Turn::take(&self.gpus, || settings(opening), deadline)
     }
 
-    /// Checks once more, right before a reboot, that nothing works on the node. An unknown state counts as busy.
-    fn refuse_busy(&self, opening: &Opening, deadline: &Deadline) -> Result<(), Trouble> {
+    /// Checks once more, right before a reboot, that nothing works on the node. An unknown state counts as busy. Says what
+    /// the GPUs counted.
+    fn refuse_busy(&self, opening: &Opening, deadline: &Deadline) -> Result<Vec<String>, Trouble> {
         let mut gpus = self.gpus(opening, deadline)?;
-        let staying = lock(&self.staying).clone();
-        let report = gpus.idle(&staying, deadline);
-        match report.verdict {
-            IdleVerdict::Idle => Ok(()),
-            IdleVerdict::Busy | IdleVerdict::Unknown => {
-                let why = format!("the node is not idle: {}; it was not rebooted", report.reasons.join("; "));
-                Err(Trouble::failed(FailureKind::Busy, why))
-            }
+        let report = gpus.idle(&lock(&self.staying).clone(), deadline);
+        if report.verdict == IdleVerdict::Idle {
+            return Ok(gpus.counted_before(Taker::Reboot, deadline));
         }
+        let why = format!("the node is not idle: {}; it was not rebooted", report.reasons.join("; "));
+        Err(Trouble::failed(FailureKind::Busy, why))
     }
 
     /// Runs the checks; the GPUs are read once for all of them.

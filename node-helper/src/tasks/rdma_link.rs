@@ -44,7 +44,9 @@ pub struct State {
 /// What a question about an interface ends with, where it is not answered.
 fn untold(what: &str, trouble: Trouble) -> String {
     match trouble {
-        Trouble::Failed { message, .. } | Trouble::Missing(message) => message,
+        Trouble::Failed { message, .. } | Trouble::Missing(message) | Trouble::PossibleBecause(message) => {
+            message
+        }
         Trouble::NotApplicable(_) | Trouble::Possible => format!("{what} is known only in the run"),
     }
 }

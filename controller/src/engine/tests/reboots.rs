@@ -6,7 +6,7 @@ use super::{
     world::{Fault, Machine},
     *,
 };
-use crate::event::{NodeOutcome, NodeState};
+use crate::event::{Level, NodeOutcome, NodeState};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -77,6 +77,18 @@ fn a_machine_that_is_starting_is_waited_for() {
     });
     assert!(after.is_some_and(|seconds| (390..=401).contains(&seconds)), "{after:?}");
     assert_eq!(story.asked, 1);
+}
+
+#[test]
+fn what_a_node_says_right_before_its_reboot_is_in_the_journal() {
+    let told = told(&rebooting(""), None, |machine| {
+        machine.warns = ["GPU 0 counted 3 errors", "GPU 1 counted 1"].map(str::to_owned).to_vec();
+    });
+    let is_it = |what: &What| {
+        matches!(what, What::Notice { level: Level::Warning, text }
+            if text == "gpu001: GPU 0 counted 3 errors; GPU 1 counted 1")
+    };
+    assert_eq!(told.count(is_it), 1, "{}", told.message());
 }
 
 #[test]

@@ -95,6 +95,8 @@ pub(super) struct Machine {
     jobs: HashMap<String, (u32, OpOutcome)>,
     /// Command lines that ran, in order.
     pub(super) ran: Vec<String>,
+    /// What it warns of when it is told to reboot.
+    pub(super) warns: Vec<String>,
 }
 
 /// The fleet, and the moment at which its controller dies.
@@ -159,6 +161,7 @@ impl World {
             asked: 0,
             cycled: 0,
             power_known: true,
+            warns: Vec::new(),
             hung: false,
             refuses: true,
             gpus: None,
@@ -658,7 +661,8 @@ impl Link for Wire {
                         self.world.queue.check(&self.host);
                     }
                     self.world.reboot(&self.host, *how);
-                    OpOutcome::new(OpStatus::Changed)
+                    let warnings = self.world.with(&self.host, |machine| machine.warns.clone());
+                    OpOutcome { warnings, ..OpOutcome::new(OpStatus::Changed) }
                 }
                 _ => {
                     let kept = request.mode == Mode::Apply && !request.op_id.is_empty();

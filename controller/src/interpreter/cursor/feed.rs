@@ -118,7 +118,7 @@ impl Cursor {
             OpStatus::Skipped { reason } | OpStatus::NotApplicable { reason } => {
                 (Status::Skipped, Some(reason))
             }
-            OpStatus::Possible => (Status::Possible, None),
+            OpStatus::Possible => (Status::Possible, outcome.unsure),
             OpStatus::Unknown { reason } => (Status::Unknown, Some(reason)),
             OpStatus::NeedsPermit { class } => {
                 (Status::Failed, Some(format!("it needs a permit for {class}")))

@@ -30,6 +30,15 @@ fn data(story: &Story) -> String {
 }
 
 #[test]
+fn what_only_the_run_can_tell_is_said_with_its_reason() {
+    let text = play("    - {name: open, sysctl: {name: a, value: 1}}\n");
+    let story =
+        run(&mut cursor(&text, json!({}), Mode::Predict), |_| fed(OpOutcome::possible("a task writes it")));
+    let open = &story.reports[0];
+    assert_eq!((open.status, open.message.as_deref()), (Status::Possible, Some("a task writes it")));
+}
+
+#[test]
 fn reports_keep_all_that_a_node_said() {
     let text = play(
         "    - {name: open, sysctl: {name: a, value: 1}, register: r}\n    - {name: hidden, sysctl: {name: a, value: 1}, no_log: true}\n    - {name: see, debug: {msg: '{{ r.told }}'}}\n",

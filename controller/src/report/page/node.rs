@@ -336,7 +336,7 @@ impl Node {
                 .collect(),
             counts: node.counts(),
             seconds: node.seconds(None),
-            out_of_service: node.outcome.as_ref().is_some_and(|outcome| outcome.out_of_service),
+            out_of_service: node.is_left_out(),
             system,
             gpus: facts.map(|facts| gpu_groups(&facts.gpu)).unwrap_or_default(),
             topology: node.topology.as_deref().map(Places::of),

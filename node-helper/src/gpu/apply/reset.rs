@@ -18,7 +18,7 @@ use crate::gpu::{
     desired::merge,
     idle,
     machine::ResetError,
-    observe::{minors, put_locks, put_resets},
+    observe::{keep_counted, minors, put_locks, put_resets},
     plan::Activation,
     state::Locks,
 };
@@ -110,6 +110,8 @@ impl Running<'_> {
         let needed = crate::gpu::plan::activation(&self.state, &desired, false).is_some();
         if needed {
             self.wait_free(Some(uuids), member)?;
+            // Again, because the wait may have lasted, and what is counted now is gone after the reset.
+            self.refresh(member)?;
             self.state.holding.modules = self.job.machine.module_holders();
             if let Some(blocker) = blockers::module(&self.state, Some(activation)) {
                 let message = format!("{}; next step: {}", blocker.what, blocker.next);
@@ -124,12 +126,9 @@ impl Running<'_> {
         if needed {
             self.wait_readers(member)?;
             self.still_ours(member)?;
-            let counted: Vec<String> = activation
-                .uuids
-                .iter()
-                .filter_map(|uuid| self.state.gpu(uuid))
-                .filter_map(|gpu| gpu.counted("reset"))
-                .collect();
+            let boot_id = self.job.machine.boot_mark().boot_id;
+            let gpus = activation.uuids.iter().filter_map(|uuid| self.state.gpu(uuid));
+            let counted = keep_counted(self.job.record, &boot_id, gpus, "reset");
             // Before the reset: what the kernel logs during the reset counts against the GPUs.
             let end = self.job.machine.log_end();
             match self.job.machine.reset(&pcis, self.job.deadline) {

@@ -3,7 +3,7 @@
 use gpufleet_protocol::nvml::{Code, RemappedRows};
 
 use super::*;
-use crate::gpu::{persistenced::Repair, reboot::Taker};
+use crate::gpu::persistenced::Repair;
 
 fn accounting(mode: &str) -> serde_json::Value {
     json!({"gpu_accounting": {"mode": mode}})
@@ -132,7 +132,14 @@ fn errors_that_a_reset_or_a_reboot_clears_are_told_before_the_act_and_once() {
     let asked = node.run(&off, Mode::Apply, Disruption::Live);
     let needs = OpStatus::NeedsPermit { class: Disruption::GpuReset };
     assert_eq!((asked.status, asked.warnings), (needs, vec![told("reset")]), "the permit has it");
+    assert_eq!(node.record.get("gpu/counted-before").unwrap(), None, "nothing was cleared yet");
     assert_eq!(node.apply(&off).warnings, [told("reset")]);
+    let kept = |node: &Node| node.record.get("gpu/counted-before").unwrap().unwrap();
+    let entry = &kept(&node)[0];
+    assert_eq!(
+        (&entry["before"], &entry["gpu"], &entry["uncorrected"], &entry["corrected"]),
+        (&json!("reset"), &json!(0), &json!(3), &json!(17))
+    );
     assert_eq!(
         node.predict(&group(&[json!({"gpu_ecc": {"mode": "enabled"}})])).warnings,
         Vec::<String>::new()
@@ -141,10 +148,22 @@ fn errors_that_a_reset_or_a_reboot_clears_are_told_before_the_act_and_once() {
     assert_eq!(node.predict(&off).warnings, [told("reboot")]);
     let mut node = Node::new(Sim::new(vec![gpu()]));
     for (taker, by) in [(Taker::Reload, "reload of the driver"), (Taker::Reboot, "reboot")] {
-        node.gpus.forget_predictions();
-        let lost = node.gpus.lost_by(taker, &Deadline::after(Duration::from_secs(5)));
-        assert_eq!(lost, [told(by)]);
+        assert_eq!(node.lost_by(taker), [told(by)]);
+        assert_eq!(node.gpus.counted_before(taker, &Deadline::after(Duration::from_secs(5))), [told(by)]);
+        assert_eq!(kept(&node).as_array().unwrap().last().unwrap()["before"], json!(by));
     }
+}
+
+#[test]
+fn a_node_keeps_the_latest_counts_only() {
+    let gpus = (0..8).map(|index| SimGpu { uncorrected: 3, ..SimGpu::new(index, true) }).collect();
+    let mut node = Node::new(Sim::new(gpus));
+    for _ in 0..20 {
+        let told = node.gpus.counted_before(Taker::Reboot, &Deadline::after(Duration::from_secs(5)));
+        assert_eq!(told.len(), 8);
+    }
+    let kept = node.record.get("gpu/counted-before").unwrap().unwrap();
+    assert_eq!(kept.as_array().unwrap().len(), 128);
 }
 
 #[test]

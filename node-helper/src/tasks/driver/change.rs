@@ -11,7 +11,7 @@ use super::{
     Driver, MODULE, State, Step,
     attempt::Attempt,
     packages::{self, Holds, Packages},
-    wanted::Wanted,
+    wanted::{SOURCES, Wanted},
 };
 use crate::{
     declare::{Node, NodeKind, Plan, Trouble},
@@ -30,10 +30,12 @@ impl Driver<'_> {
             let module = Subject::module(MODULE);
             let change =
                 Change::new(module, Property::VERSION, Typed::Unknown, self.task.wanted().as_str(), class);
-            let note = match state.interrupted {
-                true => "which packages it needs is known once the interrupted installation is finished",
-                false => "which packages bring it is known once their lists are updated",
-            };
+            let (first, wanted) = (wanted.first.unwrap_or_default(), self.task.wanted());
+            let what = if self.task.version.is_some() { "whether" } else { "which driver" };
+            let note = format!(
+                "{first}, so that {what} {wanted} is offered is known only then; the run plans again with it, asks for a permit \
+                 where it needs a reset or a reboot, and replaces nothing where none is offered"
+            );
             plan.changes.push(change.with_note(note).possible());
             return Ok(());
         }
@@ -45,7 +47,13 @@ impl Driver<'_> {
         for action in &wanted.order.actions {
             let (from, to) = (action.from.clone(), action.to.clone());
             let change = Change::new(Subject::package(&action.name), Property::VERSION, from, to, class);
-            plan.changes.push(if wanted.order.open { change.possible() } else { change });
+            // Others may be offered then, which the run takes.
+            plan.changes.push(match wanted.order.open {
+                true => change
+                    .with_note(format!("{SOURCES}: the run takes the version that they offer then"))
+                    .possible(),
+                false => change,
+            });
         }
         plan.warnings.extend(wanted.doubt.clone());
         match (&state.one_way, self.task.go_back) {

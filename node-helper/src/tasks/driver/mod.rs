@@ -216,7 +216,7 @@ impl<'a> Driver<'a> {
                     more.filter(|one| !outcome.blockers.iter().any(|named| named.what == one.what)).collect();
                 outcome.blockers.extend(more);
                 if !first {
-                    outcome.warnings.extend(gpus.lost_by(Taker::Reload, node.deadline));
+                    outcome.warnings.extend(gpus.lost_by(Taker::Reload, &node.world, node.deadline));
                 }
             }
             if reloads || first {
@@ -232,14 +232,14 @@ impl<'a> Driver<'a> {
 
     /// Removes the note and the former packages, once the declared driver runs; returns what stays.
     fn forget(&self) -> Option<String> {
-        let left = mended::forget(self.record).err().map(|trouble| said(&trouble));
+        let left = mended::forget(self.record).err().map(|trouble| trouble.text());
         if !matches!(Attempt::read(self.record), Ok(Some(_))) {
             return left;
         }
         let removed = tree::remove_all(&self.folder, &|| true);
         let stays = removed.err().filter(|error| error.source.kind() != ErrorKind::NotFound);
         let problem = stays.map(|error| error.to_string());
-        let note = Attempt::forget(self.record).err().map(|trouble| said(&trouble));
+        let note = Attempt::forget(self.record).err().map(|trouble| trouble.text());
         problem.or(note)
     }
 
@@ -342,7 +342,7 @@ impl NodeKind for Driver<'_> {
         let interrupted = !assumes && (!half.packages.is_empty() || (acts && manager.is_unmatched(node)?));
         let (order, unbuilt) = match wanted {
             // A package manager that was killed in its work often cannot even simulate. Finished, it can.
-            Err(_) if interrupted => (Some(Wanted::default()), None),
+            Err(_) if interrupted => (Some(Wanted::after_finishing()), None),
             Ok(Some(Wanted { unbuilt: Some(why), .. })) => match &attempt {
                 Some(attempt) if !assumes && self.may_go_back(attempt) => (None, Some(why)),
                 _ => return Err(Trouble::invalid(why)),
@@ -641,6 +641,9 @@ impl NodeKind for Driver<'_> {
                 }
                 Step::Reload => {
                     let mut gpus = self.gpus();
+                    // While those who keep the driver's state are there, which the last of them takes along.
+                    let counted = gpus.counted_before(Taker::Reload, node.deadline);
+                    self.notes().warnings.extend(counted);
                     let work =
                         |gpus: &mut Gpus| self.reload(node, state, attempt.as_ref(), version, gpus, &install);
                     let done = gpus.suspended(node.deadline, node.progress, self.fence, work);
@@ -698,16 +701,6 @@ fn with(trouble: Trouble, more: &[String]) -> Trouble {
             Trouble::failed(kind, format!("{message}; {}", more.join("; ")))
         }
         other => other,
-    }
-}
-
-/// Returns what a trouble says.
-pub fn said(trouble: &Trouble) -> String {
-    match trouble {
-        Trouble::Failed { message, .. } | Trouble::Missing(message) | Trouble::NotApplicable(message) => {
-            message.clone()
-        }
-        Trouble::Possible => "only the run can tell".to_owned(),
     }
 }
 

@@ -4,7 +4,6 @@ use gpufleet_protocol::tasks::KernelCmdline;
 
 use std::{fs, os::unix::fs::MetadataExt as _, time::Duration};
 
-use super::said;
 use crate::{
     declare::{Node, NodeKind as _, Plan, Trouble},
     tasks::{
@@ -55,7 +54,7 @@ pub fn next(node: &Node<'_>) -> Result<Next, Trouble> {
     // What is there is the same for all of them.
     let state = match first.observe(node) {
         Ok(state) => state,
-        Err(trouble) => return Ok(Next::Unclear(said(&trouble))),
+        Err(trouble) => return Ok(Next::Unclear(trouble.text())),
     };
     if tasks.iter().any(|task| task.plan(&state).is_ok_and(|plan| plan.steps.is_empty())) {
         return Ok(Next::StaysAway);

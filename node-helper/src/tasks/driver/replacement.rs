@@ -9,7 +9,6 @@ use super::{
     attempt::Attempt,
     modules,
     packages::{self, Packages},
-    said,
     seen::{self, Seen},
     with,
 };
@@ -104,7 +103,7 @@ impl Driver<'_> {
 
     /// Brings the former packages and modules back.
     fn back(&self, node: &Node<'_>, attempt: Option<&Attempt>, trouble: Trouble, gpus: &mut Gpus) -> Trouble {
-        let why = said(&trouble);
+        let why = trouble.text();
         let Some(attempt) = attempt else { return trouble };
         let wanted = &attempt.wanted;
         (node.progress)(format!("going back from the driver {wanted}"));
@@ -131,7 +130,7 @@ impl Driver<'_> {
                 "the driver {wanted} does not come up: {why}; going back to {} failed too: {}; the node has no working \
                  driver",
                 former.unwrap_or("none"),
-                said(&other)
+                other.text()
             ),
         };
         Trouble::failed(FailureKind::Unconverged, message)
@@ -174,7 +173,7 @@ impl Driver<'_> {
             restored?;
         }
         if let Some(stays) = stays {
-            return Ok(Back::AtNextBoot(said(&stays)));
+            return Ok(Back::AtNextBoot(stays.text()));
         }
         if let Some(version) = former {
             modules::load(node, &attempt.modules, version)?;
@@ -189,7 +188,7 @@ impl Driver<'_> {
         let stream = attempt.stream.as_deref();
         let warn = |what: String, done: Result<(), Trouble>| {
             if let Err(trouble) = done {
-                let why = said(&trouble);
+                let why = trouble.text();
                 self.notes()
                     .warnings
                     .push(format!("{what}, and until then an update may change the driver: {why}"));

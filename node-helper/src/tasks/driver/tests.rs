@@ -14,6 +14,7 @@ use crate::{
     },
     state::Record,
     tasks::testing::Bench,
+    world::{Content, Effect, Entry, Owned},
 };
 
 /// A node with one GPU, a loaded module and its library.
@@ -354,6 +355,47 @@ fn ran(bench: &Bench, mode: Mode) -> gpufleet_protocol::OpOutcome {
     let folder = bench.path("state");
     bench.forget();
     bench.run(&Driver::new(&task, &mut gpus, &record, &folder, &fence), mode)
+}
+
+#[test]
+fn what_only_the_run_can_tell_of_a_driver_is_named_with_what_it_does_then() {
+    let bench = unloaded();
+    bench.script("usr/bin/apt-cache", "#!/bin/sh\nexit 0\n");
+    let record = Record::of(Some(&bench.path("state")));
+    let folder = bench.path("state");
+    let note = |with: serde_json::Value| {
+        let task: GpuDriver = serde_json::from_value(with).unwrap();
+        let mut gpus = Gpus::with_machine(
+            Box::new(SimMachine::new(Sim::new(vec![SimGpu::new(0, true)]))),
+            record.clone(),
+        );
+        let fence = || Ok(());
+        let planned = bench.run(&Driver::new(&task, &mut gpus, &record, &folder, &fence), Mode::Predict);
+        assert_eq!(planned.status, OpStatus::Possible, "{planned:?}");
+        planned.changes[0].note.clone().unwrap()
+    };
+    let then = "the run plans again with it, asks for a permit where it needs a reset or a reboot, and replaces nothing where none is \
+                offered";
+    assert_eq!(
+        note(json!({"branch": 590, "update_cache": true})),
+        format!(
+            "the run updates the package lists first (`update_cache`), so that which driver 590.x is offered is known only then; \
+             {then}"
+        )
+    );
+    let file = Entry::File {
+        owned: Owned { uid: 0, gid: 0, mode: 0o644 },
+        content: Content::Known(b"Types: deb"[..].into()),
+    };
+    bench
+        .overlay
+        .assume([Effect::Path { path: bench.path("etc/apt/sources.list.d/cuda.sources"), entry: file }]);
+    assert_eq!(
+        note(json!({"version": "590.44.01"})),
+        format!(
+            "an earlier task changes where packages come from, so that whether 590.44.01 is offered is known only then; {then}"
+        )
+    );
 }
 
 #[test]

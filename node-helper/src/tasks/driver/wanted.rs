@@ -27,9 +27,16 @@ pub(super) struct Wanted {
     pub unbuilt: Option<String>,
     /// What the plan cannot know of the packages.
     pub doubt: Option<String>,
+    /// What makes that known of which it is not known which version it brings.
+    pub first: Option<&'static str>,
 }
 
 impl Wanted {
+    /// What is known of it before an interrupted installation is finished.
+    pub fn after_finishing() -> Self {
+        Self { first: Some(FINISHES), ..Self::default() }
+    }
+
     pub fn former(&self) -> Vec<Former> {
         let replaced =
             self.order.actions.iter().filter_map(|action| Some((&action.name, action.from.as_ref()?)));
@@ -43,6 +50,11 @@ impl Wanted {
         new.map(|action| action.name.clone()).collect()
     }
 }
+
+/// What a run does before it knows which packages there are.
+pub(super) const SOURCES: &str = "an earlier task changes where packages come from";
+const LISTS: &str = "the run updates the package lists first (`update_cache`)";
+const FINISHES: &str = "the run finishes an interrupted installation first";
 
 impl Driver<'_> {
     /// The flavour that is declared, or that of the driver on disk.
@@ -87,9 +99,11 @@ impl Driver<'_> {
         };
         let recipe = match recipe {
             Ok(recipe) => recipe,
-            // Only the run can tell what the new lists have.
-            Err(Trouble::Missing(_)) if self.may_be_listed() || sources_change(node, manager) => {
-                return Ok(Some(Wanted::default()));
+            Err(Trouble::Missing(_)) if sources_change(node, manager) => {
+                return Ok(Some(Wanted { first: Some(SOURCES), ..Wanted::default() }));
+            }
+            Err(Trouble::Missing(_)) if self.may_be_listed() => {
+                return Ok(Some(Wanted { first: Some(LISTS), ..Wanted::default() }));
             }
             Err(Trouble::Missing(why))
                 if seen.loaded.as_ref().is_some_and(|loaded| self.is_wanted(loaded)) =>
@@ -136,7 +150,7 @@ impl Driver<'_> {
              they are installed: it is looked at before the running driver is unloaded, and the former packages come back if not"
                 .to_owned()
         });
-        Ok(Some(Wanted { recipe, order, version, builds, unbuilt: None, doubt }))
+        Ok(Some(Wanted { recipe, order, version, builds, doubt, ..Wanted::default() }))
     }
 
     /// Whether newer lists may have packages that these do not.

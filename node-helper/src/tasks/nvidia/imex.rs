@@ -19,7 +19,7 @@ use crate::{
         files::{self, Ownership},
         tree, units,
     },
-    tasks::{driver, started, tool},
+    tasks::{started, tool},
     world::{Content, Effect, Entry, Owned},
 };
 
@@ -65,7 +65,7 @@ fn judged(node: &Node<'_>) -> Result<Option<String>, Trouble> {
         // Only this is made of it, and whatever stops the task stops it elsewhere too.
         Err(trouble) => Some(format!(
             "the version of nvidia-imex is not known ({}), and the daemon works only with a driver of the same one, {driver}",
-            driver::said(&trouble)
+            trouble.text()
         )),
     })
 }

@@ -19,7 +19,7 @@ use crate::{
         },
         ports::link::Link,
     },
-    event::{NodeState, What},
+    event::{Level, NodeState, What},
     interpreter::Fed,
 };
 
@@ -334,7 +334,14 @@ impl Custody {
                 OpStatus::Failed { message, .. } => {
                     Err(EarlyEnd::Failed(format!("refuses to reboot: {message}")))
                 }
-                _ => Ok(()),
+                _ => {
+                    // Why a notice: the reboot may serve several tasks, and none of them asked the node.
+                    if !outcome.warnings.is_empty() {
+                        let text = format!("{}: {}", self.node.host.name, outcome.warnings.join("; "));
+                        self.node.dispatcher.emit(What::Notice { level: Level::Warning, text }).await;
+                    }
+                    Ok(())
+                }
             },
             Err(_) => Ok(()),
         }
