@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs real schedulers, a browser for the page of reports, foreign readers of its other formats, PostgreSQL for the
 # history of audits, the package manager of Red Hat's family, and the parts of real machines from the distribution, and runs
-# the tests against them; ends with the runner's summary.
+# the tests against them, and those with real tools in a root that is thrown away; ends with the runner's summary.
 set -eu
 export PATH="$PATH:/usr/sbin:/sbin"
 missing=
@@ -93,6 +93,8 @@ found = next(package for package in packages if package["name"] == "serde-sarif"
 print(pathlib.Path(found["manifest_path"]).parent / "src/schema.json")
 ')
 export GPUFLEET_FORMATS_PYTHON GPUFLEET_SARIF_SCHEMA
+# Before the others, so that their summary is the last.
+tests/scripts/real-tools.sh
 # Four at once, because each test mostly waits for Slurm or for a machine.
 if cargo nextest --version >/dev/null 2>&1; then
     cargo nextest run --config-file tests/nextest.toml --locked -p gpufleet-systems-tests --test '*' --no-fail-fast --test-threads 4 "$@"
