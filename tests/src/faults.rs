@@ -46,8 +46,8 @@ macro_rules! cases {
 cases! {
     "does not go down": "effect: reboot_ignored" => ["held"], "does not go down";
     "hangs while it goes down": "effect: shutdown_hangs" => ["unreachable", "held"], "reboot";
-    "hangs while it boots": "effect: never_boot" => ["unreachable"], "did not come back within 8 s after its reboot";
-    "hangs after it booted (SSH accepts, says nothing)": "effect: hang_after_boot" => ["unreachable"], "did not come back within 8 s after its reboot";
+    "hangs while it boots": "effect: never_boot" => ["unreachable"], "did not come back within 20 s after its reboot";
+    "hangs after it booted (SSH accepts, says nothing)": "effect: hang_after_boot" => ["unreachable"], "did not come back within 20 s after its reboot";
     "never finishes starting": "effect: starting_for_ever" => ["failed"], "systemd says starting; not done: slow-storage.service";
     "comes back with the old boot id": "effect: same_boot_id" => ["held"], "did not reboot: it went away and answered again";
     "comes back with a missing GPU": "effect: {gpu_missing: 1}" => ["failed"], "came back from its reboot without GPU 1";
@@ -69,7 +69,7 @@ const PLAY: &str = "
   tasks:
     - gpu_mig: {mode: enabled, layout: {3g.40gb: 2}}
     - sysctl: {name: vm.swappiness, value: 10}
-    - reboot: {when: required, timeout: 8s}
+    - reboot: {when: required, timeout: 20s}
 ";
 
 impl FaultCase {

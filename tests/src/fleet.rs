@@ -243,10 +243,10 @@ impl Fleet {
     /// Waits until a node answers over SSH.
     ///
     /// # Panics
-    /// If it does not for half a minute.
+    /// If it does not for a minute.
     #[track_caller]
     pub fn await_answer(&self, node: &str) {
-        let limit = Instant::now() + Duration::from_secs(30);
+        let limit = Instant::now() + Duration::from_secs(60);
         while !self.ssh(node, "true").status.success() {
             assert!(Instant::now() < limit, "{node} does not answer");
             std::thread::sleep(Duration::from_millis(100));

@@ -11,8 +11,8 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::{Document, Events, binary, schemas::hold_to_schemas};
 
-/// Default time limit of a command.
-const LIMIT: Duration = Duration::from_secs(100);
+/// Default time limit of a command: a guard, which no busy machine reaches.
+const LIMIT: Duration = Duration::from_secs(200);
 
 /// A user's machine: home, state and a working folder, all private to one test.
 pub struct Home {

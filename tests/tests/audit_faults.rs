@@ -159,7 +159,7 @@ impl Ward {
         let before = self.fleet.boots(node);
         // Ignored, because the connection may end before the command does.
         let _ = self.fleet.ssh(node, "reboot");
-        let limit = Instant::now() + Duration::from_secs(30);
+        let limit = Instant::now() + Duration::from_secs(60);
         while self.fleet.boots(node) == before {
             assert!(Instant::now() < limit, "{node} does not reboot");
             thread::sleep(Duration::from_millis(50));

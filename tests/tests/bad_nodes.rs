@@ -42,7 +42,7 @@ impl Ward {
         home.write("play.yaml", playbook);
         let done = home
             .gpufleet(["run", "play.yaml", "-i", &fleet.inventory(), "--yes", "--format", "json"])
-            .args(["--connect-timeout", "5s"])
+            .args(["--connect-timeout", "20s"])
             .run();
         let document = done.document();
         Self { playbook, fleet, done, document, ends: home.journal().ends() }
@@ -92,13 +92,13 @@ fn nodes_that_do_not_let_us_in() {
         ward.well(name);
     }
     ward.ill("gpu002", "unreachable", &["refuses the connection", "sshd"]);
-    ward.ill("gpu003", "unreachable", &["SSH handshake", "took longer than 5 s"]);
+    ward.ill("gpu003", "unreachable", &["SSH handshake", "took longer than 20 s"]);
     ward.ill("gpu004", "unreachable", &["key", "ssh-keygen -R"]);
     ward.ill("gpu005", "unreachable", &["was not let in", "publickey"]);
     assert_eq!(ward.done.code, Some(4), "{}", ward.done);
     // The node that hangs costs its own deadline once, and delays no other: all of them end before it.
     assert_eq!(ward.ends.last().map(String::as_str), Some("gpu003"), "{:?}: {}", ward.ends, ward.done);
-    assert!(ward.done.took < Duration::from_secs(30), "{}", ward.done);
+    assert!(ward.done.took < Duration::from_secs(60), "{}", ward.done);
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn nodes_whose_driver_is_broken() {
     ward.blind("gpu005", &["NVML did not answer in 10 s", "worker killed"]);
     ward.blind("gpu006", &["NVML worker crashed", "signal 11"]);
     assert_eq!(ward.done.code, Some(2), "{}", ward.done);
-    assert!(ward.done.took < Duration::from_secs(40), "{}", ward.done);
+    assert!(ward.done.took < Duration::from_secs(80), "{}", ward.done);
 }
 
 #[test]
@@ -185,6 +185,6 @@ fn nothing_to_log_in_with() {
         assert_eq!(document.state("gpu001"), "unreachable", "{done}");
         let message = document.message("gpu001");
         assert!(message.contains(&*path.to_string_lossy()) && message.contains(why), "{key}: {message}");
-        assert!(done.took < Duration::from_secs(20), "{done}");
+        assert!(done.took < Duration::from_secs(60), "{done}");
     }
 }

@@ -330,7 +330,8 @@ fn an_abort_gives_back_what_is_drained_and_ends_the_run_for_good() {
 #[test]
 fn work_that_does_not_end_keeps_its_node_and_gives_way_to_force_alone() {
     let site = Site::new();
-    site.write_play(3, "6s", &["out"]);
+    // Long enough for the others, however busy the machine is.
+    site.write_play(3, "20s", &["out"]);
     site.works("gpu002");
     let done = site.run().run().expect(5);
     assert_eq!(done.document().state("gpu002"), "held", "{done}");

@@ -132,7 +132,7 @@ fn a_run_under_way_and_an_aborted_one_are_no_success() {
     let inventory = fleet.inventory();
     home.write(
         "slow.yaml",
-        "- hosts: gpu\n  serial: 1\n  tasks:\n    - command: sleep 4\n    - command: sleep 4\n",
+        "- hosts: gpu\n  serial: 1\n  tasks:\n    - shell: until [ -e /srv/go ]; do sleep 0.1; done\n    - command: echo on\n",
     );
     let mut running = home.gpufleet(["run", "slow.yaml", "-i", &inventory]).start();
     running.until("its first task", |events| events.has("task_started"));
@@ -144,7 +144,12 @@ fn a_run_under_way_and_an_aborted_one_are_no_success() {
     assert!(page.contains("This run is still running."));
 
     let run = document.run_id().to_owned();
-    let aborted = home.gpufleet(["abort", &run]).run().expect(0);
+    let aborted = home.gpufleet(["abort", &run]).start();
+    running.until("the stop", |events| {
+        events.named("notice").any(|with| with["text"].as_str().is_some_and(|text| text.contains("stopping")))
+    });
+    fleet.read("gpu001", "touch /srv/go");
+    let aborted = aborted.wait().expect(0);
     assert_eq!(running.wait().code, Some(130));
     let report = home.gpufleet(["report", &run, "--format", "json"]).run().expect(0).document();
     assert_eq!(report.state("gpu002"), "skipped", "{aborted}");

@@ -318,7 +318,7 @@ fn ask(fleet: &Fleet, node: &str, uuid: &str, line: &str) -> String {
 fn reboot(fleet: &Fleet, node: &str) {
     let before = fleet.boots(node);
     fleet.ssh(node, "reboot");
-    let limit = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    let limit = std::time::Instant::now() + std::time::Duration::from_secs(60);
     while fleet.boots(node) == before {
         assert!(std::time::Instant::now() < limit, "{node} does not reboot");
         std::thread::sleep(std::time::Duration::from_millis(100));

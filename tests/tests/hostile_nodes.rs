@@ -55,7 +55,7 @@ fn a_file_that_is_larger_than_allowed_is_not_begun() {
         ],
     );
     assert_eq!(left(&home), Vec::<String>::new());
-    assert!(done.took < Duration::from_secs(30), "{done}");
+    assert!(done.took < Duration::from_secs(50), "{done}");
 }
 
 #[test]
@@ -63,7 +63,7 @@ fn a_file_ends_at_the_deadline_of_its_task() {
     let (home, _fleet, done) = fetch("fetch-slow", &["--task-timeout", "6s"]);
     failed(&done, &["did not come within 6 s", "are removed", "`timeout`"]);
     assert_eq!(left(&home), Vec::<String>::new());
-    assert!(done.took < Duration::from_secs(30), "{done}");
+    assert!(done.took < Duration::from_secs(50), "{done}");
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn one_interrupt_stops_a_file_and_a_kill_leaves_what_the_next_one_removes() {
     let asked = Instant::now();
     run.signal(Signal::INT);
     let done = run.wait().expect(130);
-    assert!(asked.elapsed() < Duration::from_secs(20), "{done}");
+    assert!(asked.elapsed() < Duration::from_secs(60), "{done}");
     assert_eq!(left(&home), Vec::<String>::new(), "{done}");
 }
 

@@ -15,7 +15,7 @@ const REBOOT: &str = "
 ";
 
 fn fleet() -> (Fleet, Home) {
-    let options = FleetOptions { gpus_per_node: 1, boot_seconds: 3.0, ..FleetOptions::default() };
+    let options = FleetOptions { gpus_per_node: 1, boot_seconds: 8.0, ..FleetOptions::default() };
     let home = Home::new();
     home.write("play.yaml", REBOOT);
     (Fleet::start(&options), home)
@@ -74,7 +74,7 @@ fn a_killed_controller_leaves_a_fleet_that_the_next_run_takes_up() {
     home.gpufleet(["report", "latest"]).run().says(&["gpu001"]);
 
     // The node that was told to reboot does so.
-    std::thread::sleep(Duration::from_secs(1));
+    std::thread::sleep(Duration::from_secs(5));
     fleet.names().iter().for_each(|name| fleet.await_answer(name));
     let done = run(&home, &fleet).run().expect(0);
     for name in fleet.names() {
@@ -87,7 +87,8 @@ fn a_killed_controller_leaves_a_fleet_that_the_next_run_takes_up() {
 fn two_controllers_never_work_on_one_node() {
     let fleet = Fleet::start(&FleetOptions { gpus_per_node: 1, ..FleetOptions::default() });
     let (one, other) = (Home::new(), Home::new());
-    one.write("play.yaml", "- hosts: gpu001\n  become: true\n  tasks:\n    - command: sleep 8\n");
+    let waits = "shell: until [ -e /srv/go ]; do sleep 0.1; done";
+    one.write("play.yaml", &format!("- hosts: gpu001\n  become: true\n  tasks:\n    - {waits}\n"));
     other.write(
         "play.yaml",
         "- hosts: gpu\n  become: true\n  tasks:\n    - sysctl: {name: vm.swappiness, value: 10}\n",
@@ -103,6 +104,7 @@ fn two_controllers_never_work_on_one_node() {
     let inventory = fleet.inventory();
     let plan = other.gpufleet(["plan", "play.yaml", "-i", &inventory, "--format", "json"]).run().expect(0);
     assert_eq!((plan.document().state("gpu001"), plan.document().state("gpu002")), ("drift", "compliant"));
+    fleet.read("gpu001", "touch /srv/go");
     first.wait().expect(0);
     run(&other, &fleet).run().expect(0);
     assert_eq!(fleet.read("gpu001", "cat /proc/sys/vm/swappiness"), "10");

@@ -50,12 +50,15 @@ fn a_policy_changes_and_a_kubelet_that_does_not_start_gets_its_files_back() {
 
     // Somebody changed the policy and left the state: the kubelet ends, and ours takes the state away. The lab's systemd
     // does not start it again, so that it counts as stopped and stays so.
-    fleet.ssh("gpu001", &format!("sed -i s/static/none/ /{DROP_IN}; systemctl restart kubelet; sleep 2"));
+    let ended = "timeout 60 sh -c 'while systemctl is-active -q kubelet; do sleep 0.1; done'";
+    fleet.ssh("gpu001", &format!("sed -i s/static/none/ /{DROP_IN}; systemctl restart kubelet; {ended}"));
     assert_eq!(fleet.read("gpu001", "systemctl is-active kubelet || true"), "inactive");
     let done = play(&home, &fleet, "run", "{cpuManagerPolicy: none}", 0);
     assert_eq!(done.stat("gpu001", "changed"), 1);
     assert!(!fleet.has("gpu001", "var/lib/kubelet/cpu_manager_state"));
-    fleet.ssh("gpu001", "systemctl start kubelet; sleep 2");
+    let begun =
+        "timeout 60 sh -c 'until grep -qs none /var/lib/kubelet/cpu_manager_state; do sleep 0.1; done'";
+    fleet.ssh("gpu001", &format!("systemctl start kubelet; {begun}"));
     assert!(policy().contains("\"none\""), "{}", policy());
     assert_eq!(fleet.read("gpu001", "systemctl is-active kubelet"), "active");
 

@@ -266,7 +266,7 @@ fn a_pod_that_never_goes_ends_the_drain() {
     let site = Site::new(1, HELD);
     site.write_play(
         1,
-        "timeout: 12s, force: true, grace_period: 1s",
+        "timeout: 20s, force: true, grace_period: 1s",
         "gpu_mig: {mode: enabled, layout: {1g.10gb: 7}}",
     );
     let done: Finished = site.run().run().expect(5);

@@ -22,7 +22,7 @@ const REBOOT: &str = "
   max_unavailable: 1
   tasks:
     - kernel_cmdline: {add: [iommu=pt]}
-    - reboot: {timeout: 8s}
+    - reboot: {timeout: 20s}
 ";
 
 fn fleet(nodes: usize, faults: &str, states: &str) -> (Fleet, Home) {
@@ -66,7 +66,7 @@ fn a_client_holds_its_node() {
 #[test]
 fn never_more_nodes_are_out_than_the_budget_allows() {
     let (fleet, home) = fleet(4, "", "");
-    let reboot = REBOOT.replace("8s", "60s");
+    let reboot = REBOOT.replace("20s", "60s");
     let outage = run(&home, &fleet, &reboot.replace("max_unavailable: 1", "max_unavailable: 2"), "jsonl")
         .arg("--yes")
         .run()
@@ -105,7 +105,7 @@ fn a_person_at_a_terminal_is_asked() {
         let line = format!("{} run play.yaml -i {}", gpufleet.display(), fleet.inventory());
         // The sleep, because `script` types the end of its input too.
         let shell =
-            format!("(echo {answer}; exec sleep 6) 2>/dev/null | script -qec '{line}' /dev/null & wait $!");
+            format!("(echo {answer}; exec sleep 15) 2>/dev/null | script -qec '{line}' /dev/null & wait $!");
         home.program(Path::new("/bin/sh"), ["-c", &shell]).env("TERM", "xterm").run()
     };
     let done = ask("n").expect(5).says(&["Proceed? [y/N]", "gpu001", "gpu002", "nothing was changed"]);
@@ -199,12 +199,17 @@ fn a_lost_node_spends_the_budget() {
   become: true
   max_unavailable: 1
   tasks:
-    - command: sleep 2
+    - shell: until [ -e /srv/go ]; do sleep 0.1; done
       when: inventory_hostname != 'gpu001'
     - kernel_cmdline: {add: [iommu=pt]}
-    - reboot: {timeout: 5s}
+    - reboot: {timeout: 10s}
 ";
-    let done = run(&home, &fleet, play, "json").arg("--yes").run();
+    let mut running = run(&home, &fleet, play, "json").arg("--yes").start();
+    running.until("its reboot", |events| events.has("reboot_issued"));
+    for name in ["gpu002", "gpu003"] {
+        fleet.read(name, "touch /srv/go");
+    }
+    let done = running.wait();
     let document = done.document();
     assert_eq!(document.state("gpu001"), "unreachable", "{done}");
     for name in ["gpu002", "gpu003"] {

@@ -1,7 +1,7 @@
 //! `gpufleet serve`, the real program: what it shows of runs and audits, and who it lets in.
 
 use std::{
-    io::{Read as _, Write as _},
+    io::{BufRead as _, BufReader, Read as _, Write as _},
     net::TcpStream,
     time::{Duration, Instant},
 };
@@ -26,14 +26,19 @@ impl Served {
         served
     }
 
-    /// Asks for a page; none while nobody listens.
-    fn ask(&self, path: &str, header: &str) -> Option<(u16, String)> {
+    /// Sends a request; none while nobody listens.
+    fn request(&self, path: &str, header: &str) -> Option<TcpStream> {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port.number())).ok()?;
         stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a time limit");
         let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{header}\r\n");
         stream.write_all(request.as_bytes()).ok()?;
+        Some(stream)
+    }
+
+    /// Asks for a page; none while nobody listens.
+    fn ask(&self, path: &str, header: &str) -> Option<(u16, String)> {
         let mut text = String::new();
-        stream.read_to_string(&mut text).ok()?;
+        self.request(path, header)?.read_to_string(&mut text).ok()?;
         let (head, body) = text.split_once("\r\n\r\n")?;
         Some((head.split(' ').nth(1)?.parse().ok()?, body.to_owned()))
     }
@@ -68,7 +73,7 @@ fn a_run_changes_on_its_page_and_becomes_its_report() {
     let home = Home::new();
     home.write(
         "play.yaml",
-        "- hosts: gpu\n  become: true\n  tasks:\n    - name: take a while\n      command: sleep 6\n",
+        "- hosts: gpu\n  become: true\n  tasks:\n    - name: take a while\n      shell: until [ -e /srv/go ]; do sleep 0.1; done\n",
     );
     let served = Served::start(&home, &[]);
     assert!(served.get("/runs").1.contains("There is no run yet"));
@@ -80,11 +85,16 @@ fn a_run_changes_on_its_page_and_becomes_its_report() {
     let live = served.until(&page, "take a while");
     assert!(live.contains(&format!("data-events=\"{page}/events\"")) && live.contains("gpu001"), "{live}");
     // The stream goes on to the end of the run, and ends with it.
-    let (status, stream) = served.ask(&format!("{page}/events"), "").expect("a stream");
-    assert!(
-        status == 200 && stream.contains("\"over\":false") && stream.contains("\"over\":true"),
-        "{stream}"
-    );
+    let mut events = BufReader::new(served.request(&format!("{page}/events"), "").expect("a stream"));
+    let mut stream = String::new();
+    while !stream.contains("\"over\":false") {
+        assert!(events.read_line(&mut stream).expect("a line") > 0, "{stream}");
+    }
+    for node in fleet.names() {
+        fleet.read(&node, "touch /srv/go");
+    }
+    events.read_to_string(&mut stream).expect("the rest");
+    assert!(stream.starts_with("HTTP/1.1 200") && stream.contains("\"over\":true"), "{stream}");
     run.wait().expect(0);
     let report = served.until(&page, "exit code <b>0</b>");
     assert!(report.contains("Content-Security-Policy") && report.contains("href=\"/runs\""), "{report}");

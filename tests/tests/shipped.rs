@@ -280,7 +280,7 @@ fn the_operating_system_is_tuned_and_stays_so_after_a_boot() {
     assert_eq!(settings("gpu001"), ["10", "performance", "2"]);
     let boots = fleet.boots("gpu001");
     fleet.ssh("gpu001", "reboot");
-    let limit = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    let limit = std::time::Instant::now() + std::time::Duration::from_secs(60);
     while fleet.boots("gpu001") == boots {
         assert!(std::time::Instant::now() < limit, "the node does not boot");
         std::thread::sleep(std::time::Duration::from_millis(100));

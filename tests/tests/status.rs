@@ -122,7 +122,7 @@ fn a_node_that_hangs_or_is_gone_is_unknown_with_its_cause() {
         assert!(line(node).ends_with("unknown"), "{done}");
     }
     assert!(line("gpu004").ends_with("free"), "{done}");
-    assert!(done.took < Duration::from_secs(30), "{done}");
+    assert!(done.took < Duration::from_secs(60), "{done}");
     let done = done.says(&[
         "4 nodes (2 unknown), 4 GPUs: 4 free",
         "free: 4 whole",
@@ -211,7 +211,7 @@ impl<'a> Watching<'a> {
 
     /// Waits until the screen shows all of these texts.
     fn until(&self, texts: &[&str]) -> String {
-        let limit = Instant::now() + Duration::from_secs(40);
+        let limit = Instant::now() + Duration::from_secs(80);
         loop {
             let screen = shown(&self.written());
             if texts.iter().all(|text| screen.contains(text)) {

@@ -26,3 +26,10 @@ pub mod vault;
 pub mod visible;
 pub mod window;
 pub mod yaml;
+
+/// Returns this thread's CPU time, which does not depend on other work of the machine.
+#[cfg(test)]
+fn processor_time() -> std::time::Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    std::time::Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
+}

@@ -47,8 +47,9 @@ async fn pods_are_told_before_they_are_evicted() {
     let site = Site::new(
         "{pace: 0, nodes: [{name: n1}], deployments: [{name: web, replicas: 2, grace: 30}], budgets: [{name: web, min_available: 2}]}",
     );
-    let drainer =
-        cordoned(&site, KubernetesOptions { notice: Some(Duration::from_secs(2)), ..quick() }).await;
+    // Long enough for a busy machine to look before it is over.
+    let notice = Duration::from_secs(10);
+    let drainer = cordoned(&site, KubernetesOptions { notice: Some(notice), ..quick() }).await;
     let who = drainer.notify(&target(), &marker()).await.unwrap();
     assert_eq!(who.len(), 2, "{who:?}");
     let told = || {
@@ -59,7 +60,7 @@ async fn pods_are_told_before_they_are_evicted() {
     assert_eq!(told(), 2);
     let said = busy(&drainer).await;
     assert!(said.contains("(has until 20") && site.evictions().is_empty(), "{said}");
-    tokio::time::sleep(Duration::from_secs(3)).await;
+    tokio::time::sleep(notice + Duration::from_secs(1)).await;
     let said = busy(&drainer).await;
     assert!(said.contains("PodDisruptionBudget web"), "{said}");
     assert_eq!(drainer.resume(&target(), &marker(), None).await, Ok(Ownership::NotDrained));
@@ -83,12 +84,12 @@ async fn a_pod_that_went_away_by_itself_is_gone() {
     let drainer = Arc::new(cordoned(&site, quick()).await);
     let pod = site.pods().remove(0);
     // Not the first eviction, which is a dry run.
-    site.server.fault(Fault::new(Action::SlowAction { by: Span::seconds(5) }).verb("evict").skip(1));
+    site.server.fault(Fault::new(Action::SlowAction { by: Span::seconds(5) }).verb("evict").skip(1).times(1));
     let stepping = tokio::spawn({
         let drainer = Arc::clone(&drainer);
         async move { step(&drainer).await }
     });
-    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert!(site.server.wait_for_faults(), "the eviction is under way");
     site.command(json!({"delete": {"resource": "pods", "namespace": "default", "name": pod, "grace": 0}}));
     site.seconds(6);
     assert_eq!(stepping.await.unwrap(), Ok(Activity::Idle));
@@ -128,14 +129,26 @@ async fn a_budget_that_nobody_has_looked_at_says_when_to_ask_again() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn overload_is_no_budget() {
-    let site = Site::new(SERVICE);
-    site.server.fault(Fault::new(Action::Overload { retry_after_s: 1 }).verb("evict").skip(1).times(1));
-    let drainer = cordoned(&site, quick()).await;
-    for _ in 0..3 {
+    let overloaded = async |retry_after_s| {
+        let site = Site::new(SERVICE);
+        site.server.fault(Fault::new(Action::Overload { retry_after_s }).verb("evict").skip(1).times(1));
+        let drainer = cordoned(&site, quick()).await;
         assert!(busy(&drainer).await.ends_with("(the API server has too much to do)"));
+        (site, drainer)
+    };
+    let (_site, drainer) = overloaded(600).await;
+    for _ in 0..3 {
+        assert!(
+            busy(&drainer).await.ends_with("(the API server has too much to do)"),
+            "it is not asked again"
+        );
     }
-    tokio::time::sleep(Duration::from_millis(1100)).await;
-    assert!(busy(&drainer).await.ends_with("(was asked to end)"));
+    let (_site, drainer) = overloaded(1).await;
+    let begin = Instant::now();
+    while !busy(&drainer).await.ends_with("(was asked to end)") {
+        assert!(begin.elapsed() < LIMIT, "it is asked again when that time is over");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -299,7 +312,7 @@ async fn a_stateful_pod_that_came_back_elsewhere_is_left_alone() {
         let drainer = Arc::clone(&drainer);
         async move { step(&drainer).await }
     });
-    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert!(site.server.wait_for_faults(), "the eviction is under way");
     site.command(json!({"delete": {"resource": "pods", "namespace": "default", "name": "db-0", "grace": 0}}));
     for _ in 0..60 {
         site.seconds(1);

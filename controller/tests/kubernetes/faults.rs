@@ -125,7 +125,7 @@ async fn tokens_that_end_are_got_anew() {
 async fn a_token_that_nobody_renews_is_told() {
     let site = Site::new(BRISK);
     let token = site.server.token("gpufleet", None);
-    let drainer = site.drainer_as(&Login::Token(token.clone()), quick());
+    let drainer = site.drainer_as(&Login::Token(token.clone()), looks_once(quick()));
     ours(drainer.cordon(&target(), &marker(), "why").await);
     site.command(json!({"expire_token": {"token": token}}));
     let error = drainer.ownership(&target(), &marker()).await.unwrap_err().to_string();
@@ -134,6 +134,7 @@ async fn a_token_that_nobody_renews_is_told() {
     assert!(drainer.resume(&target(), &marker(), None).await.is_err());
     assert_eq!(site.evictions(), []);
     site.command(json!({"token": {"token": token, "user": "gpufleet"}}));
+    let drainer = site.drainer_as(&Login::Token(token), quick());
     drained(&drainer).await;
     assert_eq!(drainer.resume(&target(), &marker(), None).await, Ok(Ownership::NotDrained));
 }
@@ -145,15 +146,21 @@ async fn a_server_that_is_gone_for_a_minute() {
         let drainer = site.drainer(KubernetesOptions { ready_timeout: Duration::from_secs(90), ..quick() });
         ours(drainer.cordon(&target(), &marker(), "why").await);
         assert!(matches!(step(&drainer).await, Ok(Activity::Busy { .. })));
-        site.server.set_reach(reach, Some(Duration::from_secs(60)));
-        let seen = drained(&drainer).await;
         if reach == Reach::Refused {
-            let gone = seen
-                .iter()
-                .find(|said| said.contains("check that the API server answers"))
-                .unwrap_or_else(|| panic!("{seen:?}"));
+            // Until it was seen: on a busy machine, its minute could be over before anybody asks.
+            site.server.set_reach(reach, None);
+            let begin = Instant::now();
+            let gone = loop {
+                let said = step(&drainer).await.map_or_else(|error| error.to_string(), |_| String::new());
+                if said.contains("check that the API server answers") {
+                    break said;
+                }
+                assert!(begin.elapsed() < LIMIT, "{said}");
+            };
             assert!(!gone.contains("its effect is unknown"), "only asked: {gone}");
         }
+        site.server.set_reach(reach, Some(Duration::from_secs(60)));
+        drained(&drainer).await;
         site.server.set_reach(reach, Some(Duration::from_secs(60)));
         assert_eq!(drainer.resume(&target(), &marker(), None).await, Ok(Ownership::NotDrained));
         site.assert_untouched();

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use gpufleet::drain::{Activity, Cordon, Drainer as _, GpuOffer, MigManager, Ownership};
-use jiff::Timestamp;
 
 use super::*;
 
@@ -19,7 +18,7 @@ fn label(site: &Site, name: &str) -> Value {
 }
 
 fn laying_out() -> KubernetesOptions {
-    KubernetesOptions { lays_out_mig: true, ready_timeout: Duration::from_secs(15), ..quick() }
+    KubernetesOptions { lays_out_mig: true, ..quick() }
 }
 
 /// Creates a drainer whose node is drained, with device plugin and exporter stopped.
@@ -74,10 +73,12 @@ async fn a_node_whose_plugin_has_not_seen_the_new_layout_stays_out() {
             true => Site::new(OPERATOR),
             false => Site::new("{pace: 60, nodes: [{name: n1, devices: {nvidia.com/gpu: 8}}]}"),
         };
-        let options = KubernetesOptions { ready_timeout: Duration::from_secs(2), ..laying_out() };
-        let drainer = cordoned(&site, options).await;
+        let drainer = cordoned(&site, laying_out()).await;
         drained(&drainer).await;
         // The node has a new layout, but still advertises the old one.
+        drainer.expect(&target(), Some(offer("1g.10gb", 56)));
+        until_kept_out(&drainer, None, "it advertises").await;
+        let drainer = site.drainer(looks_once(laying_out()));
         drainer.expect(&target(), Some(offer("1g.10gb", 56)));
         let error = drainer.resume(&target(), &marker(), None).await.unwrap_err().to_string();
         assert!(
@@ -88,6 +89,7 @@ async fn a_node_whose_plugin_has_not_seen_the_new_layout_stays_out() {
         );
         assert_eq!(site.node()["spec"]["unschedulable"], true);
         // A node that was drained without a change is as before.
+        let drainer = site.drainer(laying_out());
         drainer.expect(&target(), None);
         assert_eq!(drainer.resume(&target(), &marker(), None).await, Ok(Ownership::NotDrained));
     }
@@ -98,6 +100,8 @@ async fn a_gpu_that_is_missing_keeps_the_node_out() {
     let site = Site::new(OPERATOR);
     let drainer = stopped(&site, quick()).await;
     site.command(json!({"devices": {"node": "n1", "devices": {"nvidia.com/gpu": 7}}}));
+    until_kept_out(&drainer, None, "it advertises nvidia.com/gpu=7").await;
+    let drainer = site.drainer(looks_once(quick()));
     let error = drainer.resume(&target(), &marker(), None).await.unwrap_err().to_string();
     assert!(
         error.contains("n1 stays cordoned: it advertises nvidia.com/gpu=7, before it was nvidia.com/gpu=8"),
@@ -131,7 +135,7 @@ async fn what_was_stopped_is_brought_back_whoever_has_the_node() {
 async fn what_a_killed_controller_stopped_is_brought_back_by_the_next() {
     let site = Site::new(OPERATOR);
     drop(stopped(&site, quick()).await);
-    let next = site.drainer(KubernetesOptions { ready_timeout: Duration::from_secs(15), ..quick() });
+    let next = site.drainer(quick());
     assert_eq!(next.resume(&target(), &marker(), None).await, Ok(Ownership::NotDrained));
     site.assert_untouched();
     assert_runs(&site);
@@ -140,14 +144,15 @@ async fn what_a_killed_controller_stopped_is_brought_back_by_the_next() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reboot_counts_when_the_kubelet_told_of_it() {
     let site = Site::new(OPERATOR);
-    let drainer =
-        stopped(&site, KubernetesOptions { ready_timeout: Duration::from_secs(1), ..quick() }).await;
+    let drainer = stopped(&site, quick()).await;
     let issued = Timestamp::now();
+    until_kept_out(&drainer, Some(issued), "its kubelet has not registered").await;
+    let drainer = site.drainer(looks_once(quick()));
     let error = drainer.resume(&target(), &marker(), Some(issued)).await.unwrap_err().to_string();
     assert!(error.contains("its kubelet has not registered since its reboot at"), "{error}");
     assert_eq!(site.node()["spec"]["unschedulable"], true);
     site.command(json!({"reboot": {"node": "n1", "down": "90s"}}));
-    let patient = site.drainer(KubernetesOptions { ready_timeout: Duration::from_secs(20), ..quick() });
+    let patient = site.drainer(quick());
     assert_eq!(patient.resume(&target(), &marker(), Some(issued)).await, Ok(Ownership::NotDrained));
     let log = site.server.log(0);
     let ready = log.iter().rfind(|entry| entry.verb == "ready").unwrap();

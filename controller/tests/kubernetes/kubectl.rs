@@ -1,6 +1,6 @@
 //! The drainer through a real `kubectl`, which `make test` installs.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use gpufleet::drain::{Drainer as _, KubectlApi, LocalRunner, Ownership};
 
@@ -11,10 +11,7 @@ fn by_kubectl(site: &Site) -> KubernetesDrainer {
     std::fs::write(&kubeconfig, site.server.kubeconfig(&site.server.certificate("gpufleet").unwrap()))
         .unwrap();
     let api = KubectlApi::new(Arc::new(LocalRunner), Some(kubeconfig.display().to_string()), None);
-    KubernetesDrainer::new(
-        Arc::new(api),
-        KubernetesOptions { ready_timeout: Duration::from_secs(15), ..quick() },
-    )
+    KubernetesDrainer::new(Arc::new(api), quick())
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -28,10 +28,11 @@ use gpufleet_k8s_api::{
     scenario::Scenario,
     server::{Options, Server},
 };
+use jiff::Timestamp;
 use serde_json::{Value, json};
 
 /// Time limit of one step in real time.
-const LIMIT: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_secs(120);
 
 pub struct Site {
     pub server: Server,
@@ -129,9 +130,14 @@ pub fn marker() -> Marker {
 pub fn quick() -> KubernetesOptions {
     KubernetesOptions {
         poll: Duration::from_millis(50),
-        ready_timeout: Duration::from_secs(3),
+        ready_timeout: Duration::from_secs(60),
         ..KubernetesOptions::default()
     }
+}
+
+/// Looks once whether a node can be given back.
+pub fn looks_once(options: KubernetesOptions) -> KubernetesOptions {
+    KubernetesOptions { ready_timeout: Duration::ZERO, ..options }
 }
 
 pub fn takes(pods: PodPolicy) -> KubernetesOptions {
@@ -152,6 +158,21 @@ pub async fn cordoned(site: &Site, options: KubernetesOptions) -> KubernetesDrai
 
 pub async fn step(drainer: &KubernetesDrainer) -> Result<Activity, DrainError> {
     drainer.clear(&target(), &marker()).await
+}
+
+/// Waits until the giving back of the node waits for this, and stops it.
+pub async fn until_kept_out(drainer: &KubernetesDrainer, rebooted_after: Option<Timestamp>, why: &str) {
+    let (target, marker, begin) = (target(), marker(), Instant::now());
+    let kept_out = async {
+        while !drainer.waits_for(&target).is_some_and(|waits| waits.contains(why)) {
+            assert!(begin.elapsed() < LIMIT, "{:?}", drainer.waits_for(&target));
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::select! {
+        given = drainer.resume(&target, &marker, rebooted_after) => panic!("{given:?}"),
+        () = kept_out => {}
+    }
 }
 
 /// Returns the remaining work after one step that must leave some.

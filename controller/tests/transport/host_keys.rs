@@ -1,6 +1,11 @@
 //! Host keys against a real sshd, and gpufleet's matching against `ssh-keygen -F`.
 
-use std::{fs, path::Path, process::Command};
+use std::{
+    fs,
+    path::Path,
+    process::Command,
+    time::{Duration, Instant},
+};
 
 use serde_json::json;
 
@@ -174,9 +179,15 @@ fn certify(node: &Node, extra: &[&str]) -> String {
 
 fn restart(node: &Node) {
     // sshd reads certificates at its start and on SIGHUP.
+    let starts = || fs::read_to_string(node.path("etc/log")).unwrap().matches("Server listening on").count();
     let pid = fs::read_to_string(node.path("etc/pid")).unwrap();
+    let before = starts();
     run(Command::new("kill").args(["-HUP", pid.trim()]));
-    std::thread::sleep(std::time::Duration::from_millis(400));
+    let end = Instant::now() + Duration::from_secs(60);
+    while starts() == before {
+        assert!(Instant::now() < end, "sshd does not start again");
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 #[tokio::test]
@@ -184,6 +195,8 @@ async fn host_certificates_are_verified() {
     let node = Node::start_with(&Setup::with(&[
         "HostCertificate @DIR@/etc/host_ed25519-cert.pub",
         "PidFile @DIR@/etc/pid",
+        // So that its log tells when it listens.
+        "LogLevel INFO",
     ]));
     for (extra, marker_host, wanted) in [
         (&["-h", "-n", "127.0.0.1,gpu001", "-V", "-1h:+1h"][..], "[127.0.0.1]:*", Ok("in\n")),

@@ -18,14 +18,10 @@ use gpufleet_ports::Ports;
 use secrecy::SecretString;
 use serde_json::{Map, Value, json};
 
-/// Returns deadlines that keep tests of silent peers short.
+/// Returns deadlines that no peer reaches, however busy the machine is; tests of silent peers have their own.
 pub fn deadlines() -> Deadlines {
-    Deadlines {
-        connect: Duration::from_secs(5),
-        handshake: Duration::from_secs(5),
-        authentication: Duration::from_secs(20),
-        channel: Duration::from_secs(10),
-    }
+    let deadline = Duration::from_secs(60);
+    Deadlines { connect: deadline, handshake: deadline, authentication: deadline, channel: deadline }
 }
 
 pub fn run(command: &mut Command) -> String {
@@ -150,7 +146,7 @@ impl Node {
     }
 
     fn wait(&mut self) {
-        let end = Instant::now() + Duration::from_secs(20);
+        let end = Instant::now() + Duration::from_secs(60);
         while TcpStream::connect(("127.0.0.1", self.port)).is_err() {
             if let Some(status) = self.child.try_wait().unwrap() {
                 let log = fs::read_to_string(self.dir.path().join("etc/log")).unwrap_or_default();
@@ -321,7 +317,7 @@ impl Agent {
             .stderr(Stdio::null())
             .spawn()
             .expect("ssh-agent is missing: apt-get install openssh-client");
-        let end = Instant::now() + Duration::from_secs(10);
+        let end = Instant::now() + Duration::from_secs(60);
         // Not its file, which exists a moment before the agent listens.
         while std::os::unix::net::UnixStream::connect(&socket).is_err() {
             assert!(Instant::now() < end, "ssh-agent does not listen");

@@ -288,7 +288,7 @@ async fn a_helper_that_dies_lies_or_hangs_is_told() {
     let begin = Instant::now();
     let error = open(&node, &silent()).await.unwrap_err().to_string();
     assert!(error.contains("the helper did not start within 2 s"), "{error}");
-    assert!(begin.elapsed() < Duration::from_secs(10));
+    assert!(begin.elapsed() < Duration::from_secs(60));
 }
 
 #[tokio::test]
@@ -308,7 +308,7 @@ async fn a_session_learns_that_its_node_vanished() {
     let session = open(&node, &fake("vanish")).await.unwrap();
     let pid = session.hello().pid;
     run(Command::new("kill").args(["-9", &pid.to_string()]));
-    let reason = tokio::time::timeout(Duration::from_secs(5), session.closed()).await.unwrap();
+    let reason = tokio::time::timeout(Duration::from_secs(60), session.closed()).await.unwrap();
     assert!(reason.contains("the helper ended with"), "{reason}");
     let error = session.simple(Request::ForgetPredictions).await.unwrap_err().to_string();
     assert!(error.starts_with("gpu001: during an operation the helper ended with"), "{error}");
@@ -320,7 +320,7 @@ fn is_alive(pid: u32) -> bool {
 }
 
 async fn wait_dead(pid: u32) {
-    for _ in 0..100 {
+    for _ in 0..1200 {
         if !is_alive(pid) {
             return;
         }

@@ -262,16 +262,16 @@ fn older_drivers_are_read_by_older_calls() {
 fn a_code_that_may_not_come_again_is_asked_for_once_more() {
     for code in [999, 10] {
         // A new machine, because it counts the calls that a rule matched.
-        let mut bench = Bench::new(&[ModelKey::H200, ModelKey::H200]);
+        let mut bench = Bench::new(&[ModelKey::H200; 8]);
         bench.fault("nvmlDeviceGetMarginTemperature", Effect::Return(code), Some(1));
         let asked = Instant::now();
         let margin = |health: &Health| health.gpus[0].board.as_ref().unwrap().heat.margin;
-        assert_eq!(margin(&bench.health(false)), Ok(54), "{code}");
+        assert_eq!(margin(&bench.health(true)), Ok(54), "{code}");
         assert!(asked.elapsed() >= Duration::from_secs(1));
         bench.fault("nvmlDeviceGetMarginTemperature", Effect::Return(code), None);
         let asked = Instant::now();
-        assert_eq!(margin(&bench.health(false)), Err(Code(code)), "{code}");
-        assert!(asked.elapsed() < Duration::from_secs(3), "one second for all GPUs");
+        assert_eq!(margin(&bench.health(true)), Err(Code(code)), "{code}");
+        assert!(asked.elapsed() < Duration::from_secs(8), "one second for all GPUs");
     }
     let mut bench = Bench::new(&[ModelKey::H200]);
     bench.fault("nvmlGetExcludedDeviceCount", Effect::Return(999), Some(1));

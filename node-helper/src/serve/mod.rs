@@ -222,6 +222,9 @@ fn take(session: &Arc<Session>, frame: Frame) -> bool {
     true
 }
 
+/// How often it looks whether another controller has taken over, while a controller may be silent: twice a second.
+const LOOKS: u32 = 120;
+
 /// Ends the helper when its controller is silent or was replaced, and answers for operations that never end.
 #[expect(
     clippy::exit,
@@ -239,7 +242,7 @@ fn watch(session: &Session, heard: &Mutex<Instant>, ending: &AtomicBool, timeout
         }
         session.answer_overdue();
         let silent = heard.lock().unwrap_or_else(PoisonError::into_inner).elapsed() >= timeout;
-        let fenced = looked.elapsed() >= Duration::from_millis(500) && {
+        let fenced = looked.elapsed() >= timeout / LOOKS && {
             looked = Instant::now();
             session.is_fenced()
         };

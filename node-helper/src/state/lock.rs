@@ -247,7 +247,7 @@ mod tests {
         let old = Lock::take(dir.path(), &open("a", 1, true)).unwrap();
         let path = dir.path().to_owned();
         let newer = std::thread::spawn(move || Lock::take(&path, &open("a", 2, true)));
-        let until = Instant::now() + Duration::from_secs(5);
+        let until = Instant::now() + Duration::from_secs(30);
         while old.is_current().unwrap() && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(5));
         }

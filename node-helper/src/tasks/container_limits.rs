@@ -441,7 +441,8 @@ if [ -e $d/broken ] && [ -e $d/etc/crio/crio.conf.d/90-gpufleet.conf ]; then ech
         let bench = bench();
         bench.write("slow", "");
         let declared = task(json!({"runtime": "crio", "log_size_max": "1MiB"}));
-        let done = bench.node_with(Duration::from_secs(2), &|_| {}, |node| {
+        // Long enough for a busy machine to come as far as the restart.
+        let done = bench.node_with(Duration::from_secs(6), &|_| {}, |node| {
             drive(&declared, node, Mode::Apply, &bench.overlay, Disruption::Clients, &|_| Ok(()))
         });
         let why = failure(&done);

@@ -411,7 +411,8 @@ mod tests {
     #[test]
     fn a_timeout_says_so_and_keeps_the_output() {
         let bench = Bench::new();
-        let deadline = Deadline::after(Duration::from_millis(300));
+        // Long enough for a busy machine to start the shell.
+        let deadline = Deadline::after(Duration::from_secs(5));
         let done = bench.node(|node| {
             let node = Node {
                 deadline: &deadline,

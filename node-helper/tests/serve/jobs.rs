@@ -88,11 +88,14 @@ fn a_job_outlives_the_helper_and_is_found_again() {
 fn a_job_that_takes_too_long_is_killed_with_its_children() {
     let place = Place::new();
     let mut helper = Helper::opened(&place.state(), "run", 1);
-    let line = "(exec -a gpufleet-long-job sleep 300) & echo before; wait";
-    let begun = helper.begin_job(line, 1, "op");
+    let marker = format!("gpufleet-long-job-{}", std::process::id());
+    let (said, line) = (place.path("said"), format!("(exec -a {marker} sleep 300) & echo before; touch"));
+    // Long enough for a busy machine to start it.
+    let begun = helper.begin_job(&format!("{line} {}; wait", said.display()), 6, "op");
     let id = jid(&begun);
+    wait_for("its begin", || said.exists() && alive(&marker) == 1);
     drop(helper);
-    wait_for("its end", || alive("gpufleet-long-job") == 0);
+    wait_for("its end", || alive(&marker) == 0);
     let mut helper = Helper::opened(&place.state(), "next", 1);
     let done = helper.look(&id, 10);
     let OpStatus::Failed { kind: FailureKind::TimedOut, message } = &done.status else { panic!("{done:?}") };
@@ -104,8 +107,9 @@ fn a_job_that_takes_too_long_is_killed_with_its_children() {
 fn a_job_whose_process_is_killed_is_lost_and_never_done() {
     let place = Place::new();
     let mut helper = Helper::opened(&place.state(), "run", 1);
-    let id = jid(&helper.begin_job("exec -a gpufleet-lost-job sleep 300", 600, "op"));
-    wait_for("its begin", || alive("gpufleet-lost-job") == 1);
+    let marker = format!("gpufleet-lost-job-{}", std::process::id());
+    let id = jid(&helper.begin_job(&format!("exec -a {marker} sleep 300"), 600, "op"));
+    wait_for("its begin", || alive(&marker) == 1);
     let began = std::fs::read(place.state().join("jobs").join(&id).join("began.json")).unwrap();
     let began: serde_json::Value = serde_json::from_slice(&began).unwrap();
     let pid = i32::try_from(began["pid"].as_i64().unwrap()).unwrap();
@@ -119,7 +123,7 @@ fn a_job_whose_process_is_killed_is_lost_and_never_done() {
         rustix::process::Signal::KILL,
     )
     .unwrap();
-    wait_for("what it ran dies with it", || alive("gpufleet-lost-job") == 0);
+    wait_for("what it ran dies with it", || alive(&marker) == 0);
     let lost = helper.look(&id, 0);
     let OpStatus::Failed { message, .. } = &lost.status else { panic!("{lost:?}") };
     assert!(message.starts_with("the job was killed") && finished(&lost), "{message}");

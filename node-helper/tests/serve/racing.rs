@@ -21,6 +21,8 @@ use super::*;
 /// A user without any rights; no account is needed.
 const NOBODY: u32 = 65_534;
 const ROUNDS: usize = 12;
+/// Number of swaps before the helper is asked.
+const AT_FIRST: u64 = 16;
 const SECRET: &str = "root:$6$secret:20000::::::\n";
 
 /// The two names below `home` that the attacker swaps.
@@ -171,6 +173,8 @@ impl Attacker {
                 }
             }
         });
+        // So that it is under way before the helper begins, however busy the machine is.
+        wait_for("the attack", || swaps.load(Ordering::Relaxed) >= AT_FIRST);
         Self { ending, thread, swaps }
     }
 

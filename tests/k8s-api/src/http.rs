@@ -144,14 +144,17 @@ async fn answer(
         Err(_) => return Err(Cut),
     }
     silent(&shared).await;
+    // Before it is handled: who has seen its fault may move the clock before this goes on.
+    let mut from_ms = shared.clock.now_ms();
     let mut reply = shared.with(|cluster| cluster.handle(&asked));
     if reply.delivery == Delivery::Again {
-        shared.clock.sleep_until(shared.clock.now_ms() + reply.after_ms).await;
+        shared.clock.sleep_until(from_ms + reply.after_ms).await;
         asked.met = true;
+        from_ms = shared.clock.now_ms();
         reply = shared.with(|cluster| cluster.handle(&asked));
     }
     if reply.after_ms > 0 {
-        shared.clock.sleep_until(shared.clock.now_ms() + reply.after_ms).await;
+        shared.clock.sleep_until(from_ms + reply.after_ms).await;
     }
     silent(&shared).await;
     respond(shared, &asked, reply)

@@ -252,15 +252,20 @@ impl Server {
         self.with(|cluster| cluster.store.get(resource, namespace, name).cloned())
     }
 
-    /// Waits in real time until `what` holds. Returns false after ten seconds.
+    /// Waits in real time until `what` holds. Returns false after a minute.
     pub fn wait(&self, what: impl Fn(&Cluster) -> bool) -> bool {
-        for _ in 0..1000 {
+        for _ in 0..6000 {
             if self.with(|cluster| what(cluster)) {
                 return true;
             }
             std::thread::sleep(Duration::from_millis(10));
         }
         false
+    }
+
+    /// Waits in real time until every fault has met as many requests as it applies to. Returns false after a minute.
+    pub fn wait_for_faults(&self) -> bool {
+        self.wait(|cluster| cluster.faults.rules.iter().all(|fault| fault.times == Some(0)))
     }
 
     /// Creates a bearer token, which expires after `life` on the server's clock.

@@ -17,7 +17,7 @@ use gpufleet_ports::{Ports, ReservedPort};
 use tempfile::TempDir;
 
 /// Time limit for any step of the cluster.
-const PATIENCE: Duration = Duration::from_secs(40);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The options of a cluster.
 #[derive(Clone, Copy, Debug)]

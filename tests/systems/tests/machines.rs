@@ -91,7 +91,7 @@ fn slow_shutdown(disk: &Path) {
     unit(
         disk,
         "slow-shutdown",
-        "[Service]\nType=oneshot\nRemainAfterExit=yes\nExecStart=/bin/true\nExecStop=/bin/sleep 4\n",
+        "[Service]\nType=oneshot\nRemainAfterExit=yes\nExecStart=/bin/true\nExecStop=/bin/sleep 10\n",
     );
 }
 

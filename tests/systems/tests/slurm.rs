@@ -15,8 +15,8 @@ fn drainer(cluster: &Cluster, notice: Notice) -> SlurmDrainer {
         Arc::new(cluster.runner()),
         SlurmOptions {
             notice,
-            command_timeout: Duration::from_secs(5),
-            register_timeout: Duration::from_secs(30),
+            command_timeout: Duration::from_secs(20),
+            register_timeout: Duration::from_secs(90),
             poll: Duration::from_millis(300),
         },
     )
@@ -40,7 +40,7 @@ async fn cordoned(drainer: &SlurmDrainer, node: usize, run: &str) {
 
 async fn until_idle(drainer: &SlurmDrainer, node: usize) -> Vec<Vec<String>> {
     let mut seen = Vec::new();
-    let deadline = Instant::now() + Duration::from_secs(30);
+    let deadline = Instant::now() + Duration::from_secs(90);
     loop {
         match drainer.activity(&target(node)).await {
             Ok(Activity::Idle) => return seen,
@@ -240,7 +240,7 @@ async fn the_survey_names_everybody_who_is_out() {
     cluster.admin(&["scontrol", "update", "nodename=gpu2", "state=down", "reason=power supply"]);
     cluster.stop_node(3);
     let targets: Vec<Target> = (1..=5).map(target).collect();
-    let deadline = Instant::now() + Duration::from_secs(40);
+    let deadline = Instant::now() + Duration::from_secs(120);
     let out = loop {
         let out = drainer.survey(&targets).await.unwrap();
         if out.len() == 4 {

@@ -167,9 +167,10 @@ fn failures_are_told_apart_and_tell_no_secret() {
 fn a_silent_server_costs_the_time_limit_and_no_more() {
     let (address, requests) = server(Vec::new());
     let begin = Instant::now();
-    let delivery = post(format!("{address}/T0"), Duration::from_secs(1));
+    // Long enough for a busy machine to ask.
+    let delivery = post(format!("{address}/T0"), Duration::from_secs(6));
     assert!(matches!(&delivery, Delivery::Failed { why, .. } if why.contains("timeout")), "{delivery:?}");
-    assert!(begin.elapsed() < Duration::from_secs(10));
+    assert!(begin.elapsed() < LONG * 2);
     requests.recv_timeout(LONG).unwrap();
 }
 

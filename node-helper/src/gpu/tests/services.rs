@@ -53,13 +53,20 @@ fn services_run_again_when_time_is_up_or_the_operation_is_cancelled() {
         let mut node = Node::new(eventful(true));
         // A reader that does not end: the reset waits for it until the cancellation or the deadline.
         node.machine.get().reader = Some(u32::MAX);
-        let time = Duration::from_millis(if cancel { 30_000 } else { 600 });
-        let deadline = Deadline::after(time);
-        let canceller = deadline.canceller();
+        // Long enough for a busy machine to come as far as the reset.
+        let deadline = Deadline::after(Duration::from_secs(if cancel { 60 } else { 6 }));
+        let (machine, over) = (node.machine.clone(), deadline.clone());
         let thread = std::thread::spawn(move || {
-            std::thread::sleep(Duration::from_millis(400));
+            // All that is left is the reset; the services were stopped before.
+            let waits = || {
+                let sim = machine.get();
+                sim.gpus[0].ecc.current != sim.gpus[0].ecc.pending
+            };
+            while cancel && !waits() && over.stop().is_none() {
+                std::thread::sleep(Duration::from_millis(5));
+            }
             if cancel {
-                canceller.store(true, std::sync::atomic::Ordering::Relaxed);
+                over.canceller().store(true, std::sync::atomic::Ordering::Relaxed);
             }
         });
         let failed =

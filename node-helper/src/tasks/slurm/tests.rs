@@ -408,7 +408,7 @@ fn small_changes_are_read_anew_where_slurmd_can() {
     let task: SlurmNode = serde_json::from_value(limits).unwrap();
     let system = gpus(2, false);
     let read = |_: &Deadline| Ok(system.clone());
-    let done = deaf.node_with(std::time::Duration::from_secs(4), &|_| {}, |node| {
+    let done = deaf.node_with(std::time::Duration::from_secs(6), &|_| {}, |node| {
         let offering = Offering { task: &task, read: &read, changes: &|_| false };
         drive(&offering, node, Mode::Apply, &deaf.overlay, Disruption::Live, &|_| Ok(()))
     });
@@ -593,7 +593,8 @@ fn the_way_back_has_time_of_its_own() {
     let task: SlurmNode = serde_json::from_value(json!({})).unwrap();
     let system = gpus(2, false);
     let read = |_: &Deadline| Ok(system.clone());
-    let done = bench.node_with(std::time::Duration::from_secs(2), &|_| {}, |node| {
+    // Long enough for a busy machine to come as far as the restart.
+    let done = bench.node_with(std::time::Duration::from_secs(6), &|_| {}, |node| {
         drive(
             &Offering { task: &task, read: &read, changes: &|_| false },
             node,

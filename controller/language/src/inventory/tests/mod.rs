@@ -8,7 +8,10 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use super::*;
-use crate::diagnostic::{SourceFile, Span};
+use crate::{
+    diagnostic::{SourceFile, Span},
+    processor_time,
+};
 
 /// Files in a folder of their own; a file that begins with `#!` is executable.
 pub(super) struct Files {
@@ -253,12 +256,12 @@ fn hosts_of_equal_groups_share_their_variables() {
 
 #[test]
 fn scripts_that_fail_or_hang_are_errors() {
-    let script = |body: &str| {
+    let within = |script_timeout, body: &str| {
         let files = Files::new(&[("inv.sh", &format!("#!/bin/sh\n{body}\n"))]);
-        let options =
-            LoadOptions { script_timeout: Duration::from_millis(300), ..files.options(&["inv.sh"]) };
+        let options = LoadOptions { script_timeout, ..files.options(&["inv.sh"]) };
         files.load_with(&options).map(|inventory| names(&inventory.hosts()).join(" "))
     };
+    let script = |body: &str| within(Duration::from_secs(60), body);
     insta::assert_snapshot!(script("echo 'no credentials' >&2; exit 3").unwrap_err(), @r"
     error: the inventory script `inv.sh --list` failed: exit status: 3
     note: the script says: no credentials
@@ -288,11 +291,11 @@ fn scripts_that_fail_or_hang_are_errors() {
        |                                                                ^
     "#);
     let before = Instant::now();
-    insta::assert_snapshot!(script("sleep 60 & sleep 60").unwrap_err(), @r"
+    insta::assert_snapshot!(within(Duration::from_millis(300), "sleep 60 & sleep 60").unwrap_err(), @r"
     error: the inventory script `inv.sh --list` did not end within 0.3 s and was stopped
     help: give it more time with `--script-timeout`
     ");
-    assert!(before.elapsed() < Duration::from_secs(10));
+    assert!(before.elapsed() < Duration::from_secs(40));
     assert_eq!(script("[ $1 = --list ] && echo '{\"a\": [\"h1\", \"h2\"]}' || echo '{}'").unwrap(), "h1 h2");
 }
 
@@ -402,13 +405,13 @@ fn five_thousand_hosts_load_quickly() {
         ("group_vars/gpu.yml", "a: 1\nb: [1, 2]\n"),
         ("host_vars/gpu0001.yml", "c: 1\n"),
     ]);
-    let before = Instant::now();
+    let before = processor_time();
     let inventory = files.load(&["hosts.yaml"]).unwrap();
-    let loaded = before.elapsed();
+    let loaded = processor_time() - before;
     let list = inventory.list_text(None, false).unwrap();
     println!(
         "5,000 hosts: loaded in {loaded:?}, listed in {:?}, {} KiB",
-        before.elapsed() - loaded,
+        processor_time() - before - loaded,
         list.len() / 1024
     );
     assert_eq!(inventory.host_count(), 5000);

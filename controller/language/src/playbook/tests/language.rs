@@ -351,11 +351,12 @@ fn a_large_playbook_is_read_quickly() {
             "    - name: task {index}\n      sysctl: {{name: vm.swappiness, value: '{{{{ x{index} | default(10) }}}}'}}\n      when: inventory_hostname != 'n{index}'\n"
         ));
     }
-    let start = std::time::Instant::now();
+    let start = crate::processor_time();
     let program = load(&text).unwrap_or_else(|errors| panic!("{errors}"));
     let inventory = Known { variables: (0..5_000).map(|n| format!("variable_{n}")).collect() };
     assert!(program.check_variables(&inventory).is_empty());
-    assert!(start.elapsed().as_secs() < 10, "{:?}", start.elapsed());
+    let took = crate::processor_time() - start;
+    assert!(took.as_secs() < 10, "{took:?}");
 }
 
 proptest::proptest! {
