@@ -67,11 +67,17 @@ fn a_power_state_that_is_not_known_is_left_alone() {
 /// Nodes behind a real jump host that is stopped while two of them reboot, until long after their deadline.
 #[test]
 fn a_jump_host_that_froze_is_named_and_waited_for_and_no_node_behind_it_is_power_cycled() {
-    let fleet = fleet(3, "");
+    // Time enough to stop it before they are back.
+    let boot_seconds = 8.0;
+    let fleet =
+        Fleet::start(&FleetOptions { nodes: 3, gpus_per_node: 1, boot_seconds, ..FleetOptions::default() });
     let jump_host = JumpHost::before(&fleet);
     let home = Home::new();
     let rollout = format!("    max_unavailable: 2\n{}", power(&fleet, "status"));
-    home.write("play.yaml", &format!("- hosts: gpu\n  become: true\n  rollout:\n{rollout}{TASKS}"));
+    home.write(
+        "play.yaml",
+        &format!("- hosts: gpu\n  become: true\n  rollout:\n{rollout}{}", TASKS.replace("6s", "12s")),
+    );
     let mut run = home
         .gpufleet(["run", "play.yaml", "--yes", "--format", "json", "--timeout", "3"])
         .args(["-i", &jump_host.inventory(), "--ssh-config"])

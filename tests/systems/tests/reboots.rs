@@ -137,11 +137,12 @@ fn killed_in_mid_reboot(return_to_service: u8, line: &str) {
     let mut running = lab.run().start();
     running.until("a reboot", |events| events.has("reboot_issued"));
     let told = running.journal().hosts("reboot_issued").remove(0);
-    while lab.fleet.boots(&told) < 2 {
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    running.until("it is down", |events| {
+        events.of_host("node_state", &told).any(|with| with["detail"] == "down")
+    });
     running.signal(Signal::KILL);
     assert_eq!(running.wait().code, None);
+    lab.fleet.await_answer(&told);
     let node = (1..=NODES).find(|node| host(*node) == told).unwrap();
     // Long enough for Slurm to act on a node that comes back; it must not give it work.
     std::thread::sleep(Duration::from_secs(8));

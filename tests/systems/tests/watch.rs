@@ -3,13 +3,14 @@
 use std::{
     fs,
     io::{Read as _, Write as _},
-    net::{TcpListener, TcpStream},
+    net::TcpStream,
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
     time::{Duration, Instant},
 };
 
+use gpufleet_ports::Ports;
 use gpufleet_systems_tests::Machines;
 use gpufleet_tests::{Fleet, FleetOptions, Home, binary};
 use rustix::process::Signal;
@@ -59,8 +60,8 @@ fn promtool_takes_the_alerts() {
 fn promtool_takes_the_metrics_of_a_fleet() {
     let options = FleetOptions { nodes: 2, gpus_per_node: 2, ..FleetOptions::default() };
     let (fleet, home) = (Fleet::start(&options), Home::new());
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let address = format!("127.0.0.1:{port}");
+    let port = Ports::default().reserve().expect("a port");
+    let address = format!("127.0.0.1:{}", port.number());
     let inventory = fleet.inventory();
     let words = ["watch", "--health", "-i", &inventory, "--every", "1h", "--listen", &address];
     let watch = home.gpufleet(words).within(LIMIT * 2).start();
@@ -85,7 +86,7 @@ audits:
 ";
 
 /// Everything of the unit as it is shipped, but a watchdog that a test can wait for.
-const DROP_IN: &str = "[Service]\nWatchdogSec=6s\nRestartSec=1s\n";
+const DROP_IN: &str = "[Service]\nWatchdogSec=20s\nRestartSec=1s\n";
 
 #[test]
 fn the_unit_runs_reloads_and_is_restarted_when_it_is_stuck() {

@@ -284,7 +284,7 @@ impl Unit {
             for pid in self.processes().into_iter().filter_map(|pid| Pid::from_raw(pid as i32)) {
                 let _ = rustix::process::kill_process(pid, signal);
             }
-            let limit = Instant::now() + Duration::from_secs(3);
+            let limit = Instant::now() + Duration::from_secs(10);
             while Instant::now() < limit && !self.processes().is_empty() {
                 std::thread::sleep(Duration::from_millis(10));
             }
