@@ -378,6 +378,7 @@ fn a_setting_of_the_kubelet_that_nobody_knows_is_a_warning() {
         |settings: &str| found(&format!("    - name: Limit\n      kubelet:\n        settings: {settings}\n"));
     assert_eq!(of("{maxPods: 64, podMaximum: '{{ pods }}'}"), ["unknown-kubelet-setting:5"]);
     assert_eq!(of("{maxPods: 64}"), NOTHING);
+    assert_eq!(of("{maxPod: 64}"), ["invalid:5"], "an error, and no warning beside it");
     assert_eq!(of("'{{ settings }}'"), NOTHING);
 }
 

@@ -367,12 +367,12 @@ pub(super) fn check(settings: &Map<String, Value>) -> Result<(), ParamError> {
 
 /// Returns what [`nearest`] finds for a field that is not known.
 pub(super) fn meant(name: &str) -> Option<(&'static str, &'static [&'static str])> {
-    nearest(name).filter(|_| is_strange(name))
+    nearest(name).filter(|_| takes(name).is_none())
 }
 
-/// Whether it is no known field.
+/// Whether it is neither a known field nor a slip of one.
 pub fn is_strange(name: &str) -> bool {
-    takes(name).is_none()
+    takes(name).is_none() && nearest(name).is_none()
 }
 
 /// Says what may come of a field that is not known.
