@@ -341,8 +341,8 @@ fn tail(model: &RunModel, report: Option<&str>, style: &Style, out: &mut String)
     }
     let code = exit_code(model);
     if code != 0 {
-        let out_of_service = model.out_of_service();
-        let who = if out_of_service.is_empty() { "none".to_owned() } else { fold_names(&out_of_service) };
+        let left_out = model.left_out();
+        let who = if left_out.is_empty() { "none".to_owned() } else { fold_names(&left_out) };
         out.push_str(&match model.verb().info().judges {
             // An audit takes no node out of service.
             true => format!("Exit {code}.\n"),

@@ -490,7 +490,7 @@ fn node_document(node: &NodeModel, verb: Verb) -> NodeDocument<'_> {
         rebooted: node.outcome.as_ref().map_or(!node.reboots.is_empty(), |outcome| outcome.rebooted),
         reboots: reboots.collect(),
         drains: drains.collect(),
-        out_of_service: node.is_left_out(),
+        out_of_service: node.outcome.as_ref().is_some_and(|outcome| outcome.out_of_service),
         seconds: node.seconds(None),
     }
 }

@@ -476,17 +476,22 @@ impl RunModel {
     }
 
     /// Returns nodes that this run took out of service and did not give back, by its last event or by those of the
-    /// nodes; without those that it disturbed where no scheduler keeps work away.
+    /// nodes. They count against `max_unavailable`, also where no scheduler keeps work away from them.
     pub fn out_of_service(&self) -> Vec<String> {
         if let Some(finish) = &self.finish {
-            let left_in = |name: &&String| self.node(name).is_some_and(NodeModel::is_left_in_service);
-            return finish.out_of_service.iter().filter(|name| !left_in(name)).cloned().collect();
+            return finish.out_of_service.clone();
         }
-        let out = |node: &&NodeModel| match node.outcome {
-            Some(_) => node.is_left_out(),
-            None => node.may_be_out(),
+        let out = |node: &&NodeModel| {
+            node.outcome.as_ref().map_or_else(|| node.may_be_out(), |outcome| outcome.out_of_service)
         };
         self.nodes.iter().filter(out).map(|node| node.name.clone()).collect()
+    }
+
+    /// Returns those of [`out_of_service`](Self::out_of_service) that take no work.
+    pub fn left_out(&self) -> Vec<String> {
+        let mut out = self.out_of_service();
+        out.retain(|name| !self.node(name).is_some_and(NodeModel::is_left_in_service));
+        out
     }
 
     /// Returns nodes that this run disturbed, that did not end well, and that take work all the same.

@@ -639,7 +639,8 @@ fn a_node_that_nobody_drained_is_not_left_out_of_service() {
         s.push(What::NodeFinished { host: host.clone(), outcome });
     }
     let check = |model: &RunModel| {
-        assert_eq!(model.out_of_service(), names[..2]);
+        assert_eq!(model.out_of_service(), names, "all of them count against the budget");
+        assert_eq!(model.left_out(), names[..2]);
         assert_eq!(model.left_in_service(), names[2..]);
         let out: Vec<bool> = model.nodes().iter().map(NodeModel::is_left_out).collect();
         assert_eq!(out, [true, true, false, false]);

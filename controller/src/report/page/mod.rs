@@ -189,7 +189,7 @@ impl Page {
             percent: format!("{}.{}", tenths / 10, tenths % 10),
             summary: model.finish.as_ref().map(|finish| finish.summary.clone()),
             stopped: model.stopped().map(str::to_owned),
-            out_of_service: fold_names(model.out_of_service()),
+            out_of_service: fold_names(model.left_out()),
             tiles,
             rebooted: model.nodes().iter().filter(|node| !node.reboots.is_empty()).count(),
             changed: model.nodes().iter().filter(|node| node.changes().next().is_some()).count(),
