@@ -46,5 +46,5 @@ pub fn misspelt(
 /// Returns the text of a value that may use variables.
 fn used_in(value: &Value) -> Option<String> {
     let text = value.to_string();
-    text.contains("{{").then_some(text)
+    (text.contains("{{") || text.contains("{%")).then_some(text)
 }

@@ -340,7 +340,7 @@ impl NodeModel {
         let is_away = self.state == NodeState::Unreachable
             || self.reboots.last().is_some_and(|reboot| reboot.after.is_none());
         self.outcome.as_ref().is_some_and(|outcome| outcome.out_of_service)
-            && self.drains.is_empty()
+            && self.drains.last().is_none_or(|(_, step)| *step == DrainStep::GivenBack)
             && !is_away
     }
 

@@ -627,6 +627,9 @@ fn a_node_that_nobody_drained_is_not_left_out_of_service() {
         s.push(What::RebootIssued { host: host.clone(), boot_id: "b-1".to_owned(), why, deadline: None });
     }
     s.push(What::Rebooted { host: names[2].clone(), boot_id: "b-2".to_owned(), seconds: 9 });
+    // Given back after an earlier play.
+    s.push(What::Drain { host: names[3].clone(), step: DrainStep::Drained });
+    s.push(What::Drain { host: names[3].clone(), step: DrainStep::GivenBack });
     for host in &names {
         let outcome = NodeOutcome {
             state: NodeState::Failed,
@@ -659,7 +662,7 @@ fn a_node_that_nobody_drained_is_not_left_out_of_service() {
     let text = crate::display::ending_lines(&model, None, &style);
     assert!(text.contains("Still out of service: gpu[001,002].\n"), "{text}");
     assert!(
-        text.contains("open to work, since no scheduler was asked to keep it away: gpu[003,004].\n"),
+        text.contains("open to work, as far as this run knows, since it asked no scheduler to keep it away: gpu[003,004].\n"),
         "{text}"
     );
 }

@@ -2,9 +2,14 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use gpufleet_protocol::op::{GpuGroup, GpuMember};
+use gpufleet_protocol::{
+    message::IdleVerdict,
+    op::{GpuGroup, GpuMember, Staying},
+};
 
-use super::{desired::merge, group::Gpus, observe::keep_counted, plan::losses, wording::joined};
+use super::{
+    desired::merge, group::Gpus, observe::keep_counted, plan::losses, state::State, wording::joined,
+};
 use crate::{deadline::Deadline, world::World};
 
 /// Time to read the counters before a reboot, which must not wait for a driver that hangs.
@@ -59,12 +64,37 @@ impl Gpus {
         }
     }
 
-    /// Reads which memory errors the GPUs counted, right before a reboot or a reload clears the counters; keeps them on the
+    /// Reads which memory errors the GPUs counted, right before a reload or a reboot clears the counters; keeps them on the
     /// node, and says them. Nothing where the GPUs cannot be read.
     pub fn counted_before(&mut self, taker: Taker, deadline: &Deadline) -> Vec<String> {
+        let counting = self.counting(deadline);
+        self.keep_counting(counting.as_ref(), taker)
+    }
+
+    /// Proves once more, right before a reboot, that nothing works on the node; an unknown state counts as busy. Returns what
+    /// the GPUs counted, kept as by [`counted_before`](Self::counted_before), or why the node is not idle.
+    pub fn proven_idle(
+        &mut self,
+        staying: &Staying,
+        deadline: &Deadline,
+    ) -> Result<Vec<String>, Vec<String>> {
+        // Before the proof, which would be old after it: work may begin meanwhile.
+        let counting = self.counting(deadline);
+        let report = self.idle(staying, deadline);
+        match report.verdict {
+            IdleVerdict::Idle => Ok(self.keep_counting(counting.as_ref(), Taker::Reboot)),
+            IdleVerdict::Busy | IdleVerdict::Unknown => Err(report.reasons),
+        }
+    }
+
+    fn counting(&mut self, deadline: &Deadline) -> Option<State> {
         let read = self.observed(&deadline.within(COUNTING));
         self.release();
-        let Ok((state, _)) = read else { return Vec::new() };
+        read.ok().map(|(state, _)| state)
+    }
+
+    fn keep_counting(&mut self, counting: Option<&State>, taker: Taker) -> Vec<String> {
+        let Some(state) = counting else { return Vec::new() };
         let boot_id = self.machine.boot_mark().boot_id;
         keep_counted(&self.record, &boot_id, state.gpus.iter(), taker.as_str())
     }

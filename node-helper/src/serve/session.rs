@@ -17,7 +17,7 @@ use std::{
 use gpufleet_protocol::{
     Disruption, FailureKind, NodeOp, OpOutcome, OpRequest, OpStatus, Permit, Reply,
     health::{HealthReport, HealthRequest},
-    message::{IdleVerdict, Mode, Open, Opened, Spooled},
+    message::{Mode, Open, Opened, Spooled},
     op::{GpuGroup, Reboot, Staying},
     operation::Effect,
 };
@@ -685,16 +685,13 @@ impl Session {
         Turn::take(&self.gpus, || settings(opening), deadline)
     }
 
-    /// Checks once more, right before a reboot, that nothing works on the node. An unknown state counts as busy. Says what
-    /// the GPUs counted.
+    /// Refuses a reboot of a node on which anything works. Returns what the GPUs counted.
     fn refuse_busy(&self, opening: &Opening, deadline: &Deadline) -> Result<Vec<String>, Trouble> {
-        let mut gpus = self.gpus(opening, deadline)?;
-        let report = gpus.idle(&lock(&self.staying).clone(), deadline);
-        if report.verdict == IdleVerdict::Idle {
-            return Ok(gpus.counted_before(Taker::Reboot, deadline));
-        }
-        let why = format!("the node is not idle: {}; it was not rebooted", report.reasons.join("; "));
-        Err(Trouble::failed(FailureKind::Busy, why))
+        let staying = lock(&self.staying).clone();
+        self.gpus(opening, deadline)?.proven_idle(&staying, deadline).map_err(|reasons| {
+            let why = format!("the node is not idle: {}; it was not rebooted", reasons.join("; "));
+            Trouble::failed(FailureKind::Busy, why)
+        })
     }
 
     /// Runs the checks; the GPUs are read once for all of them.

@@ -349,7 +349,8 @@ pub(super) fn check(settings: &Map<String, Value>) -> Result<(), ParamError> {
             Err(ParamError { place, mistake, message, value: None, instead: None })
         };
         if let Some((_, words)) = WORDS.iter().find(|(of, _)| of == name)
-            && !value.as_str().is_some_and(|value| words.contains(&value))
+            // Empty is the kubelet's own default.
+            && !value.as_str().is_some_and(|value| value.is_empty() || words.contains(&value))
         {
             return wrong(&[], format!("one of {}", words.join(", ")));
         }
@@ -419,6 +420,7 @@ mod tests {
             let why = checked(json!({ slip: 1 })).unwrap_err();
             assert!(why.ends_with(&format!("did you mean `{field}`?")), "{why}");
         }
+        assert!(checked(json!({"cgroupDriver": "", "hairpinMode": ""})).is_ok());
         for stranger in ["noSuchField", "gpuManagerSomething", "podCGroupWeight"] {
             assert!(checked(json!({ stranger: 1 })).is_ok() && is_strange(stranger), "{stranger}");
         }

@@ -96,6 +96,10 @@ impl Losses {
             match boot.other(gpu, &property) {
                 _ if unkept.iter().any(|(known, _)| *known == property) => losses.for_good.push(what),
                 Some(other) => losses.for_good.push(format!("{what} (the kept state sets {other})")),
+                // The boot changes MIG only while nothing that uses GPUs runs: a container runtime may be earlier.
+                None if [Property::MIG_MODE, Property::MIG_LAYOUT].contains(&property) => {
+                    losses.set_again.push(format!("{what}, unless something that uses GPUs runs before it"));
+                }
                 None => losses.set_again.push(what),
             }
         }

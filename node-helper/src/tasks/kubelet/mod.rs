@@ -194,8 +194,8 @@ impl NodeKind for Kubelet {
         };
         let flagged = |name: &str| daemon.flag(name).map(|flag| flag.value.clone());
         let folder = flagged("config-dir");
-        // Of one that does not run, the flags may be in files that are not read here.
-        let config = flagged("config").or_else(|| (pid == 0).then(|| Self::CONFIG.to_owned()));
+        // Of one that does not run, or that a shell runs, the flags may be where they are not read here.
+        let config = flagged("config").or_else(|| (!daemon.has_own_flags).then(|| Self::CONFIG.to_owned()));
         if config.is_none() && folder.is_none() {
             return Err(Trouble::invalid(format!(
                 "the kubelet runs with neither --config nor --config-dir, so that it reads no file, and what is written to {} would \

@@ -62,6 +62,8 @@ pub struct Daemon {
     pub crashes: bool,
     /// Whether a run that did not come to its end has stopped it.
     pub left_stopped: bool,
+    /// Whether its flags are those of a process that is the kubelet itself, and not a shell or another program around it.
+    pub has_own_flags: bool,
     words: Vec<String>,
     pub flags: Vec<Flag>,
     pub has_kubeadm: bool,
@@ -92,10 +94,15 @@ pub fn observe(node: &Node<'_>) -> Result<(Daemon, u32), Trouble> {
     let stopped: Option<Stopped> = stopped.and_then(|bytes| serde_json::from_slice(&bytes).ok());
     // Somebody has started it since if it began to run later; then it is theirs.
     let stopped = stopped.filter(|stopped| !active && unit.entered_us <= stopped.entered_us);
+    let mut has_own_flags = false;
     let words: Vec<String> = if let Some(stopped) = &stopped {
         stopped.words.clone()
     } else if unit.main_pid > 0 {
-        command_line(node, unit.main_pid)?.split('\0').skip(1).map(str::to_owned).collect()
+        let line = command_line(node, unit.main_pid)?;
+        let mut words = line.split('\0').map(str::to_owned);
+        let program = words.next().unwrap_or_default();
+        has_own_flags = program.rsplit('/').next() == Some("kubelet");
+        words.collect()
     } else {
         let split = |c: char| c.is_whitespace() || c == '"' || c == '\'';
         let texts = sources
@@ -118,6 +125,7 @@ pub fn observe(node: &Node<'_>) -> Result<(Daemon, u32), Trouble> {
             unread: false,
             crashes,
             left_stopped: stopped.is_some(),
+            has_own_flags,
             words,
             flags,
             has_kubeadm,

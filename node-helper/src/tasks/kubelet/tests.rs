@@ -563,6 +563,11 @@ fn a_file_that_the_kubelet_does_not_read_is_not_written() {
     let done = run(&bench, task(), Mode::Apply, Disruption::Clients);
     assert_eq!(done.status, OpStatus::Changed, "{done:?}");
     assert!(bench.read(DROP_IN).contains("containerLogMaxSize: \"100Mi\""));
+    // A shell around it may give it any flags.
+    bench.write("var/lib/kubelet/config.yaml", CONFIG);
+    bench.write("proc/4711/cmdline", "/bin/bash\0-c\0kubelet --config=$CONFIG\0");
+    let done = run(&bench, json!({"settings": {"maxOpenFiles": 7}}), Mode::Apply, Disruption::Clients);
+    assert_eq!(done.status, OpStatus::Changed, "{done:?}");
     // One that does not run may get its flags from elsewhere.
     bench.write("var/lib/kubelet/config.yaml", CONFIG);
     bench.write("active", "inactive");
