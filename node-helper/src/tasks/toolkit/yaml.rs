@@ -130,8 +130,13 @@ impl<'a> Reader<'a> {
 /// Splits `key: value` or `key:`; a colon inside of quotes, or without a space behind it, does not count.
 fn split_key(text: &str) -> Option<(&str, &str)> {
     let mut quote = None;
-    for (at, c) in text.char_indices() {
+    let mut chars = text.char_indices();
+    while let Some((at, c)) = chars.next() {
         match (quote, c) {
+            // What it escapes ends no text.
+            (Some('"'), '\\') => {
+                chars.next();
+            }
             (None, '"' | '\'') if at == 0 => quote = Some(c),
             (Some(open), c) if open == c => quote = None,
             (None, ':') => {
@@ -227,6 +232,12 @@ kind: nvidia.com/gpu
             "libcuda.so.1::/usr/lib/x86_64-linux-gnu/libcuda.so"
         );
         assert_eq!(read["containerEdits"]["mounts"][0]["options"], json!(["ro"]));
+    }
+
+    #[test]
+    fn an_escaped_quote_ends_no_text() {
+        assert_eq!(parse(r#"- "\": ""#).unwrap(), json!(["\": "]));
+        assert_eq!(parse(r#""\": a": "\\""#).unwrap(), json!({"\": a": "\\"}));
     }
 
     #[test]
