@@ -50,10 +50,10 @@ pub fn held_screen(model: &RunModel, node: &NodeModel, style: &Style) -> String 
     }
     let state = match (node.reboots.is_empty(), node.is_left_out()) {
         (true, _) if node.is_left_in_service() => {
-            "The node was not rebooted; this run disturbed it, and no scheduler keeps work away from it."
+            "The node was not rebooted; this run disturbed it, and has no scheduler keep work away from it."
         }
         (false, _) if node.is_left_in_service() => {
-            "The node was rebooted by this run, and no scheduler keeps work away from it."
+            "The node was rebooted by this run, which has no scheduler keep work away from it."
         }
         (true, false) => "The node was not rebooted and stays in service.",
         (true, true) => "The node was not rebooted; this run took it out of service and left it there.",

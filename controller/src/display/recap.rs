@@ -351,7 +351,7 @@ fn tail(model: &RunModel, report: Option<&str>, style: &Style, out: &mut String)
         let left_in = model.left_in_service();
         if !left_in.is_empty() {
             out.push_str(&format!(
-                "Disturbed, not proven well, and open to work, as far as this run knows, since it asked no scheduler to keep it away: {}.\n",
+                "Disturbed, not proven well, and open to work, as far as this run knows, since it has no scheduler keep it away: {}.\n",
                 fold_names(left_in)
             ));
         }

@@ -662,7 +662,9 @@ fn a_node_that_nobody_drained_is_not_left_out_of_service() {
     let text = crate::display::ending_lines(&model, None, &style);
     assert!(text.contains("Still out of service: gpu[001,002].\n"), "{text}");
     assert!(
-        text.contains("open to work, as far as this run knows, since it asked no scheduler to keep it away: gpu[003,004].\n"),
+        text.contains(
+            "open to work, as far as this run knows, since it has no scheduler keep it away: gpu[003,004].\n"
+        ),
         "{text}"
     );
 }
