@@ -25,6 +25,14 @@ impl Default for Home {
     }
 }
 
+/// The search path of all programs: a shell's line names `gpufleet` as people do, wherever it was built.
+fn search_path() -> std::ffi::OsString {
+    let others = std::env::var_os("PATH").unwrap_or_else(|| "/usr/sbin:/usr/bin:/sbin:/bin".into());
+    let built = binary("gpufleet").parent().map(Path::to_path_buf);
+    std::env::join_paths(built.into_iter().chain(std::env::split_paths(&others)))
+        .expect("a folder without a colon")
+}
+
 impl Home {
     pub fn new() -> Self {
         let dir = tempfile::Builder::new().prefix("gpufleet-home-").tempdir().expect("a temporary folder");
@@ -88,7 +96,7 @@ impl Home {
         command
             .args(arguments)
             .env_clear()
-            .env("PATH", std::env::var_os("PATH").unwrap_or_else(|| "/usr/sbin:/usr/bin:/sbin:/bin".into()))
+            .env("PATH", search_path())
             .env("HOME", self.dir.path().join("home"))
             .env("XDG_STATE_HOME", self.dir.path().join("state"))
             // One for all tests: gpufleet hashes its file once, and not in every home.

@@ -44,7 +44,7 @@ impl HostileFleet {
         let config = format!(
             "ListenAddress 127.0.0.1\nPidFile none\nUsePAM no\nStrictModes no\nPasswordAuthentication no\n\
              KbdInteractiveAuthentication no\nPermitRootLogin yes\nLogLevel ERROR\nMaxStartups 500\nMaxSessions 100\n\
-             AuthorizedKeysFile {0}/authorized_keys\nHostKey {host_key}\nForceCommand {1} {0}/modes\n",
+             AuthorizedKeysFile {0}/authorized_keys\nHostKey {host_key}\nForceCommand \"{1}\" {0}/modes\n",
             root.display(),
             program.display(),
         );

@@ -2,7 +2,7 @@
 
 use std::{fs, os::unix::fs::PermissionsExt as _, path::Path};
 
-use gpufleet_tests::{Fleet, FleetOptions, Home, binary};
+use gpufleet_tests::{Fleet, FleetOptions, Home};
 
 fn fleet() -> (Fleet, Home) {
     (Fleet::start(&FleetOptions::default()), Home::new())
@@ -214,10 +214,8 @@ fn a_person_is_asked_before_each_task() {
         .run()
         .expect(1)
         .says(&["there is no terminal to ask on"]);
-    let gpufleet = gpufleet_tests::binary("gpufleet");
     let line = format!(
-        "printf 'y\\nn\\nc\\n' | script -qec '{} run p.yml -i {inventory} --step --yes --format ansible' /dev/null",
-        gpufleet.display()
+        "printf 'y\\nn\\nc\\n' | script -qec 'gpufleet run p.yml -i {inventory} --step --yes --format ansible' /dev/null"
     );
     let done = home.program(Path::new("/bin/sh"), ["-c", &line]).run().expect(0);
     for part in [
@@ -264,8 +262,7 @@ fn offered(home: &Home, line: &str) -> Vec<String> {
         COMP_CWORD=$(( ${#COMP_WORDS[@]} - 1 ))
         _gpufleet_names "${COMP_WORDS[0]}" "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD - 1]}"
         printf '%s\n' "${COMPREPLY[@]}""#;
-    let line = line.replacen("gpufleet", &binary("gpufleet").to_string_lossy(), 1);
-    let said = home.program(Path::new("bash"), ["-c", ask, "bash", &line]).run().expect(0);
+    let said = home.program(Path::new("bash"), ["-c", ask, "bash", line]).run().expect(0);
     said.stdout.lines().map(str::to_owned).collect()
 }
 

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use gpufleet_tests::{Fleet, FleetOptions, Home, binary};
+use gpufleet_tests::{Fleet, FleetOptions, Home};
 
 /// Everything that a user of the node can control and gpufleet reads: names of links, output, content, facts.
 const PLAY: &str = r##"
@@ -70,10 +70,9 @@ fn a_terminal_obeys_nothing_that_a_node_says() {
     let home = Home::new();
     home.write("play.yaml", PLAY);
     let inventory = fleet.inventory();
-    let gpufleet = binary("gpufleet");
     // util-linux's `script` gives the program its own terminal.
     let seen = |arguments: &str| {
-        let line = format!("{} {arguments}", gpufleet.display());
+        let line = format!("gpufleet {arguments}");
         let done = home.program(Path::new("/usr/bin/script"), ["-qec", &line, "/dev/null"]).run();
         let text = done.stdout.clone();
         assert!(

@@ -25,7 +25,7 @@ fn run(home: &Home, fleet: &Fleet, rollout: &str) -> Finished {
 fn power(fleet: &Fleet, status: &str) -> String {
     let (lab, dir) = (binary("gpufleet-lab"), fleet.dir());
     let hook = |what: &str| {
-        format!("{} power --dir {} {{{{ inventory_hostname }}}} {what}", lab.display(), dir.display())
+        format!("\"{}\" power --dir {} {{{{ inventory_hostname }}}} {what}", lab.display(), dir.display())
     };
     format!(
         "    power_cycle:\n      command: '{} && echo $GPUFLEET_HOST $GPUFLEET_RUN >> {}/cycled'\n      \

@@ -101,8 +101,7 @@ fn a_person_at_a_terminal_is_asked() {
     let names = fleet.names();
     let before = fleet.activity(&names);
     let ask = |answer: &str| {
-        let gpufleet = gpufleet_tests::binary("gpufleet");
-        let line = format!("{} run play.yaml -i {}", gpufleet.display(), fleet.inventory());
+        let line = format!("gpufleet run play.yaml -i {}", fleet.inventory());
         // The sleep, because `script` types the end of its input too.
         let shell =
             format!("(echo {answer}; exec sleep 15) 2>/dev/null | script -qec '{line}' /dev/null & wait $!");

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use gpufleet_tests::{Finished, Fleet, FleetOptions, Home, Running, binary};
+use gpufleet_tests::{Finished, Fleet, FleetOptions, Home, Running};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -188,8 +188,7 @@ impl<'a> Watching<'a> {
             let _ = std::fs::remove_file(work.join(name));
         }
         let line = format!(
-            "stty rows 20 cols 120; sh -c 'echo $$ >pid; exec {} status gpu -i {} --watch 1'; echo left with $?",
-            binary("gpufleet").display(),
+            "stty rows 20 cols 120; sh -c 'echo $$ >pid; exec gpufleet status gpu -i {} --watch 1'; echo left with $?",
             ward.fleet.inventory()
         );
         let shell = "mkfifo in; exec 3<>in; script -qefc \"$LINE\" screen <in >/dev/null";

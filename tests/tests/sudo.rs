@@ -85,8 +85,7 @@ fn passwords_of_the_command_line_are_in_no_sink() {
     );
     home.gpufleet(base).args(right).run().expect(0);
     // A second program, because passwords are asked for on a terminal only.
-    let gpufleet = gpufleet_tests::binary("gpufleet");
-    let line = format!("{} {} -K", gpufleet.display(), base.join(" "));
+    let line = format!("gpufleet {} -K", base.join(" "));
     let asks = "mkfifo in; exec 3<>in; script -qefc \"$LINE\" screen <in >/dev/null & \
                 until grep -q 'sudo password' screen 2>/dev/null; do sleep 0.1; done; echo planted-sudo >&3; wait $!";
     let shell = std::path::Path::new("/bin/sh");
