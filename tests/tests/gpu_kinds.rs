@@ -601,3 +601,44 @@ fn a_plan_names_what_a_reboot_that_was_asked_for_takes() {
     let again = go(&home, &fleet, "plan", &[]);
     assert!(!again.to_string().contains("up to here declares"), "{again}");
 }
+
+fn locked(fleet: &Fleet) -> serde_json::Value {
+    fleet.machine("gpu001")["gpus"][0]["locked_graphics_mhz"].clone()
+}
+
+/// No driver reads a lock back: what is told of it is what the node's own record can still prove.
+#[test]
+fn clocks_and_limits_hold_whatever_takes_them_or_are_told_as_drift() {
+    let fleet = Fleet::start(&FleetOptions { nodes: 1, gpus_per_node: 1, ..FleetOptions::default() });
+    let home = Home::new();
+    let other = "sysctl: {name: vm.swappiness, value: 10}";
+    tasks(
+        &home,
+        &[
+            "gpu_clocks: {graphics_mhz: 1200}",
+            "gpu_power: {limit_watts: 350}",
+            other,
+            "gpu_persistence: {mode: daemon}",
+        ],
+    );
+    go(&home, &fleet, "run", &[]).expect(0);
+    assert_eq!(locked(&fleet), serde_json::json!([1200, 1200]), "set again once persistence is on");
+    assert_eq!(fleet.machine("gpu001")["gpus"][0]["power_limit_mw"], 350_000);
+    go(&home, &fleet, "audit", &[]).expect(0);
+    let before = fleet.activity(&fleet.names());
+    go(&home, &fleet, "run", &[]).expect(0);
+    assert_eq!(fleet.activity(&fleet.names()), before, "the second run sets nothing");
+
+    for taken in [
+        "systemctl restart nvidia-persistenced; nvidia-smi",
+        "nvidia-smi -pm 0; nvidia-smi; nvidia-smi -pm 1; nvidia-smi",
+        "nvidia-smi -pm 0; nvidia-smi --gpu-reset -i 0; nvidia-smi -pm 1; nvidia-smi",
+    ] {
+        fleet.read("gpu001", &format!("{{ {taken}; }} >/dev/null"));
+        assert_eq!(locked(&fleet), serde_json::Value::Null, "{taken}");
+        let seen = go(&home, &fleet, "audit", &[]).expect(3);
+        assert!(seen.to_string().contains("graphics clock"), "{taken}: {seen}");
+        go(&home, &fleet, "run", &[]).expect(0);
+        assert_eq!(locked(&fleet), serde_json::json!([1200, 1200]), "{taken}");
+    }
+}

@@ -373,6 +373,11 @@ impl Nvml {
         number!(self, nvmlDeviceGetEnforcedPowerLimit(device.0))
     }
 
+    pub fn energy(&self, device: Device) -> Reading<u64> {
+        let mut value = 0;
+        call!(self, nvmlDeviceGetTotalEnergyConsumption(device.0, &raw mut value)).map(|()| value)
+    }
+
     pub fn power_range(&self, device: Device) -> Reading<(u32, u32)> {
         let (mut low, mut high): (c_uint, c_uint) = (0, 0);
         call!(self, nvmlDeviceGetPowerManagementLimitConstraints(device.0, &raw mut low, &raw mut high))?;

@@ -136,6 +136,7 @@ pub fn gpu(nvml: &Nvml, index: u32, device: Device, uuid: String, wanted: Profil
         power_default_mw: nvml.power_default(device),
         power_range_mw: nvml.power_range(device),
         power_enforced_mw: nvml.power_enforced(device),
+        energy_mj: nvml.energy(device),
         module_power: nvml.module_power(device),
         compute_mode: nvml.compute_mode(device),
         accounting: nvml.accounting(device),

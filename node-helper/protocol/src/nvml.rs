@@ -340,6 +340,10 @@ pub struct GpuReading {
     /// Lowest and highest limit.
     pub power_range_mw: Reading<(u32, u32)>,
     pub power_enforced_mw: Reading<u32>,
+    /// Energy used, in millijoules, counted since the driver last initialised the GPU.
+    /// Source: nvml.h, nvmlDeviceGetTotalEnergyConsumption.
+    #[serde(default = "not_read")]
+    pub energy_mj: Reading<u64>,
     /// Of the module of GPU and CPU; not supported on other boards.
     pub module_power: Reading<ModulePower>,
     /// `nvmlComputeMode_t`.
@@ -363,6 +367,11 @@ pub struct GpuReading {
     pub profiles: Reading<Vec<MigProfile>>,
     pub instances: Reading<Vec<GpuInstance>>,
     pub processes: Reading<Vec<GpuProcess>>,
+}
+
+/// What older readings lack.
+fn not_read<T>() -> Reading<T> {
+    Err(Code::NOT_SUPPORTED)
 }
 
 /// A GPU instance profile as reported by the device.

@@ -180,6 +180,7 @@ fn reset(gpu: &mut Gpu) {
 
 fn forget(gpu: &mut Gpu) {
     (gpu.graphics, gpu.memory) = (Lock::Unknown, Lock::Unknown);
+    gpu.energy_mj = gpu.energy_mj.map(|_| 0);
     if let (Ok(limit), Ok(default)) = (&mut gpu.power_mw, gpu.power_default_mw) {
         *limit = default;
     }
@@ -235,9 +236,8 @@ fn start_or_stop_persistenced(state: &mut State, starts: bool) {
     let on = starts && !state.host.persistenced_start.off;
     for gpu in &mut state.gpus {
         gpu.persistence = gpu.persistence.map(|_| on);
-        if !on {
-            (gpu.graphics, gpu.memory) = (Lock::Unknown, Lock::Unknown);
-        }
+        // When it starts too: nobody knows what kept the GPU awake before.
+        (gpu.graphics, gpu.memory) = (Lock::Unknown, Lock::Unknown);
     }
 }
 

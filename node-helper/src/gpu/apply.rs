@@ -32,7 +32,7 @@ use super::{
     desired::{Desired, GpuWants, LockWant, merge},
     machine::{Machine, UnitAction},
     mps::{self, Seat},
-    observe::{locks, observe, put_locks, released, stopped_units},
+    observe::{observe, put_locks, released, stopped_units},
     plan::{
         Act, Activation, Before, GPU_RESET, Planned, Stage, Step, as_seen_before, before, left_to_reboot,
         stage,
@@ -493,10 +493,8 @@ impl Running<'_> {
     }
 
     fn record_lock(&mut self, uuid: &str, edit: impl FnOnce(&mut Locks)) {
-        let mark = self.job.machine.boot_mark();
-        let mut all = locks(self.job.record, uuid, &mark);
-        edit(&mut all);
-        if let Err(why) = put_locks(self.job.record, uuid, &mark, all) {
+        let Some(gpu) = self.state.gpu(uuid) else { return };
+        if let Err(why) = put_locks(self.job.record, gpu, self.job.machine.boot_mark(), edit) {
             let text = format!("the locked clock cannot be recorded, so the next run locks it again: {why}");
             if !self.applied.warnings.contains(&text) {
                 self.applied.warnings.push(text);

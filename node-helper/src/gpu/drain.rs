@@ -15,8 +15,8 @@ use super::{
     desired::is_meant,
     group::Gpus,
     idle,
-    observe::put_locks,
-    state::{Holding, Locks},
+    observe::forget_locks,
+    state::Holding,
     worker::{NvmlError, SetError},
 };
 use crate::deadline::Deadline;
@@ -111,9 +111,8 @@ impl Gpus {
         if one.persistence {
             let call = self.machine.set(uuid, Setting::Persistence(false), deadline);
             call.map_err(|error| format!("{}: persistence cannot be switched off: {error}", one.label()))?;
-            let mark = self.machine.boot_mark();
             // Forgotten, because the driver forgets locks with its last client.
-            let _ = put_locks(&self.record, uuid, &mark, Locks::UNKNOWN);
+            let _ = forget_locks(&self.record, uuid);
         }
         let Err(error) = self.machine.drain(&one.gpu.pci, true, deadline) else { return Ok(()) };
         let mut message = format!("{}: {error}", one.label());

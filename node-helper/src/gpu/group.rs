@@ -343,7 +343,7 @@ impl Gpus {
         let gpus = health.as_ref().map(|health| health.snapshot.gpus.as_slice()).unwrap_or_default();
         let locks = gpus
             .iter()
-            .filter_map(|gpu| match locks(&self.record, &gpu.uuid, &mark).graphics {
+            .filter_map(|gpu| match locks(&self.record, gpu, &mark).graphics {
                 Lock::Locked { high_mhz, .. } => Some((gpu.uuid.clone(), high_mhz)),
                 Lock::Free | Lock::Unknown => None,
             })

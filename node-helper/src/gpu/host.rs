@@ -290,7 +290,10 @@ impl Machine for RealMachine {
             Ok(folder) => format!("{}-{}", self.module_version().unwrap_or_default(), folder.ino()),
             Err(_) => String::new(),
         };
-        BootMark { boot_id, driver }
+        let daemons = clients::named(&self.places, persistenced::COMM);
+        let keeper: Vec<String> =
+            daemons.iter().filter_map(|(pid, _)| clients::identity(&self.places, *pid)).collect();
+        BootMark { boot_id, driver, keeper: keeper.join(" ") }
     }
 
     fn log_end(&mut self) -> Option<u64> {

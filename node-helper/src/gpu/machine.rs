@@ -52,12 +52,16 @@ pub enum ResetError {
     Failed(String),
 }
 
-/// The boot and the load of the driver that a recorded value belongs to.
+/// The boot, the load of the driver and the daemon that keeps it awake: a recorded value belongs to all of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct BootMark {
     pub boot_id: String,
     /// Differs for every load of the kernel module.
     pub driver: String,
+    /// Differs for every start of the persistence daemon; empty without one. While it does not run, the driver may have let
+    /// a GPU go, and has forgotten its locks then.
+    #[serde(default)]
+    pub keeper: String,
 }
 
 /// A node, as the GPU code uses it.

@@ -1,14 +1,15 @@
 //! Reads a [`State`] from the machine: one snapshot, the units, and the record of what cannot be read back.
 //!
-//! Owns the record's keys. A recorded clock lock counts only for the boot and the load of the driver in which it was
-//! made.
+//! Owns the record's keys. A recorded clock lock counts only while nothing broke its chain: the boot, the load of the
+//! driver, the persistence daemon, persistence itself, and the GPU's count of energy, which every initialisation starts
+//! anew.
 
 use std::{
     collections::BTreeMap,
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use gpufleet_protocol::nvml::Snapshot;
+use gpufleet_protocol::nvml::{GpuReading, Reading, Snapshot};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -43,35 +44,66 @@ struct RecordedResets {
 struct RecordedLocks {
     mark: BootMark,
     locks: Locks,
+    /// The GPU's count of energy when it was locked, in millijoules.
+    #[serde(default)]
+    energy_mj: Option<u64>,
 }
 
 fn locks_key(uuid: &str) -> String {
     format!("gpu/locked-clocks/{uuid}")
 }
 
-/// Returns the clock locks of a GPU; unknown unless they were made in this boot with this load of the driver.
-pub fn locks(record: &Record, uuid: &str, mark: &BootMark) -> Locks {
-    let recorded = record.get(&locks_key(uuid)).ok().flatten();
-    match recorded.and_then(|value| serde_json::from_value::<RecordedLocks>(value).ok()) {
-        Some(recorded) if recorded.mark == *mark && !mark.boot_id.is_empty() => recorded.locks,
+/// Returns the clock locks of a GPU; unknown unless nothing can have taken them since they were made.
+pub fn locks(record: &Record, gpu: &GpuReading, mark: &BootMark) -> Locks {
+    match recorded(record, &gpu.uuid) {
+        Some(recorded)
+            if recorded.mark == *mark
+                && !mark.boot_id.is_empty()
+                && gpu.persistence == Ok(true)
+                && goes_on(recorded.energy_mj, gpu.energy_mj) =>
+        {
+            recorded.locks
+        }
         _ => Locks::UNKNOWN,
     }
 }
 
-/// Records the locks of a GPU.
+fn recorded(record: &Record, uuid: &str) -> Option<RecordedLocks> {
+    serde_json::from_value(record.get(&locks_key(uuid)).ok().flatten()?).ok()
+}
+
+/// Whether a count of energy went on. One that cannot be read tells nothing either way.
+fn goes_on(then: Option<u64>, now: Reading<u64>) -> bool {
+    then.zip(now.ok()).is_none_or(|(then, now)| then <= now)
+}
+
+/// Forgets the locks of a GPU, before an act that takes them.
+///
+/// # Errors
+/// If the record cannot be written.
+pub fn forget_locks(record: &Record, uuid: &str) -> Result<(), String> {
+    record.remove(&locks_key(uuid)).map_err(|error| error.to_string())
+}
+
+/// Changes what is recorded of the locks of a GPU, which was just read so. Without persistence nothing is recorded: the
+/// driver forgets a lock with its last client.
 ///
 /// # Errors
 /// If the record cannot be written; the lock itself was made, and the next run makes it again.
-pub fn put_locks(record: &Record, uuid: &str, mark: &BootMark, locks: Locks) -> Result<(), String> {
-    let key = locks_key(uuid);
-    let done = if locks.graphics == Lock::Unknown && locks.memory == Lock::Unknown {
-        record.remove(&key)
-    } else {
-        let value =
-            serde_json::to_value(RecordedLocks { mark: mark.clone(), locks }).map_err(|e| e.to_string())?;
-        record.put(&key, value)
-    };
-    done.map_err(|error| error.to_string())
+pub fn put_locks(
+    record: &Record,
+    gpu: &Gpu,
+    mark: BootMark,
+    edit: impl FnOnce(&mut Locks),
+) -> Result<(), String> {
+    let mut locks = Locks { graphics: gpu.graphics, memory: gpu.memory };
+    edit(&mut locks);
+    if gpu.persistence != Ok(true) || locks.graphics == Lock::Unknown && locks.memory == Lock::Unknown {
+        return forget_locks(record, &gpu.uuid);
+    }
+    let now = RecordedLocks { mark, locks, energy_mj: gpu.energy_mj.ok() };
+    let value = serde_json::to_value(now).map_err(|error| error.to_string())?;
+    record.put(&locks_key(&gpu.uuid), value).map_err(|error| error.to_string())
 }
 
 /// Returns the position of the kernel's log at the last reset of each GPU in this boot, by PCI address. An unreadable
@@ -199,7 +231,7 @@ pub fn observe(
     let snapshot = machine.snapshot(deadline)?;
     let host = machine.host(deadline);
     let mark = machine.boot_mark();
-    let state = State::read(&snapshot, host, |uuid| locks(record, uuid, &mark), |pci| machine.device(pci));
+    let state = State::read(&snapshot, host, |gpu| locks(record, gpu, &mark), |pci| machine.device(pci));
     Ok((state, snapshot))
 }
 

@@ -51,6 +51,7 @@ pub struct Sim {
     /// Units that hold every GPU, and whether they run.
     pub units: BTreeMap<String, bool>,
     pub boot: u32,
+    pub daemon_starts: u32,
     pub open: bool,
     /// Use counts of nvidia_drm and nvidia_peermem.
     pub drm: u32,
@@ -100,6 +101,7 @@ impl Sim {
                 ("nvsm.service".to_owned(), false),
             ]),
             boot: 1,
+            daemon_starts: 0,
             open: false,
             drm: 0,
             peermem: 0,
@@ -123,6 +125,7 @@ impl Sim {
 
     pub fn reboot(&mut self) {
         self.boot += 1;
+        self.daemon_starts += 1;
         self.open = false;
         self.confidential = self.confidential.map(|(enabled, _)| (enabled, false));
         // A static unit is Ubuntu's, which a rule of udev starts.
@@ -367,7 +370,10 @@ impl Machine for SimMachine {
     }
 
     fn boot_mark(&mut self) -> BootMark {
-        BootMark { boot_id: format!("boot-{}", self.get().boot), driver: "580".to_owned() }
+        let sim = self.get();
+        let keeper = sim.persistenced.active.then(|| format!("daemon-{}", sim.daemon_starts));
+        let boot_id = format!("boot-{}", sim.boot);
+        BootMark { boot_id, driver: "580".to_owned(), keeper: keeper.unwrap_or_default() }
     }
 
     fn log_end(&mut self) -> Option<u64> {
@@ -393,6 +399,7 @@ impl Machine for SimMachine {
                 let on = action == UnitAction::Start;
                 if sim.persistenced.active != on {
                     sim.persistenced.active = on;
+                    sim.daemon_starts += u32::from(on);
                     let on = on && !sim.persistenced_start.off;
                     for gpu in &mut sim.gpus {
                         gpu.persistence = on;

@@ -153,6 +153,8 @@ pub struct Gpu {
     pub power_default_mw: Reading<u32>,
     pub power_range_mw: Reading<(u32, u32)>,
     pub module_power: Reading<ModulePower>,
+    /// Since the driver initialised it, in millijoules.
+    pub energy_mj: Reading<u64>,
     pub compute_mode: Reading<u32>,
     pub accounting: Reading<bool>,
     /// Number of ended processes that accounting remembers.
@@ -336,9 +338,6 @@ impl Locks {
 impl Gpu {
     /// Converts a reading, with the recorded locks and what sysfs says of the device.
     pub fn read(reading: &GpuReading, locks: Locks, device: Device) -> Self {
-        // Without persistence, the driver forgets locks with its last client.
-        let trusted = reading.persistence == Ok(true);
-        let locks = if trusted { locks } else { Locks::UNKNOWN };
         Self {
             index: reading.index,
             uuid: reading.uuid.clone(),
@@ -375,6 +374,7 @@ impl Gpu {
             power_default_mw: reading.power_default_mw,
             power_range_mw: reading.power_range_mw,
             module_power: reading.module_power,
+            energy_mj: reading.energy_mj,
             compute_mode: reading.compute_mode,
             accounting: reading.accounting,
             accounting_buffer: reading.accounting_buffer,
@@ -469,7 +469,7 @@ impl State {
     pub fn read(
         snapshot: &Snapshot,
         host: Host,
-        mut locks: impl FnMut(&str) -> Locks,
+        mut locks: impl FnMut(&GpuReading) -> Locks,
         mut device: impl FnMut(&str) -> Device,
     ) -> Self {
         let mut gpus: Vec<Gpu> = snapshot
@@ -477,7 +477,7 @@ impl State {
             .iter()
             .map(|reading| {
                 let pci = reading.pci.clone().unwrap_or_default();
-                Gpu::read(reading, locks(&reading.uuid), device(&pci))
+                Gpu::read(reading, locks(reading), device(&pci))
             })
             .collect();
         gpus.sort_by_key(|gpu| gpu.index);

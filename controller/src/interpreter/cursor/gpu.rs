@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use gpufleet_protocol::op::{GpuGroup, GpuMember};
+use gpufleet_protocol::op::{GpuGroup, GpuMember, GpuTask};
 use gpufleet_protocol::{NodeOp, OpOutcome, OpStatus};
 
 use super::Cursor;
@@ -181,6 +181,7 @@ impl Cursor {
         let mut kept = Vec::new();
         let mut owners = Vec::new();
         let mut awaiting = Vec::new();
+        let mut comes_on = false;
         if let Some(whole) = &whole {
             awaiting.extend(whole.awaiting.iter().cloned());
         }
@@ -204,6 +205,8 @@ impl Cursor {
                             && !member.task.is_once()
                         {
                             kept.push(member.clone());
+                            comes_on |= part.status == OpStatus::Changed
+                                && matches!(member.task, GpuTask::GpuPersistence(_));
                             owners.push(one.owner.clone());
                             awaiting.extend(part.awaiting.iter().cloned());
                         }
@@ -255,8 +258,10 @@ impl Cursor {
         if let Some(failure) = failure {
             self.fail(failure);
         }
-        if let Some(class) = activated {
-            self.activate(class, place);
+        match activated {
+            Some(class) => self.activate(class, place),
+            None if comes_on => self.awake(place),
+            None => {}
         }
     }
 }

@@ -267,7 +267,20 @@ impl Cursor {
         if class < Disruption::GpuReset || self.ending.has_failed() || self.ending.is_over() {
             return;
         }
-        if let Err(message) = self.passes.activated(class, except) {
+        let again = self.passes.activated(class, except);
+        self.asserted_again(again);
+    }
+
+    /// Persistence came on: what the driver may have forgotten before is asserted next.
+    pub(super) fn awake(&mut self, except: Option<usize>) {
+        if !self.ending.has_failed() && !self.ending.is_over() {
+            let again = self.passes.awake(except);
+            self.asserted_again(again);
+        }
+    }
+
+    fn asserted_again(&mut self, again: Result<(), String>) {
+        if let Err(message) = again {
             self.fail(Failure::of("assert again".to_owned(), message));
         }
     }

@@ -123,8 +123,23 @@ impl LedgerPasses {
     /// # Errors
     /// Why the host has to be given up.
     pub(super) fn activated(&mut self, class: Disruption, except: Option<usize>) -> Result<(), String> {
-        self.activations += 1;
         self.ledger.activated(class);
+        self.assert_again(except, |op| class == Disruption::Reboot || is_of_gpus(op))
+    }
+
+    /// Persistence came on: what was declared of the GPUs before it, the driver may have forgotten. `except` is the entry that
+    /// brought it.
+    ///
+    /// # Errors
+    /// Why the host has to be given up.
+    pub(super) fn awake(&mut self, except: Option<usize>) -> Result<(), String> {
+        let earlier =
+            self.ledger.standing().any(|(index, entry)| Some(index) != except && is_of_gpus(&entry.op));
+        if earlier { self.assert_again(except, is_of_gpus) } else { Ok(()) }
+    }
+
+    fn assert_again(&mut self, except: Option<usize>, lost: impl Fn(&NodeOp) -> bool) -> Result<(), String> {
+        self.activations += 1;
         if self.activations > MAX_ACTIVATIONS {
             return Err(format!(
                 "the node was reset or rebooted {} times in this play and still needs more",
@@ -133,8 +148,7 @@ impl LedgerPasses {
         }
         let mut lost_again = Vec::new();
         for (index, entry) in self.ledger.standing() {
-            let lost = class == Disruption::Reboot || is_of_gpus(&entry.op);
-            if lost && Some(index) != except && !self.reassert.contains(&index) {
+            if lost(&entry.op) && Some(index) != except && !self.reassert.contains(&index) {
                 let is_driver = matches!(entry.op, NodeOp::GpuDriver(_));
                 lost_again.push((!is_driver, !keeps_awake(&entry.op), index));
             }

@@ -721,3 +721,28 @@ fn a_node_keeps_what_the_run_declared_of_its_gpus() {
     let told: Vec<String> = kept(text, &["fails"]).iter().map(|members| members.join(", ")).collect();
     assert_eq!(told, ["power 500", "mig, power 400", ""]);
 }
+
+/// The driver forgets what was set before persistence came on, so that it is set again right after; only then, and only that.
+#[test]
+fn what_was_declared_before_persistence_comes_on_is_asserted_again() {
+    let asked = |tasks: &str, answer: fn(&Action) -> Fed| {
+        let text = format!("- hosts: all\n  tasks:\n{}", tasks.trim_start_matches('\n'));
+        let mut again = Vec::new();
+        run(&mut cursor(&text, json!({}), Mode::Apply), |action| {
+            if let (Work::Node { op, .. }, Phase::Reassert) = (&action.work, action.phase()) {
+                again.push(words(op));
+            }
+            answer(action)
+        });
+        again
+    };
+    let tasks = "
+    - gpu_power: {limit_watts: 350}
+    - sysctl: {name: vm.swappiness, value: 10}
+    - gpu_persistence: {mode: daemon}
+    - sysctl: {name: vm.swappiness, value: 11}
+    - gpu_clocks: {graphics_mhz: 1200}
+";
+    assert_eq!(asked(tasks, changed), ["group power"]);
+    assert_eq!(asked(tasks, |action| OpOutcomeSketch::Ok.fed(action)), Vec::<String>::new(), "it was on");
+}

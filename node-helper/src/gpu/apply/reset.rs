@@ -18,9 +18,8 @@ use crate::gpu::{
     desired::merge,
     idle,
     machine::ResetError,
-    observe::{keep_counted, minors, put_locks, put_resets},
+    observe::{forget_locks, keep_counted, minors, put_resets},
     plan::Activation,
-    state::Locks,
 };
 
 impl Running<'_> {
@@ -157,9 +156,8 @@ impl Running<'_> {
                 }
             }
         }
-        let mark = self.job.machine.boot_mark();
         for uuid in &activation.uuids {
-            let _ = put_locks(self.job.record, uuid, &mark, Locks::UNKNOWN);
+            let _ = forget_locks(self.job.record, uuid);
         }
         let problems = self.take_persistence(self.job.deadline);
         self.applied.warnings.extend(problems);

@@ -22,6 +22,8 @@ pub struct SimGpu {
     pub instances: Vec<GpuInstance>,
     pub persistence: bool,
     pub power_mw: u32,
+    /// Used since it was initialised.
+    pub energy_mj: u64,
     /// Of its module, if it is one with a CPU: from 400 W to 1000 W, which is the default.
     pub module_mw: Option<u32>,
     pub graphics: Option<(u32, u32)>,
@@ -70,6 +72,7 @@ impl SimGpu {
             instances: Vec::new(),
             persistence: false,
             power_mw: 700_000,
+            energy_mj: 1_000_000,
             module_mw: None,
             graphics: None,
             memory: None,
@@ -145,17 +148,19 @@ impl SimGpu {
         all.into_iter().map(|(_, text)| text).collect()
     }
 
-    pub(super) fn forget(&mut self) {
+    pub(in crate::gpu) fn forget(&mut self) {
+        self.energy_mj = 0;
         self.power_mw = 700_000;
         self.module_mw = self.module_mw.map(|_| 1_000_000);
         (self.graphics, self.memory, self.compute_mode) = (None, None, 0);
         self.accounting = false;
     }
 
-    pub(super) fn reset(&mut self) {
+    pub(in crate::gpu) fn reset(&mut self) {
         self.ecc.current = self.ecc.pending;
         self.mig.current = self.mig.pending;
         self.instances.clear();
+        self.energy_mj = 0;
         (self.graphics, self.memory) = (None, None);
         (self.uncorrected, self.corrected) = (0, 0);
         if self.recovery_action == Ok(1) {
@@ -210,6 +215,7 @@ impl SimGpu {
             power_default_mw: Ok(700_000),
             power_range_mw: Ok((200_000, 700_000)),
             power_enforced_mw: Ok(self.power_mw),
+            energy_mj: Ok(self.energy_mj),
             module_power: self.module_mw.ok_or(Code::NOT_SUPPORTED).map(|limit_mw| ModulePower {
                 limit_mw,
                 default_mw: 1_000_000,

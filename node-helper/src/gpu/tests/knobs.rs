@@ -3,7 +3,7 @@
 use gpufleet_protocol::nvml::{Code, RemappedRows};
 
 use super::*;
-use crate::gpu::persistenced::Repair;
+use crate::gpu::{persistenced::Repair, state::Unit};
 
 fn accounting(mode: &str) -> serde_json::Value {
     json!({"gpu_accounting": {"mode": mode}})
@@ -437,4 +437,48 @@ fn a_clock_that_does_not_obey_its_lock_is_told_and_locked_again() {
     assert_eq!(failed.changes, []);
     node.machine.get().lies = None;
     assert_eq!(node.apply(&clocks(405, 1230)).status, OpStatus::Changed);
+}
+
+/// A recorded lock counts only while nothing can have taken it: what broke the chain makes it unknown, and a run locks again.
+#[test]
+fn a_recorded_lock_is_worth_nothing_once_its_chain_is_broken() {
+    let broken: [(&str, fn(&mut Sim)); 5] = [
+        ("the daemon restarted", |sim| sim.daemon_starts += 1),
+        ("persistence was off for a moment", |sim| {
+            sim.gpus[0].forget();
+            sim.gpus[0].energy_mj = 500;
+        }),
+        ("somebody reset the GPU", |sim| sim.gpus[0].reset()),
+        ("persistence is off", |sim| sim.gpus[0].persistence = false),
+        ("the daemon is gone", |sim| sim.persistenced.active = false),
+    ];
+    for (what, break_it) in broken {
+        let mut sim = Sim::new(vec![SimGpu { persistence: true, ..SimGpu::new(0, true) }]);
+        sim.persistenced = Unit { exists: true, active: true, enabled: true };
+        let mut node = Node::new(sim);
+        assert_eq!(node.apply(&clocks(405, 1230)).status, OpStatus::Changed);
+        node.machine.get().gpus[0].energy_mj += 7;
+        assert_eq!(node.apply(&clocks(405, 1230)).status, OpStatus::Ok, "{what}");
+        break_it(&mut node.machine.get());
+        node.new_session();
+        let seen = node.predict(&clocks(405, 1230));
+        assert!(lines(&seen)[0].starts_with("GPU 0 graphics clock: ? -> 405-1230 MHz"), "{what}: {seen:?}");
+    }
+}
+
+/// Without persistence the driver has forgotten a lock when the run looks again, whatever turns persistence on afterwards.
+#[test]
+fn a_lock_without_persistence_is_not_recorded() {
+    let mut sim = Sim::new(vec![SimGpu { persistence: false, ..SimGpu::new(0, true) }]);
+    sim.persistenced = Unit { exists: true, active: false, enabled: false };
+    let mut node = Node::new(sim);
+    let done = node.apply(&clocks(405, 1230));
+    assert!(
+        done.changes[0].note.as_ref().is_some_and(|note| note.contains("persistence is off")),
+        "{done:?}"
+    );
+    node.new_session();
+    node.apply(&group(&[json!({"gpu_persistence": {"mode": "daemon"}})]));
+    let seen = node.predict(&clocks(405, 1230));
+    assert_eq!(lines(&seen), ["GPU 0 graphics clock: ? -> 405-1230 MHz [live]"]);
 }

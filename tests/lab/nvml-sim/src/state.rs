@@ -97,6 +97,9 @@ pub struct Gpu {
     pub clients: Vec<Client>,
     /// How often the GPU has been reset since its creation.
     pub resets: u32,
+    /// How often the driver initialised it again since its creation; each time its count of energy begins anew.
+    #[serde(default)]
+    pub initialisations: u32,
 }
 
 /// A PCI address.
@@ -224,7 +227,13 @@ impl Gpu {
             health: Health::default(),
             clients: Vec::new(),
             resets: 0,
+            initialisations: 0,
         }
+    }
+
+    /// The energy used since the last initialisation, in millijoules: less after each, so that a test can tell.
+    pub fn energy_mj(&self) -> u64 {
+        self.spec().number("nvmlDeviceGetTotalEnergyConsumption") >> self.initialisations.min(63)
     }
 
     pub fn spec(&self) -> &'static Model {

@@ -105,6 +105,7 @@ impl Gpu {
         self.ecc.current = self.ecc.pending;
         self.mig.current = self.mig.pending;
         self.instances.clear();
+        self.initialisations += 1;
         self.locked_graphics_mhz = None;
         self.locked_memory_mhz = None;
         self.application_mhz = None;
@@ -144,6 +145,7 @@ impl Gpu {
     }
 
     fn forget_settings(&mut self) {
+        self.initialisations += 1;
         self.power_limit_mw = self.spec().power_mw.2;
         self.module_limit_mw = self.module_limit_mw.map(|_| MODULE_MW.1);
         self.locked_graphics_mhz = None;

@@ -60,7 +60,7 @@ fn field(call: &Call<'_>, id: u32, scope: u32) -> Result<Number, u32> {
         4 => Ok(Long(health.volatile_uncorrectable)),
         5 => Ok(Long(health.aggregate_correctable)),
         6 => Ok(Long(health.aggregate_uncorrectable)),
-        83 => Ok(Long(gpu.spec().number("nvmlDeviceGetTotalEnergyConsumption"))),
+        83 => Ok(Long(gpu.energy_mj())),
         142 => Ok(Unsigned(health.remapped_correctable)),
         143 => Ok(Unsigned(health.remapped_uncorrectable)),
         144 => Ok(Unsigned(health.remap_pending.into())),

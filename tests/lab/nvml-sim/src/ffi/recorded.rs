@@ -126,7 +126,17 @@ numbers! {
 
 long_numbers! {
     nvmlDeviceGetSupportedClocksEventReasons nvmlDeviceGetSupportedClocksThrottleReasons
-    nvmlDeviceGetSupportedEventTypes nvmlDeviceGetTotalEnergyConsumption
+    nvmlDeviceGetSupportedEventTypes
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvmlDeviceGetTotalEnergyConsumption(device: nvmlDevice_t, out: *mut c_ulonglong) -> u32 {
+    read("nvmlDeviceGetTotalEnergyConsumption", device, |call| {
+        call.whole()?;
+        recorded(call, "nvmlDeviceGetTotalEnergyConsumption")?;
+        // SAFETY: NVML's own contract for this pointer.
+        unsafe { put(out, call.gpu.energy_mj()) }
+    })
 }
 
 pairs! {

@@ -130,6 +130,8 @@ fn wake_sleepers(store: &Store, machine: &Machine) {
     let forgetful = |gpu: &Gpu| {
         let mut woken = gpu.clone();
         woken.wake();
+        // One that has nothing to forget need not be written.
+        woken.initialisations = gpu.initialisations;
         woken != *gpu
     };
     let asleep: Vec<usize> = (0..machine.gpus.len())
