@@ -15,6 +15,7 @@ pub mod inert;
 mod lookups;
 mod methods;
 mod mutable;
+mod order;
 mod outside;
 mod parts;
 mod rewrite;
