@@ -277,3 +277,36 @@ fn a_node_that_falls_silent_in_a_task_is_given_up() {
     assert!(document.message("gpu001").contains("stopped answering keepalives"), "{done}");
     assert_eq!(home.journal().ends(), ["gpu002", "gpu001"], "{done}");
 }
+
+/// A command that reboots is no way around the budget, and one that resets GPUs waits for its turn.
+#[test]
+fn commands_that_disturb_pass_no_safeguard() {
+    let (fleet, home) = fleet(4, "", "");
+    let play = |task: &str| {
+        format!(
+            "- hosts: gpu\n  become: true\n  max_unavailable: 1\n  tasks:\n    - name: it\n      {task}\n"
+        )
+    };
+    let boots = |fleet: &Fleet| fleet.names().iter().map(|name| fleet.boots(name)).sum::<usize>();
+    let before = boots(&fleet);
+    for verb in ["check", "plan", "run"] {
+        home.write("play.yaml", &play("command: reboot"));
+        let done = home.gpufleet([verb, "play.yaml", "-i", &fleet.inventory()]).run();
+        assert_ne!(done.code, Some(0), "{done}");
+        assert!(format!("{}{}", done.stdout, done.stderr).contains("write `reboot:`"), "{done}");
+    }
+    // What variables hide is refused by the node itself.
+    let hidden = play("command: \"{{ word }}\"\n      vars: {word: reboot}");
+    run(&home, &fleet, &hidden, "human").run().expect(2).says(&["write `reboot:`"]);
+    home.gpufleet(["exec", "gpu", "-i", &fleet.inventory(), "-b", "--", "reboot"]).run().says(&["-m reboot"]);
+    assert_eq!(boots(&fleet), before, "nothing was rebooted");
+
+    let pid = fleet.control("gpu002", &["client", "add", "0", "40000"]);
+    let reset = play("command: nvidia-smi --gpu-reset");
+    run(&home, &fleet, &reset, "human").run().expect(5).says(&["--yes"]);
+    let done = run(&home, &fleet, &reset, "jsonl").arg("--yes").run().expect(5);
+    let outage = done.events().outage();
+    assert_eq!((outage.most, outage.nodes.len()), (1, 3), "gpu002 works and is left alone");
+    fleet.control("gpu002", &["client", "remove", &pid]);
+    run(&home, &fleet, &play("command: /bin/true"), "human").run().expect(0).says(&["4 done, not judged"]);
+}

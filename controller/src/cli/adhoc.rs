@@ -17,9 +17,11 @@ use gpufleet::{
     inventory::Inventory,
     session::Fleet,
     template::Outside,
+    visible::command_line,
 };
 use gpufleet_protocol::{
     Disruption, FailureKind, NodeOp, OpOutcome, OpRequest, OpStatus, Request, RunEpoch,
+    disturbing::{self, Act},
     facts::Facts,
     message::Mode,
     op::{Exec, FactsRequest, Program},
@@ -259,6 +261,27 @@ pub fn exec(args: ExecArgs, environment: &Environment, output: &Output) -> Resul
         true => Program::Shell { line: args.argv.join(" "), executable: "/bin/sh".to_owned() },
         false => Program::Argv(args.argv.clone()),
     };
+    // Why before any node is asked: all of them would be disturbed at once.
+    if let Some(found) = disturbing::of_program(&run, None) {
+        let instead = match found.act.instead() {
+            Some(_) if found.act == Act::Reboots => {
+                command_line(["gpufleet", "exec", &args.pattern, "-b", "-m", "reboot", "-a", "when=always"])
+            }
+            Some(instead) => {
+                return Err(CommandError::user(format!(
+                    "{found}, and is not run on many nodes at once: {instead}"
+                )));
+            }
+            None => {
+                let line = args.argv.join(" ");
+                command_line(["gpufleet", "exec", &args.pattern, "-b", "-m", "shell", "-a", &line])
+            }
+        };
+        return Err(CommandError::user(format!(
+            "{found}, and `exec … -- COMMAND` runs it on all nodes at once, whatever works there; as a task it asks first, takes \
+             one node at a time and leaves busy ones alone: `{instead}`"
+        )));
+    }
     let (run, timeout) = (&run, args.connection.task_timeout_s());
     let become_user = args.escalation.become_user.as_ref().filter(|_| args.escalation.r#become);
     let run_as = &become_user.filter(|user| *user != "root").cloned();
@@ -339,7 +362,8 @@ fn for_a_shell(words: &[String], went_wrong: bool) -> Option<&str> {
 fn exec_task(args: ExecArgs, environment: &Environment, output: &Output) -> Result<u8, CommandError> {
     let kind = args.module_name.as_deref().unwrap_or("command");
     // Why: nothing that one node does decides whether another one is asked; only what disturbs is bounded.
-    let calm = gpufleet_protocol::tasks::find(kind).is_some_and(|kind| kind.disruption == Disruption::Live);
+    let calm = gpufleet_protocol::tasks::find(kind).is_some_and(|kind| kind.disruption == Disruption::Live)
+        && args.module_args.as_deref().and_then(|line| disturbing::of_template(line, true)).is_none();
     // Why not 0: as in Ansible, that is nothing.
     let job = args.background.filter(|seconds| *seconds > 0).map(|seconds| (seconds, args.poll));
     let run = RunArgs {

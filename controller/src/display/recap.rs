@@ -296,13 +296,22 @@ pub fn ending_lines(model: &RunModel, report: Option<&str>, style: &Style) -> St
     let open = model.not_judged().len();
     let verb = model.verb();
     let not_applicable = model.nodes().iter().filter(|node| !node.applies(verb)).count();
+    let unjudged = model.nodes().iter().filter(|node| node.is_done_unjudged(verb)).count();
+    let partly = model.nodes().iter().filter(|node| node.has_unjudged_work(verb)).count() - unjudged;
     let good = (model.count(NodeState::Done) + model.count(NodeState::Compliant))
-        .saturating_sub(open + not_applicable);
+        .saturating_sub(open + not_applicable + unjudged);
     let mut parts = vec![if good == total {
         format!("{} as declared", count(total, "node"))
     } else {
         format!("{good} of {} as declared", count(total, "node"))
     }];
+    if unjudged > 0 {
+        // Why: nothing was declared there but commands, and what a command does is not compared with anything.
+        parts.push(style.state(NodeState::Unknown, format!("{unjudged} done, not judged")));
+    }
+    if partly > 0 {
+        parts.push(format!("commands on {partly} of them not judged"));
+    }
     if open > 0 {
         parts.push(style.state(NodeState::Unknown, format!("{open} not judged")));
     }

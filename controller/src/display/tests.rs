@@ -280,6 +280,27 @@ fn end_of_a_run() {
 }
 
 #[test]
+fn what_only_commands_did_is_done_and_not_as_declared() {
+    let ending = |declared: usize| {
+        let hosts = sample::names(3);
+        let mut s = Stream::new();
+        s.started(Verb::Run, &hosts);
+        for (at, host) in hosts.iter().enumerate() {
+            s.task(host, sample::report("command", 12, TaskStatus::Changed));
+            if at < declared {
+                s.task(host, sample::swappiness(24));
+            }
+            s.end(host, NodeState::Done, None);
+        }
+        let text = ending_lines(&RunModel::of(&s.events), None, &style());
+        text.lines().next().unwrap_or_default().to_owned()
+    };
+    insta::assert_snapshot!(ending(0), @"0 of 3 nodes as declared, 3 done, not judged.");
+    insta::assert_snapshot!(ending(1), @"1 of 3 nodes as declared, 2 done, not judged, commands on 1 of them not judged.");
+    insta::assert_snapshot!(ending(3), @"3 nodes as declared, commands on 3 of them not judged.");
+}
+
+#[test]
 fn end_of_a_quiet_run_names_only_trouble() {
     let quiet = Style { verbosity: Verbosity::Quiet, ..style() };
     let text = recap(&RunModel::of(&sample::run()), &quiet);

@@ -78,7 +78,7 @@ pub(crate) fn of_report(verb: Verb, report: &TaskReport) -> (NodeState, Option<S
     }
 }
 
-fn is_command(kind: &str) -> bool {
+pub(crate) fn is_command(kind: &str) -> bool {
     tasks::find(kind).is_some_and(|kind| kind.class == Class::Command)
 }
 

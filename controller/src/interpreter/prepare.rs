@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use gpufleet_protocol::NodeOp;
+use gpufleet_protocol::disturbing;
 use gpufleet_protocol::op::{Blob, Exec, FactsRequest, GpuTask, JobStatus, Program as Run, UnpackArchive};
 use gpufleet_protocol::tasks::{
     Assert, Class, Debug, GpuKeep, IncludeRole, JobMode, KubernetesNode, MetaAction, Params, Pause,
@@ -239,6 +240,8 @@ impl Surroundings<'_> {
                 let name = words.next().ok_or_else(|| fail("the name of a script is needed"))?;
                 let file = self.file(FileKind::File, &name)?;
                 let (blob, need) = blob(&file);
+                let text = String::from_utf8_lossy(&need.bytes);
+                let script_does = disturbing::of_script(&text, script.executable.as_deref());
                 let run = Run::Script { arguments: words.collect(), executable: script.executable.clone() };
                 let exec = Exec {
                     run,
@@ -246,6 +249,7 @@ impl Surroundings<'_> {
                     creates: script.creates.clone(),
                     removes: script.removes.clone(),
                     script: Some(blob),
+                    script_does,
                     verbatim: true,
                     ..Exec::default()
                 };

@@ -15,6 +15,7 @@ use gpufleet_protocol::{
     Awaiting, Blocker, Change, Disruption,
     facts::{Facts, GpuSystemState},
     message::IdleReport,
+    tasks::{self, Class},
     topology::Topology,
 };
 use jiff::Timestamp;
@@ -280,6 +281,28 @@ impl NodeModel {
         if verb.writes() { Judged::default() } else { Judged::of(&self.tasks) }
     }
 
+    /// Whether a run did something on it that nothing judges: a command, which may have done anything.
+    pub fn has_unjudged_work(&self, verb: Verb) -> bool {
+        let command = |task: &TaskReport| {
+            task.status == TaskStatus::Changed && class_of(task).is_some_and(|class| class == Class::Command)
+        };
+        verb.writes() && self.tasks.iter().any(command)
+    }
+
+    /// Whether a run did nothing else on it: it is done, and nobody can say that it is as declared.
+    pub fn is_done_unjudged(&self, verb: Verb) -> bool {
+        let judged = |task: &TaskReport| {
+            matches!(task.status, TaskStatus::Ok | TaskStatus::Changed)
+                && class_of(task).is_some_and(|class| class != Class::Command)
+                && tasks::find(&task.kind).is_some_and(|kind| kind.judged)
+        };
+        self.is_well() && self.has_unjudged_work(verb) && !self.tasks.iter().any(judged)
+    }
+
+    fn is_well(&self) -> bool {
+        matches!(self.state, NodeState::Done | NodeState::Compliant)
+    }
+
     /// Whether something went wrong that needs a person's attention.
     pub const fn is_bad(&self) -> bool {
         matches!(
@@ -363,6 +386,10 @@ impl NodeModel {
         let changes = self.changes().chain(self.changes_not_made()).map(|(_, change)| change.disruption);
         changes.chain(self.awaiting().into_iter().map(|one| one.activation)).max()
     }
+}
+
+fn class_of(task: &TaskReport) -> Option<Class> {
+    tasks::find(&task.kind).map(|kind| kind.class)
 }
 
 /// Removes duplicates, and keeps the order of first appearance.

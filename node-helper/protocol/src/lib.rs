@@ -6,6 +6,7 @@
 pub mod change;
 pub mod cmdline;
 pub mod cpus;
+pub mod disturbing;
 pub mod facts;
 pub mod frame;
 pub mod glob;

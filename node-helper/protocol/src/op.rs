@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 pub use crate::tasks::{GpuTask, NodeOp};
 use crate::{
+    disturbing::{self, Disturbance},
     health::HealthRequest,
     keep::Sealed,
     operation::{Claim, Effect, Needs, Newer, Operation, Part, Reach, is_below, paths, undeclared},
@@ -402,6 +403,9 @@ pub struct Exec {
     pub environment: Vec<(String, String)>,
     /// Content of the script.
     pub script: Option<Blob>,
+    /// What the script does, as the controller read in it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub script_does: Option<Disturbance>,
     /// `cmd` for `register`; by default, what runs.
     #[serde(default)]
     pub shown: Option<serde_json::Value>,
@@ -414,6 +418,13 @@ pub struct Exec {
     /// Whether `$NAME` in the arguments is replaced by the environment variable.
     #[serde(default)]
     pub expand: bool,
+}
+
+impl Exec {
+    /// Returns the worst that it does, as far as its text tells.
+    pub fn disturbance(&self) -> Option<Disturbance> {
+        self.script_does.clone().or_else(|| disturbing::of_program(&self.run, self.stdin.as_deref()))
+    }
 }
 
 impl Operation for Exec {

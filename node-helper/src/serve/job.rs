@@ -57,6 +57,14 @@ pub fn start(
     {
         return Err(Trouble::invalid("this operation cannot go on by itself"));
     }
+    if let NodeOp::Exec(exec) = &*job.op
+        && let Some(found) = exec.disturbance()
+    {
+        let why = found.refusal().unwrap_or_else(|| {
+            format!("{found}, and nobody could prove the node idle at that moment: leave out `async`")
+        });
+        return Err(Trouble::failed(FailureKind::Refused, why));
+    }
     let jobs = Jobs::of(state_dir);
     let run = &open.holder.run;
     let jid = jobs::id(run, &request.op_id);

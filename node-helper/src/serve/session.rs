@@ -507,7 +507,11 @@ impl Session {
             },
             NodeOp::Exec(task) => {
                 let state_dir = opening.exists.then_some(opening.state_dir.as_path());
-                exec::run(task, &node, request.mode, state_dir, &gate)
+                let disturbs = || task.disturbance().is_some_and(|found| found.class() <= allowed);
+                if request.mode == Mode::Apply && disturbs() {
+                    self.refuse_busy(opening, "the command was not run", deadline)?;
+                }
+                exec::run(task, &node, request.mode, state_dir, allowed, &gate)
             }
             NodeOp::JobStart(task) => {
                 job::start(task, request, &opening.open, &opening.state_dir, &self.roots, &gate)
@@ -667,7 +671,7 @@ impl Session {
                 let mut counted = Vec::new();
                 if request.mode == Mode::Apply && *how == Reboot::Orderly && allowed == Disruption::Reboot {
                     gate(Disruption::Reboot)?;
-                    counted = self.refuse_busy(opening, deadline)?;
+                    counted = self.refuse_busy(opening, "it was not rebooted", deadline)?;
                 }
                 let mut outcome = reboot::run(*how, &node, request.mode, allowed, &gate)?;
                 outcome.warnings.extend(counted);
@@ -685,11 +689,11 @@ impl Session {
         Turn::take(&self.gpus, || settings(opening), deadline)
     }
 
-    /// Refuses a reboot of a node on which anything works. Returns what the GPUs counted.
-    fn refuse_busy(&self, opening: &Opening, deadline: &Deadline) -> Result<Vec<String>, Trouble> {
+    /// Refuses to disturb a node on which anything works; `spared` says what was not done. Returns what the GPUs counted.
+    fn refuse_busy(&self, opening: &Opening, spared: &str, by: &Deadline) -> Result<Vec<String>, Trouble> {
         let staying = lock(&self.staying).clone();
-        self.gpus(opening, deadline)?.proven_idle(&staying, deadline).map_err(|reasons| {
-            let why = format!("the node is not idle: {}; it was not rebooted", reasons.join("; "));
+        self.gpus(opening, by)?.proven_idle(&staying, by).map_err(|reasons| {
+            let why = format!("the node is not idle: {}; {spared}", reasons.join("; "));
             Trouble::failed(FailureKind::Busy, why)
         })
     }

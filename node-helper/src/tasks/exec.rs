@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use gpufleet_protocol::{
     Disruption, FailureKind, OpOutcome, OpStatus,
+    disturbing::Disturbance,
     message::Mode,
     message::streams,
     op::{Blob, Exec, Program},
@@ -25,19 +26,33 @@ use crate::{
 /// Predicts or runs a command.
 ///
 /// # Errors
-/// If it cannot be started, or at its deadline.
+/// If it cannot be started, at its deadline, or if it is a command that no permit makes safe.
 pub fn run(
     exec: &Exec,
     node: &Node<'_>,
     mode: Mode,
     state_dir: Option<&Path>,
+    allowed: Disruption,
     gate: Gate<'_>,
 ) -> Result<OpOutcome, Trouble> {
     if let Some(outcome) = skipped(exec, node) {
         return Ok(outcome);
     }
+    let disturbance = exec.disturbance();
+    if let Some(refusal) = disturbance.as_ref().and_then(Disturbance::refusal) {
+        return Err(Trouble::failed(FailureKind::Refused, refusal));
+    }
+    let class = disturbance.as_ref().map_or(Disruption::Live, Disturbance::class);
+    let asks = |status| {
+        let mut outcome = OpOutcome::new(status);
+        outcome.changes = disturbance.iter().map(Disturbance::change).collect();
+        outcome
+    };
     if mode == Mode::Predict {
-        return Ok(OpOutcome::new(OpStatus::Possible));
+        return Ok(asks(OpStatus::Possible));
+    }
+    if class > allowed {
+        return Ok(asks(OpStatus::NeedsPermit { class }));
     }
     let directory = match &exec.chdir {
         Some(path) => Some(place(node, None, path)),
@@ -61,7 +76,7 @@ pub fn run(
         run = run.directory(directory);
     }
     // Last, because everything before only prepared, and a command that begins counts as run.
-    gate(Disruption::Live)?;
+    gate(class)?;
     match run.finish(node.deadline) {
         Ok(done) => Ok(finished(exec, shown, &done)),
         Err(ProcessError::Stopped { program, stop, after, output }) => {
@@ -318,7 +333,27 @@ mod tests {
     }
 
     fn outcome(bench: &Bench, exec: &Exec, mode: Mode) -> OpOutcome {
-        bench.node(|node| run(exec, node, mode, None, &|_| Ok(())).unwrap_or_else(Trouble::outcome))
+        bench.node(|node| {
+            run(exec, node, mode, None, Disruption::Live, &|_| Ok(())).unwrap_or_else(Trouble::outcome)
+        })
+    }
+
+    #[test]
+    fn a_command_that_disturbs_needs_a_permit_and_one_that_reboots_is_refused() {
+        let bench = Bench::new();
+        let reset = shell("touch /tmp/gpufleet-not-run; nvidia-smi --gpu-reset");
+        let asked = outcome(&bench, &reset, Mode::Apply);
+        assert_eq!(asked.status, OpStatus::NeedsPermit { class: Disruption::GpuReset });
+        let predicted = outcome(&bench, &reset, Mode::Predict);
+        assert_eq!((predicted.status, &predicted.changes), (OpStatus::Possible, &asked.changes));
+        for mode in [Mode::Predict, Mode::Apply] {
+            let refused = outcome(&bench, &shell("touch /tmp/gpufleet-not-run; reboot"), mode);
+            let OpStatus::Failed { kind: FailureKind::Refused, message } = refused.status else {
+                panic!("{refused:?}")
+            };
+            assert!(message.contains("write `reboot:`"), "{message}");
+        }
+        assert!(!std::path::Path::new("/tmp/gpufleet-not-run").exists());
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use gpufleet_protocol::Disruption;
+use gpufleet_protocol::disturbing::Disturbance;
 use gpufleet_protocol::tasks::{KindInfo, Params, Reboot};
 use serde::{Deserialize, Serialize};
 
@@ -262,10 +263,18 @@ pub struct Task {
     pub asks_for_others: bool,
     /// What an `include_tasks` or `include_role` needs during the run.
     pub site: Option<Arc<Site>>,
+    /// What its command disturbs, as far as the text shows before variables are known.
+    pub disturbance: Option<Disturbance>,
     pub(super) references: Vec<Reference>,
 }
 
 impl Task {
+    /// Returns the most that it may disturb, as far as its text shows.
+    pub fn disruption(&self) -> Disruption {
+        let found = self.disturbance.as_ref().map_or(Disruption::Live, Disturbance::class);
+        self.kind.disruption.max(found)
+    }
+
     /// Returns the name as written, or the kind as the playbook names it.
     pub fn title(&self) -> &str {
         self.name.as_ref().and_then(Value::as_str).unwrap_or(&self.word)

@@ -2,6 +2,7 @@
 
 mod arriving;
 pub(super) mod boot;
+mod command_loss;
 pub(in crate::engine) mod delegates;
 mod fetch;
 mod job;

@@ -1,6 +1,9 @@
 //! The result of driving a cursor through a play.
 
-use gpufleet_protocol::Disruption;
+use gpufleet_protocol::{
+    Disruption,
+    tasks::{self, Class, KindInfo, Reboot},
+};
 
 use crate::{
     engine::host::Prediction,
@@ -14,12 +17,20 @@ pub(crate) struct DriveResult {
     pub(crate) reports: Vec<Vec<TaskReport>>,
     pub(crate) prediction: Prediction,
     pub(crate) reset: bool,
+    /// A reboot hangs on what only the run can tell.
+    pub(crate) may_reboot: bool,
     pub(crate) end: Option<End>,
 }
 
 impl DriveResult {
     pub(crate) fn note(&mut self, report: &TaskReport) {
-        if report.status != TaskStatus::Changed {
+        // Why also a command that was not run: a person has to agree to what its text shows.
+        let command = report.status == TaskStatus::Possible
+            && tasks::find(&report.kind).is_some_and(|kind| kind.class == Class::Command);
+        // Why also one whose condition is open: it may reboot the node that gpufleet runs on.
+        self.may_reboot |= report.status == TaskStatus::Possible
+            && tasks::find(&report.kind).is_some_and(KindInfo::is::<Reboot>);
+        if report.status != TaskStatus::Changed && !command {
             return;
         }
         for change in &report.changes {

@@ -24,7 +24,7 @@ use crate::{
         ports::confirm::Stepper,
         verdict,
     },
-    event::{NodeState, Phase, TaskReport, What},
+    event::{NodeState, Phase, TaskReport, TaskStatus, What},
     interpreter::{Action, BlobNeed, Cursor, End, EndState, Fed, Step, Work},
     journal::Replayed,
 };
@@ -77,6 +77,9 @@ impl NodeDriver {
             cursor = deferred;
             seen = self.drive(&mut cursor, true).await?;
             prediction = Prediction { reset_and_reboot: true, ..seen.prediction };
+        }
+        if prediction.class > Disruption::Live || seen.may_reboot {
+            self.custody.spares_own_machine(prediction.class).await?;
         }
         self.custody
             .node
@@ -187,7 +190,11 @@ impl NodeDriver {
 
     pub(crate) async fn report(&mut self, reports: Vec<TaskReport>) {
         self.custody.node.host.count(&reports);
-        for report in reports {
+        for mut report in reports {
+            if self.custody.node.settings.run.verb.info().judges && report.status == TaskStatus::Possible {
+                // Why: what a command would do is no difference from what is declared.
+                report.changes.retain(|_| !verdict::is_command(&report.kind));
+            }
             let (state, message) = verdict::of_report(self.custody.node.settings.run.verb, &report);
             self.custody.node.host.worsen(state, message);
             if self.custody.node.settings.run.verb.info().judges {
@@ -519,8 +526,7 @@ impl NodeDriver {
             });
         }
         if action.mode == Mode::Apply && action.phase() != Phase::Verify {
-            let most = tasks::find(action.kind).map_or(Disruption::Live, |kind| kind.disruption);
-            if let Err(held) = self.custody.still_allowed(most).await {
+            if let Err(held) = self.custody.still_allowed(action.disruption).await {
                 return Ok(held);
             }
         }
@@ -539,8 +545,15 @@ impl NodeDriver {
                 let what = What::Progress { host: host.clone(), text: text.to_owned() };
                 let _ = out.try_send(FromNode::Record(what.into()));
             });
+            let runs = matches!(op, NodeOp::Exec(_)) && action.mode == Mode::Apply;
+            if runs && let Err(held) = self.custody.node.others_stayed(&action.id.task).await {
+                return Ok(held);
+            }
             let outcome = match link.call(request, blobs.to_vec(), progress).await {
                 Ok(outcome) => outcome,
+                Err(error) if runs => {
+                    return self.custody.node.lost_in_command(&action.id.task, &action.task, error).await;
+                }
                 Err(error) => return self.custody.node.broken_off(error).await,
             };
             self.custody.node.judge(&outcome);
@@ -553,8 +566,16 @@ impl NodeDriver {
             if self.custody.node.permit.permit.as_ref().is_some_and(|permit| permit.class >= class) {
                 return Err(EarlyEnd::Failed(format!("the helper refuses its permit for {class}")));
             }
+            if !self.custody.node.settings.run.verb.writes() {
+                // Why: `check_mode: false` asks a reading to run a command, and no reading disturbs a node.
+                return Ok(Fed::held(format!("needs {class}, and only a run gets a permit for it")));
+            }
             let why = outcome.changes.iter().find(|change| change.disruption == class);
-            let why = why.map_or_else(|| action.task.clone(), Change::what);
+            let why = match op {
+                // Why: what it changes is not known by name.
+                NodeOp::Exec(_) => action.task.clone(),
+                _ => why.map_or_else(|| action.task.clone(), Change::what),
+            };
             if let Err(held) = self.custody.permitted(class, &why).await? {
                 return Ok(held.naming(outcome.blockers));
             }

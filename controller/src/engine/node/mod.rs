@@ -1,5 +1,6 @@
 //! One node: the driver of its cursor, what is said to it, and its custody while it is out of service.
 
+pub(super) mod command_losses;
 pub(super) mod conversation;
 pub(super) mod custody;
 pub(super) mod dispatcher;

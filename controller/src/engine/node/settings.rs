@@ -8,6 +8,7 @@ use crate::{
     engine::ports::scheduler::Scheduler,
     engine::{
         node::{
+            command_losses::CommandLosses,
             conversation::{delegates::Delegates, ways::Ways},
             hooks::Hooks,
             results_budget::ResultsBudget,
@@ -70,6 +71,7 @@ pub(crate) struct PlaySettings {
     /// In a reading, hosts that a later play selects too.
     pub(crate) later: HashSet<String>,
     pub(crate) throttles: Throttles,
+    pub(crate) command_losses: CommandLosses,
 }
 
 /// What a person said may go over a safety check.

@@ -1,12 +1,12 @@
 //! What a plan says of drains: whether the nodes that a run would disturb could be drained now, and what is in the way.
 
-use std::time::Duration;
+use std::{collections::HashSet, time::Duration};
 
 use futures::{StreamExt as _, stream};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::{
-    engine::ports::scheduler::Scheduler,
+    engine::ports::scheduler::{DrainError, Scheduler, Target},
     engine::{error::EngineError, fleet::recorder::Recorder},
     event::{Level, What},
     report::fold_names,
@@ -18,6 +18,47 @@ const AT_ONCE: usize = 8;
 const FAILURES: usize = 3;
 /// How long it may take over all.
 const OVERALL: Duration = Duration::from_secs(300);
+
+/// How long a scheduler may take to answer the questions that every run asks.
+const ASKING: Duration = Duration::from_secs(90);
+
+/// Asks the scheduler what a run asks of it before it drains, and changes nothing: who is out, and what works on a node.
+/// Returns the nodes that a run would hold because of the answers, with the reason.
+pub(crate) async fn held_for_the_scheduler(scheduler: &Scheduler, names: &[String]) -> Vec<(String, String)> {
+    let at = scheduler.drainer.name();
+    let targets: Vec<Target> = names.iter().map(|name| scheduler.target(name)).collect();
+    let Some(first) = targets.first() else { return Vec::new() };
+    let questions = async {
+        let outages = scheduler.drainer.survey(&targets).await?;
+        let missing: HashSet<String> =
+            outages.into_iter().filter(|outage| !outage.known).map(|outage| outage.node).collect();
+        // Why one: a run asks about each, with the same programs and the same rights.
+        if let Some(target) = targets.iter().find(|target| !missing.contains(&target.node)) {
+            scheduler.drainer.activity(target).await?;
+        }
+        Ok::<_, DrainError>(missing)
+    };
+    let why = match timeout(ASKING, questions).await {
+        Ok(Ok(missing)) => {
+            let has_none = |target: &&Target| missing.contains(&target.node);
+            let held = targets.iter().filter(has_none).map(|target| {
+                let why = format!(
+                    "a run would hold it: {at} has no node {}; give its name there, or leave the host out",
+                    target.node
+                );
+                (target.host.clone(), why)
+            });
+            return held.collect();
+        }
+        Ok(Err(unknown)) => unknown.to_string().replace(&format!("`{}`", first.host), "a node"),
+        Err(_) => format!("no answer within {} s", ASKING.as_secs()),
+    };
+    let why = format!(
+        "a run would hold it: {at} cannot be asked: {why}; make that work from this machine, because no node is disturbed \
+         before the scheduler let go of it"
+    );
+    names.iter().map(|name| (name.clone(), why.clone())).collect()
+}
 
 /// Names what would keep the nodes that a run would disturb from being drained now.
 pub(crate) async fn tell_what_blocks(

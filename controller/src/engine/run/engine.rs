@@ -25,6 +25,7 @@ use crate::{
         },
         host::HostState,
         node::{
+            command_losses::CommandLosses,
             conversation::{delegates::Delegates, ways::Ways},
             hooks::Hooks,
             results_budget::ResultsBudget,
@@ -170,7 +171,7 @@ impl Engine {
                 stopped: stop.is_some() && !self.options.winds_up,
                 settings: Arc::clone(&settings),
             };
-            let outcome = match play_history {
+            let mut outcome = match play_history {
                 Some(play_history) => {
                     self.take_up(
                         index,
@@ -196,7 +197,16 @@ impl Engine {
                 && let Some(scheduler) = self.plays.scheduler_of(index)
             {
                 let disturbed = forecast(outcome.host_states.iter(), outcome.host_states.len()).disturbed;
-                let names = disturbed.into_iter().map(|(name, _)| name).collect();
+                let mut names: Vec<String> = disturbed.into_iter().map(|(name, _)| name).collect();
+                let held: HashMap<String, String> =
+                    drain_preview::held_for_the_scheduler(&scheduler, &names).await.into_iter().collect();
+                for host_state in &mut outcome.host_states {
+                    let Some(why) = held.get(&host_state.name) else { continue };
+                    host_state.worsen(NodeState::Held, Some(why.clone()));
+                    let (state, detail) = host_state.standing();
+                    recorder.emit(What::NodeState { host: host_state.name.clone(), state, detail })?;
+                }
+                names.retain(|name| !held.contains_key(name));
                 drain_preview::tell_what_blocks(&scheduler, names, recorder).await?;
             }
             over = all_there
@@ -543,6 +553,7 @@ impl Engine {
                 false => self.plays.hosts.iter().skip(index.place() + 1).flatten().cloned().collect(),
             },
             throttles: Throttles::default(),
+            command_losses: CommandLosses::new(self.amount(play).budget(names.len()).unwrap_or(1)),
         };
         PlayContext {
             settings: Arc::new(settings),

@@ -1,6 +1,7 @@
 //! Whole runs over a fleet in memory, in virtual time: cut off anywhere, taken up again, and compared with a run that
 //! nothing disturbed.
 
+mod commands;
 mod drains;
 mod fatal;
 mod gifts;

@@ -9,6 +9,7 @@ use std::{
 use futures::future::BoxFuture;
 use gpufleet_protocol::{
     Disruption, FailureKind, NodeOp, OpOutcome, OpRequest, OpStatus, Reply, Request,
+    disturbing::Disturbance,
     facts::{Facts, GpuFacts, GpuSystemState},
     health::{CheckResult, HealthCheck, HealthReport, SystemState, Verdict},
     message::{IdleReport, IdleVerdict, Mode, Spooled},
@@ -549,6 +550,16 @@ impl Wire {
         let allowed = request.permit.as_ref().map_or(Disruption::Live, |permit| permit.class);
         self.world.with(&self.host, |machine| {
             if let NodeOp::Exec(exec) = &request.op {
+                let disturbance = exec.disturbance();
+                let class = disturbance.as_ref().map_or(Disruption::Live, Disturbance::class);
+                if request.mode == Mode::Predict || class > allowed {
+                    let mut answer = OpOutcome::new(match request.mode {
+                        Mode::Predict => OpStatus::Possible,
+                        Mode::Apply => OpStatus::NeedsPermit { class },
+                    });
+                    answer.changes = disturbance.iter().map(Disturbance::change).collect();
+                    return answer;
+                }
                 machine.ran.push(format!("{:?}", exec.run));
                 if machine.ran.last().is_some_and(|line| line.contains("/bin/ill")) {
                     let mut outcome = OpOutcome::failed(FailureKind::Exit, "exit status 3");

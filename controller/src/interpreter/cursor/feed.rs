@@ -193,7 +193,7 @@ impl Cursor {
         let told = outcome.status.clone();
         let raw = if command && outcome.status == OpStatus::Possible {
             self.gaps.skip_command();
-            self.setup.not_run()
+            self.foreseen_of_command(outcome)
         } else {
             self.raw_of(outcome)
         };
@@ -229,6 +229,18 @@ impl Cursor {
         self.item_done(raw);
         if let Some(class) = activated {
             self.activate(class, place);
+        }
+    }
+
+    /// A command that was not run, with what is known of it all the same.
+    fn foreseen_of_command(&mut self, outcome: OpOutcome) -> Raw {
+        let not_run = self.setup.not_run();
+        match self.setup.mode {
+            Mode::Predict if !outcome.changes.is_empty() => {
+                self.gaps.foresee_disturbance();
+                Raw { changes: outcome.changes, blockers: outcome.blockers, ..not_run }
+            }
+            _ => not_run,
         }
     }
 

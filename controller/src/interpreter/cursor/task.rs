@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use gpufleet_protocol::disturbing::Disturbance;
 use gpufleet_protocol::lenient::parse_seconds;
 use gpufleet_protocol::op::KeepState;
 use gpufleet_protocol::tasks::{Class, IncludeVars, KeepPresence, Meta, RebootWhen};
-use gpufleet_protocol::{Awaiting, Blocker, Change, NodeOp};
+use gpufleet_protocol::{Awaiting, Blocker, Change, Disruption, NodeOp};
 use serde_json::{Map, Value as Json};
 
 use super::Cursor;
@@ -260,6 +261,24 @@ impl Cursor {
             Ok(mode) => mode,
             Err(message) => return Some(Raw::because(Status::Failed, message)),
         };
+        let disturbance = match &ready.deed {
+            Deed::Node { op, .. } => disturbance_of(op),
+            _ => None,
+        };
+        // Why here: a play whose text disturbs nothing has no forecast, and its hosts wait for each other at every task, so
+        // that those that wait for the budget would wait for ever.
+        if let Some(found) = &disturbance
+            && found.act.instead().is_none()
+            && self.setup.play.disruption == Disruption::Live
+        {
+            return Some(Raw::because(
+                Status::Failed,
+                format!(
+                    "{found}, which the play's text did not show before its variables were known, so that nobody could plan \
+                     and agree to it; write the command out, or use the kind that does the same"
+                ),
+            ));
+        }
         let work = match ready.deed {
             Deed::Told { failed, message, data } => {
                 let status = if failed { Status::Failed } else { Status::Ok };
@@ -312,7 +331,10 @@ impl Cursor {
                 return None;
             }
             Deed::Node { ref op, .. }
-                if mode == Mode::Predict && task.kind.class == Class::Command && !may_be_spared(op) =>
+                if mode == Mode::Predict
+                    && task.kind.class == Class::Command
+                    && disturbance.is_none()
+                    && !may_be_spared(op) =>
             {
                 self.gaps.skip_command();
                 return Some(self.setup.not_run());
@@ -410,11 +432,11 @@ impl Cursor {
             position: position(&task.span),
             mode,
             timeout_s: task.timeout_s.or_else(|| own_timeout(&work)),
+            disruption: task.disruption().max(disruption_of(&work)),
             work,
             run_as,
             environment,
             no_log: task.no_log,
-            disruption: task.kind.disruption,
             terms: Terms {
                 wait,
                 delegate,
@@ -512,6 +534,16 @@ impl Cursor {
 /// Whether a command is needless if a file is on the node (`creates`) or is not (`removes`).
 fn may_be_spared(op: &NodeOp) -> bool {
     matches!(op, NodeOp::Exec(exec) if exec.creates.is_some() || exec.removes.is_some())
+}
+
+/// What a command disturbs, now that its text is known.
+fn disturbance_of(op: &NodeOp) -> Option<Disturbance> {
+    if let NodeOp::Exec(exec) = op { exec.disturbance() } else { None }
+}
+
+fn disruption_of(work: &Work) -> Disruption {
+    let Work::Node { op, .. } = work else { return Disruption::Live };
+    disturbance_of(op).as_ref().map_or(Disruption::Live, Disturbance::class)
 }
 
 /// The timeout of work that waits, in seconds.

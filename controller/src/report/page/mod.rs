@@ -95,9 +95,14 @@ fn time(at: Option<Timestamp>) -> String {
     )
 }
 
-const fn label(verdict: Verdict, verb: Verb, by_checks: bool) -> &'static str {
+fn nodes_text(count: usize) -> String {
+    if count == 1 { "the node".to_owned() } else { format!("all {count} nodes") }
+}
+
+const fn label(verdict: Verdict, verb: Verb, by_checks: bool, unjudged: bool) -> &'static str {
     match verdict {
         Verdict::Ok if by_checks => "ok",
+        Verdict::Ok if unjudged => "done, not judged",
         Verdict::Ok => "as declared",
         Verdict::Warn => "with a warning",
         Verdict::Drift if verb.writes() => "not yet as declared",
@@ -116,6 +121,7 @@ impl Page {
         let verdicts: Vec<Verdict> = model.nodes().iter().map(|node| node.verdict(verb)).collect();
         let counts =
             Verdict::WORST_FIRST.map(|verdict| verdicts.iter().filter(|known| **known == verdict).count());
+        let done_unjudged = model.nodes().iter().filter(|node| node.is_done_unjudged(verb)).count();
         let mut before = 0;
         let share = |count: usize| if total == 0 { 0.0 } else { count as f64 * 100.0 / total as f64 };
         let tiles: Vec<Tile> = Verdict::WORST_FIRST
@@ -126,7 +132,7 @@ impl Page {
                 before += count;
                 Tile {
                     verdict,
-                    label: label(verdict, verb, model.is_audit_of_checks()),
+                    label: label(verdict, verb, model.is_audit_of_checks(), done_unjudged > 0),
                     count,
                     from,
                     share: share(count),
@@ -140,7 +146,11 @@ impl Page {
         let not_begun =
             unknown().filter(|node| matches!(node.state, NodeState::Pending | NodeState::Skipped)).count();
         let unread = unknown().count() - unjudged - not_begun;
-        let good = model.nodes().iter().filter(|node| node.is_compliant(verb)).count();
+        let good = model
+            .nodes()
+            .iter()
+            .filter(|node| node.is_compliant(verb) && !node.is_done_unjudged(verb))
+            .count();
         let nothing_applies = total > 0 && !model.nodes().iter().any(|node| node.applies(verb));
         let good_word = if model.is_audit_of_checks() { "compliant" } else { "as declared" };
         // Rounded down, so that 100 % means all of them.
@@ -175,6 +185,9 @@ impl Page {
                 (_, 1) if nothing_applies => "Nothing that is declared applies to the node".to_owned(),
                 _ if nothing_applies => {
                     format!("Nothing that is declared applies to any of the {total} nodes")
+                }
+                _ if done_unjudged == total => {
+                    format!("Commands ran on {}; what they did was not judged{so_far}", nodes_text(total))
                 }
                 (true, 1) => format!("The node is {good_word}{so_far}"),
                 (true, _) => format!("All {total} nodes are {good_word}{so_far}"),

@@ -1,5 +1,6 @@
 //! Parses YAML trees into the program. All mistakes are collected; none ends the parsing.
 
+mod disturbing;
 mod include;
 mod job;
 mod keys;

@@ -212,7 +212,7 @@ impl Parser<'_> {
         // Facts are gathered only if something uses them, so that other plays do not wait for them.
         play.gather_facts |= gather.is_none() && (play.asks_for_facts() || templates_ask);
         let tasks = play.tasks();
-        let disruption = tasks.iter().map(|task| task.kind.disruption).max().unwrap_or_default();
+        let disruption = tasks.iter().map(|task| task.disruption()).max().unwrap_or_default();
         let has_gpu_tasks = tasks.iter().any(|task| task.is_gpu());
         let keeps = tasks.iter().any(|task| task.kind.is::<GpuKeep>());
         self.names_its_cluster(&play, &tasks);

@@ -450,7 +450,17 @@ impl Parser<'_> {
             Some((key, value)) => self.on_interrupt(kind, key, value),
             None => OnInterrupt::default(),
         };
-        let disturbs = kind.disruption > gpufleet_protocol::Disruption::Live || kind.gpus;
+        let disturbance = self.disturbance(kind, key, &params, &own);
+        let disturbs =
+            kind.disruption > gpufleet_protocol::Disruption::Live || kind.gpus || disturbance.is_some();
+        if let (Some(_), Some(found)) = (&job, &disturbance) {
+            self.error(
+                Diagnostic::error(format!("{found}, and cannot go on by itself"))
+                    .at(&key.span)
+                    .label("`async` would let the run go on beside it")
+                    .help("leave out `async` and `poll`; `timeout` bounds how long it may take"),
+            );
+        }
         if own.late_timeout.is_some() && kind.gpus {
             self.error(
                 Diagnostic::error(format!(
@@ -491,6 +501,7 @@ impl Parser<'_> {
             retry,
             job,
             site,
+            disturbance,
             asks_for_others,
             references,
             ..bare
@@ -541,6 +552,7 @@ impl Parser<'_> {
             throttle: own.throttle.clone(),
             check_mode: own.check_mode.clone(),
             site: None,
+            disturbance: None,
             asks_for_others: false,
             references: Vec::new(),
         }

@@ -36,6 +36,17 @@ enum Found {
     OutOfReach(String),
 }
 
+/// Whether a node whose helper was lost is where it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Whereabouts {
+    SameBoot,
+    Rebooted,
+    /// It is silent, and the way to it works.
+    Silent,
+    /// The way to it is silent, so that nothing is known of it.
+    OutOfReach,
+}
+
 /// A reboot that this run did not ask for.
 pub(crate) fn unexpected_reboot(before: &str, now: &str) -> EarlyEnd {
     EarlyEnd::Failed(format!(
@@ -47,13 +58,25 @@ pub(crate) fn unexpected_reboot(before: &str, now: &str) -> EarlyEnd {
 impl Conversation {
     /// An operation whose answer got lost: how the node stands now decides what its cursor is told.
     pub(crate) async fn broken_off(&mut self, error: LinkError) -> Result<Fed, EarlyEnd> {
+        self.whereabouts(error).await.1
+    }
+
+    /// The same, with where the node is.
+    pub(crate) async fn whereabouts(&mut self, error: LinkError) -> (Whereabouts, Result<Fed, EarlyEnd>) {
         self.host.link = None;
         if self.host.custody.out_of_service {
             self.permit.acted = true;
             self.permit.unproven = Some(error.to_string());
         }
-        Ok(match self.look_for(&error).await {
-            Found::Rebooted { before, now } => return Err(unexpected_reboot(&before, &now)),
+        let found = self.look_for(&error).await;
+        let whereabouts = match &found {
+            Found::SameBoot | Found::Unfit(_) => Whereabouts::SameBoot,
+            Found::Rebooted { .. } => Whereabouts::Rebooted,
+            Found::Silent => Whereabouts::Silent,
+            Found::OutOfReach(_) => Whereabouts::OutOfReach,
+        };
+        let fed = match found {
+            Found::Rebooted { before, now } => return (whereabouts, Err(unexpected_reboot(&before, &now))),
             Found::SameBoot if error.is_of_helper() => {
                 let why = format!("{error}; the node itself goes on, in the same boot");
                 Fed::Outcome(Box::new(OpOutcome::failed(FailureKind::Io, why)))
@@ -68,7 +91,8 @@ impl Conversation {
             }
             Found::Silent => Fed::Unreachable { reason: error.to_string() },
             Found::OutOfReach(why) => Fed::Unreachable { reason: format!("{error}; {why}") },
-        })
+        };
+        (whereabouts, Ok(fed))
     }
 
     /// The same for what is no task of its own.

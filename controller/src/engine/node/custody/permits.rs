@@ -14,6 +14,23 @@ use crate::{
 };
 
 impl Custody {
+    /// Refuses to disturb the machine that gpufleet itself runs on: a reboot would end the run in its middle, and a drain
+    /// would wait for itself. Asked before anything is changed, and again before each permit.
+    pub(crate) async fn spares_own_machine(&mut self, class: Disruption) -> Result<(), EarlyEnd> {
+        let own = self.node.settings.run.own_boot.clone();
+        if own.is_none() || self.node.link().await?.boot_id() != own {
+            return Ok(());
+        }
+        let what = match class {
+            Disruption::Live => "may need a reboot".to_owned(),
+            class => format!("needs {class}"),
+        };
+        Err(EarlyEnd::Held(format!(
+            "{what}, and gpufleet itself runs on this node; run it from another machine over SSH, or leave out what needs it \
+             here and do that part by hand"
+        )))
+    }
+
     /// Gets a permit of at least this class; the inner error is the refusal, which the cursor takes as the task's end.
     pub(crate) async fn permitted(
         &mut self,
@@ -21,11 +38,7 @@ impl Custody {
         why: &str,
     ) -> Result<Result<(), Fed>, EarlyEnd> {
         let name = self.node.host.name.clone();
-        if self.node.settings.run.own_boot.is_some()
-            && self.node.link().await?.boot_id() == self.node.settings.run.own_boot
-        {
-            let reason =
-                format!("needs {class}, and gpufleet itself runs on this node; run it from another machine");
+        if let Err(EarlyEnd::Held(reason)) = self.spares_own_machine(class).await {
             return Ok(Err(Fed::held(reason)));
         }
         if self.node.host.custody.serves {
