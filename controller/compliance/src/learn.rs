@@ -275,7 +275,7 @@ mod tests {
           swappiness: 0
           thp: ["madvise"]
           vbios: ["x"]
-        checks: [inv.gpu_count, mem.ecc_mode, nvl.links, nvl.speed, nvl.fabric_state, nvl.imex, power.limit, cfg.persistence, cfg.mig_mode, cfg.compute_mode, cfg.accounting, sw.driver_loaded, sw.driver_version, sw.gsp, sw.vbios, sw.module_kind, sw.persistenced, sw.dcgm, net.ib_ports, net.nic_firmware, os.kernel_version, os.cpus, os.thp, os.numa_balancing, os.swap, os.limits, disk.count]
+        checks: [inv.gpu_count, mem.ecc_mode, mem.ecc_pending, nvl.links, nvl.speed, nvl.fabric_state, nvl.imex, power.limit, cfg.persistence, cfg.mig_mode, cfg.mig_pending, cfg.compute_mode, cfg.accounting, sw.driver_loaded, sw.driver_version, sw.gsp, sw.vbios, sw.module_kind, sw.persistenced, sw.dcgm, net.ib_ports, net.nic_firmware, os.kernel_version, os.cpus, os.thp, os.numa_balancing, os.swap, os.limits, disk.count]
         "#);
         let policy = policy(&text).for_node("gpu001", &[]);
         let mut findings = judge(&policy, &good);

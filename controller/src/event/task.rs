@@ -199,14 +199,21 @@ pub struct RecapCounts {
 }
 
 impl RecapCounts {
-    /// Counts one report as Ansible does. Only a task's own turn counts as one more task; what a reset or reboot
-    /// made the run do again counts only where it failed.
+    /// Counts one report as Ansible does, but for a task that changed a part and failed, which changed something too. Only
+    /// a task's own turn counts as one more task; what a reset or reboot made the run do again counts only where it failed.
     pub fn count(&mut self, report: &TaskReport) {
         // Why: an item of a loop is followed by the report of its whole task.
         if report.item.is_some() {
             return;
         }
         let again = report.phase != Phase::Declared;
+        let says_changed = report.data.get("changed") == Some(&Value::Bool(true));
+        // Not where only `failed_when` calls it a failure, nor for a command, of which nobody knows: there as Ansible.
+        let in_part =
+            says_changed && !report.changes.is_empty() && !report.data.contains_key("failed_when_result");
+        if in_part && report.status == TaskStatus::Failed && !report.ignored && !again {
+            self.changed += 1;
+        }
         match report.status {
             TaskStatus::Ok | TaskStatus::Possible if !again => self.ok += 1,
             TaskStatus::Changed if !again => {
@@ -217,7 +224,7 @@ impl RecapCounts {
             TaskStatus::Failed | TaskStatus::Unknown | TaskStatus::Held if report.ignored => {
                 self.ok += 1;
                 self.ignored += 1;
-                if report.data.get("changed") == Some(&Value::Bool(true)) {
+                if says_changed {
                     self.changed += 1;
                 }
             }

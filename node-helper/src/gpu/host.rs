@@ -17,7 +17,7 @@ use gpufleet_protocol::{
 };
 
 use super::{
-    bus,
+    boot_commands, bus,
     clients::{self, CLIENT_UNITS, PERSISTENCED, Places, Scan},
     drained,
     kept::Kept,
@@ -258,6 +258,7 @@ impl Machine for RealMachine {
             persistenced_fault: found.fault,
             persistenced_repairs: found.repairs,
             persistenced_start: found.start,
+            persistence_setters: boot_commands::persistence(&self.root),
             fabric_manager: runs(FABRIC_MANAGER),
             imex: runs(IMEX),
             restarting,

@@ -7,6 +7,7 @@
 mod after;
 mod apply;
 mod blockers;
+mod boot_commands;
 pub mod bus;
 pub(crate) mod clients;
 mod desired;

@@ -708,6 +708,7 @@ pub fn forecast(state: &State, group: &GpuGroup, reboot: bool) -> Forecast {
     end = after(end, &Event::LetGo { stopped });
     let blockers = blockers::of_stages(state, &[&first, &second]);
     let mut warnings = losses::of(state, &desired, first.activation.as_ref());
+    warnings.extend(persistence::warnings(state, &desired));
     warnings.extend(mps::warnings(state, &[&first, &second]));
     Forecast { desired, changes, class, activation: first.activation, deferred, blockers, warnings, end }
 }

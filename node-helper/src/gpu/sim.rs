@@ -23,6 +23,7 @@ use gpufleet_protocol::{
 
 pub use self::{board::SimGpu, mps_daemon::SimMps};
 use super::{
+    boot_commands::SetsPersistence,
     clients::{Holder, Scan},
     kept::Kept,
     machine::{BootMark, Machine, ResetError, UnitAction},
@@ -41,6 +42,7 @@ pub struct Sim {
     /// Without them the unit does not start.
     pub persistenced_repairs: Vec<Repair>,
     pub persistenced_start: Start,
+    pub persistence_setters: Vec<SetsPersistence>,
     pub mps: SimMps,
     /// Daemons of devices, by UUID.
     pub device_mps: BTreeMap<String, SimMps>,
@@ -92,6 +94,7 @@ impl Sim {
             persistenced_fault: None,
             persistenced_repairs: Vec::new(),
             persistenced_start: Start::default(),
+            persistence_setters: Vec::new(),
             mps: SimMps::default(),
             device_mps: BTreeMap::new(),
             users: vec!["triton".to_owned()],
@@ -349,6 +352,7 @@ impl Machine for SimMachine {
                 .cloned()
                 .collect(),
             persistenced_start: sim.persistenced_start,
+            persistence_setters: sim.persistence_setters.clone(),
             restarting: Vec::new(),
             fabric_manager: sim.fabric_manager,
             switches: Some(sim.switches),

@@ -18,6 +18,7 @@ use gpufleet_protocol::{
 use serde::{Deserialize, Serialize};
 
 use super::{
+    boot_commands::SetsPersistence,
     kept::Kept,
     mps::Seat,
     persistenced::{Repair, Start},
@@ -229,6 +230,8 @@ pub struct Host {
     /// What has to be repaired before it can.
     pub persistenced_repairs: Vec<Repair>,
     pub persistenced_start: Start,
+    /// Units of others that set it at each boot.
+    pub persistence_setters: Vec<SetsPersistence>,
     /// Units of the driver that failed and that systemd is about to start again. They do not count as active.
     pub restarting: Vec<&'static str>,
     /// Whether the fabric manager runs.

@@ -6,6 +6,7 @@ mod kept;
 mod knobs;
 mod mig;
 mod mps;
+mod pending;
 mod persistence;
 mod properties;
 mod services;

@@ -460,6 +460,36 @@ fn a_node_that_lists_too_much_is_not_believed() {
 }
 
 /// The verdict and the note of one check under a baseline with these declared values.
+/// For each mode that waits for a reset there is one finding, and a reset is advised only where it makes the declared value
+/// current.
+#[test]
+fn a_reset_is_not_advised_where_it_would_make_another_mode_current_than_is_declared() {
+    for (name, checks) in [("ecc", "mem.ecc_mode, mem.ecc_pending"), ("mig", "cfg.mig_mode, cfg.mig_pending")]
+    {
+        for (declared, current, pending) in (0..8).map(|bits| (bits & 1, bits >> 1 & 1, bits >> 2)) {
+            let signals = with(|signals| {
+                gpu(signals, &format!("{name}_current"), current);
+                gpu(signals, &format!("{name}_pending"), pending);
+            });
+            let text = format!("checks: [{checks}]\ndeclared: {{{name}: {declared}}}\n");
+            let findings = judge(&policy(&text).for_node("gpu001", &[]), &signals);
+            let found: Vec<Action> = findings
+                .iter()
+                .filter(|finding| {
+                    finding.subject.id() == signals.gpus[0].id && finding.verdict != Verdict::Ok
+                })
+                .map(|finding| finding.action)
+                .collect();
+            let expected = match (current == declared, pending == declared) {
+                (true, true) => vec![],
+                (false, true) => vec![Action::Reset],
+                (_, false) => vec![Action::Apply],
+            };
+            assert_eq!(found, expected, "{name}: declared {declared}, current {current}, pending {pending}");
+        }
+    }
+}
+
 fn judged(check: &str, declared: &str, signals: &Signals) -> (Verdict, String) {
     let text = format!("checks: ['{check}']\ndeclared: {{{declared}}}\n");
     let findings = judge(&policy(&text).for_node("gpu001", &[]), signals);

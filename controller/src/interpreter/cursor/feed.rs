@@ -112,6 +112,14 @@ impl Cursor {
 
     /// A node's outcome as the result of a task.
     pub(super) fn raw_of(&mut self, outcome: OpOutcome) -> Raw {
+        let mut data = outcome.data;
+        if self.setup.mode == Mode::Apply
+            && matches!(outcome.status, OpStatus::Failed { .. })
+            && !outcome.changes.is_empty()
+        {
+            // What it did before it failed stays done.
+            data.insert("changed".to_owned(), true.into());
+        }
         let (status, message) = match outcome.status {
             OpStatus::Ok => (Status::Ok, None),
             OpStatus::Changed => (Status::Changed, None),
@@ -144,7 +152,7 @@ impl Cursor {
             awaiting: outcome.awaiting,
             blockers: outcome.blockers,
             warnings: outcome.warnings,
-            data: outcome.data,
+            data,
         }
     }
 

@@ -315,6 +315,25 @@ fn what_is_asserted_again_may_be_unknown_or_fail_and_be_rescued() {
     assert!(skipped.asked.contains(&"0/tasks.0[0]+verify@n1".to_owned()), "{:?}", skipped.asked);
 }
 
+/// Whoever reads `changed=0` takes the node for untouched.
+#[test]
+fn a_task_that_failed_after_a_part_counts_as_changed_and_one_that_did_nothing_does_not() {
+    let text = play(
+        "    - block:\n        - {name: a, sysctl: {name: a, value: 1}, register: seen}\n      rescue:\n        - {name: told, debug: {var: seen.changed}}\n    - {name: b, sysctl: {name: b, value: 1}, ignore_errors: true}\n    - {name: c, sysctl: {name: c, value: 1}}\n",
+    );
+    let counts = |in_part: bool| {
+        let story = applied(&text, move |action| {
+            let status = OpStatus::Failed { kind: FailureKind::Io, message: "the third of eight".to_owned() };
+            let mut answer = outcome(status);
+            answer.changes.extend(in_part.then(|| set_to_1("0".into())));
+            Some(fed(answer))
+        });
+        let counts = story.counts();
+        (counts.changed, counts.ignored, counts.rescued, counts.failed)
+    };
+    assert_eq!((counts(true), counts(false)), ((3, 1, 1, 1), (0, 1, 1, 1)));
+}
+
 #[test]
 fn a_loop_that_cannot_go_on_tells_what_it_did() {
     let text = play(

@@ -2,7 +2,7 @@
 //!
 //! What the node's kept state sets again at the boot is told as such. Sources: as [`crate::gpu::after`].
 
-use gpufleet_protocol::{Disruption, Property, tasks::PersistenceMode};
+use gpufleet_protocol::{Disruption, Property, change::Value, nvml::Staged, tasks::PersistenceMode};
 
 use super::Activation;
 use crate::gpu::{
@@ -38,7 +38,13 @@ pub(super) fn of(state: &State, desired: &Desired, activation: Option<&Activatio
         lost |= !losses.for_good.is_empty();
         told.extend(losses.told("what no task declares", |why, what| said(gpu, why, what)));
     }
-    told.extend(boot.trouble.filter(|_| lost));
+    told.extend(boot.trouble.clone().filter(|_| lost));
+    let staged = state.gpus.iter().filter(meant);
+    let staged: Vec<String> =
+        staged.flat_map(|gpu| made_current(gpu, desired, &boot, reboot, event, "no task declares")).collect();
+    if !staged.is_empty() {
+        told.push(joined(&staged));
+    }
     // In the plan already: whoever is killed during the act cannot tell it any more.
     told.extend(state.gpus.iter().filter(meant).filter_map(|gpu| gpu.counted(event)));
     told.into_iter().map(|text| (member, text)).collect()
@@ -71,8 +77,53 @@ pub fn at_once(state: &State, desired: &Desired, taker: Taker) -> Vec<String> {
             |why: &str, what: &[String]| format!("{} loses by the {by} {why}: {}", gpu.label(), joined(what));
         told.extend(losses.told("what no task up to here declares", said));
     }
-    told.extend(boot.trouble.filter(|_| lost));
+    told.extend(boot.trouble.clone().filter(|_| lost));
+    let staged = state.gpus.iter();
+    told.extend(
+        staged.flat_map(|gpu| made_current(gpu, desired, &boot, true, by, "no task up to here declares")),
+    );
     told.extend(state.gpus.iter().filter_map(|gpu| gpu.counted(by)));
+    told
+}
+
+/// Returns a sentence for each pending mode of a GPU that no task declares and that the act makes current. Somebody else
+/// requested it, perhaps months ago, and waits for a reset of his own.
+fn made_current(
+    gpu: &Gpu,
+    desired: &Desired,
+    boot: &NextBoot,
+    unloads: bool,
+    by: &str,
+    undeclared: &str,
+) -> Vec<String> {
+    let wants = desired.gpus.get(&gpu.uuid);
+    let mut told = Vec::new();
+    let mut tell = |what: &str, kind: &str, mode: Staged, effect: &str| {
+        let (pending, current) = (Value::from(mode.pending), Value::from(mode.current));
+        told.push(format!(
+            "{}: the {by} also makes the pending {what} mode current, which {undeclared}: {current} -> \
+             {pending}{effect}; to keep it {current}, declare `{kind}: {{mode: {current}}}`",
+            gpu.label()
+        ));
+    };
+    if let (Ok(mode), None) = (gpu.ecc, wants.and_then(|wants| wants.ecc.as_ref()))
+        && mode.pending != mode.current
+    {
+        tell("ECC", "gpu_ecc", mode, "");
+    }
+    // What the driver keeps in memory is lost where it is unloaded, pending or not.
+    let keeps = !unloads || !gpu.architecture.has_volatile_mig();
+    if let (Ok(mode), None, true) = (gpu.mig, wants.and_then(|wants| wants.mig.as_ref()), keeps)
+        && mode.pending != mode.current
+    {
+        let arranged = boot.desired.gpus.get(&gpu.uuid).is_some_and(|wants| wants.layout.is_some());
+        let effect = if mode.pending && !arranged {
+            ", without instances, so that no work can use the GPU"
+        } else {
+            ""
+        };
+        tell("MIG", "gpu_mig", mode, effect);
+    }
     told
 }
 

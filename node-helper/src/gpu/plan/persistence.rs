@@ -125,3 +125,37 @@ pub(super) fn persistence_flag(stage: &mut Stage, gpu: &Gpu, wants: &GpuWants) {
         stage.step(want.member, Act::Persistence { uuid: gpu.uuid.clone(), on }, &[at]);
     }
 }
+
+/// Returns a warning for each unit of somebody else that sets persistence at boot otherwise than a task declares, or beside
+/// the daemon, where the flag alone does not tell whether the daemon runs.
+pub(super) fn warnings(state: &State, desired: &Desired) -> Vec<(usize, String)> {
+    let wants: Vec<_> = desired.gpus.values().filter_map(|wants| wants.persistence.as_ref()).collect();
+    let first = |mode: PersistenceMode| wants.iter().filter(|w| w.value == mode).map(|w| w.member).min();
+    let mut told = Vec::new();
+    for setter in &state.host.persistence_setters {
+        let (unit, place, command) = (&setter.unit, &setter.place, if setter.on { "-pm 1" } else { "-pm 0" });
+        let on = first(PersistenceMode::Daemon).or_else(|| first(PersistenceMode::Legacy));
+        let (member, effect) = match (
+            setter.on,
+            on,
+            first(PersistenceMode::Daemon),
+            first(PersistenceMode::Off),
+        ) {
+            (false, Some(member), ..) => (member, "which switches persistence off, against what is declared"),
+            (true, _, _, Some(member)) => (member, "which switches persistence on, against what is declared"),
+            (true, _, Some(member), None) => (
+                member,
+                "which switches persistence on without the daemon too, so that nobody notices where it does not run",
+            ),
+            _ => continue,
+        };
+        told.push((
+            member,
+            format!(
+                "the unit {unit} runs `nvidia-smi {command}` at each boot ({place}), {effect}; if nothing else needs the unit: \
+                 `systemctl disable {unit}`, otherwise take that command out of it"
+            ),
+        ));
+    }
+    told
+}

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::gpu::{
+    boot_commands::SetsPersistence,
     persistenced::{Repair, Start},
     state::Unit,
 };
@@ -145,4 +146,29 @@ fn a_daemon_that_runs_and_hangs_is_a_failure_too() {
     let failed = OpStatus::Failed { kind: FailureKind::Invalid, message: fault.to_owned() };
     assert_eq!(node.apply(&daemon()).status, failed);
     assert_eq!(node.effects(), Vec::<String>::new());
+}
+
+/// What others switch at each boot is told where a task declares persistence, and only there.
+#[test]
+fn a_unit_of_somebody_else_that_sets_persistence_at_boot_is_told() {
+    let told = |mode: &str, on: bool| {
+        let setter = SetsPersistence {
+            unit: "gpu-init.service".to_owned(),
+            place: "/etc/systemd/system/gpu-init.service:7".to_owned(),
+            on,
+        };
+        let sim = Sim { persistence_setters: vec![setter], ..Sim::new(vec![SimGpu::new(0, true)]) };
+        Node::new(sim).predict(&group(&[json!({"gpu_persistence": {"mode": mode}})])).warnings
+    };
+    assert_eq!(
+        told("daemon", true),
+        [
+            "the unit gpu-init.service runs `nvidia-smi -pm 1` at each boot (/etc/systemd/system/gpu-init.service:7), which switches \
+          persistence on without the daemon too, so that nobody notices where it does not run; if nothing else needs the unit: \
+          `systemctl disable gpu-init.service`, otherwise take that command out of it"
+        ]
+    );
+    assert!(told("daemon", false)[0].contains("which switches persistence off, against what is declared"));
+    assert!(told("off", true)[0].contains("which switches persistence on, against what is declared"));
+    assert_eq!((told("legacy", true), told("off", false)), (vec![], vec![]));
 }
