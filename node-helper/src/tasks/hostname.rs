@@ -2,7 +2,7 @@
 //!
 //! systemd-hostnamed watches both, so that no tool has to run.
 
-use std::{fs, path::PathBuf};
+use std::{fs, io, path::PathBuf};
 
 use gpufleet_protocol::{Change, Disruption, Layer, Property, Subject, tasks::Hostname};
 use serde_json::{Map, Value, json};
@@ -31,6 +31,11 @@ pub enum Step {
 fn first_word(text: &str) -> String {
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
     lines.map(str::to_owned).next().unwrap_or_default()
+}
+
+/// Whether a path may not be written, whatever the kernel thinks of the value.
+fn is_closed(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied)
 }
 
 impl NodeKind for Hostname {
@@ -98,8 +103,14 @@ impl NodeKind for Hostname {
                 }
                 Step::Kernel => {
                     let path = node.roots.proc("sys/kernel/hostname");
-                    fs::write(&path, format!("{}\n", self.name))
-                        .map_err(|error| FileError::new("set", &path, error))?;
+                    match fs::write(&path, format!("{}\n", self.name)) {
+                        // A container has its own name, and often no right to write /proc/sys.
+                        Err(error) if is_closed(&error) && node.roots.is_real() => {
+                            rustix::system::sethostname(self.name.as_bytes())
+                                .map_err(|error| FileError::new("set the host name, as in", &path, error))?;
+                        }
+                        written => written.map_err(|error| FileError::new("set", &path, error))?,
+                    }
                 }
             }
         }
