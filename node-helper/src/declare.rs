@@ -224,6 +224,8 @@ pub struct Plan<S> {
     pub needs: Disruption,
     /// What `register` gets of the plan itself, such as a message.
     pub data: Map<String, Value>,
+    /// As [`OpOutcome::act`].
+    pub act: bool,
 }
 
 impl<S> Default for Plan<S> {
@@ -236,6 +238,7 @@ impl<S> Default for Plan<S> {
             warnings: Vec::new(),
             needs: Disruption::Live,
             data: Map::new(),
+            act: false,
         }
     }
 }
@@ -301,11 +304,11 @@ pub trait NodeKind: Sync {
         plan: &Plan<Self::Step>,
     ) -> Result<Map<String, Value>, Trouble>;
 
-    /// Returns what still differs after the steps. Kinds with steps that are done every time leave those out.
+    /// Returns what still differs after the steps of `done`. Kinds with steps that are done every time leave those out.
     ///
     /// # Errors
     /// As [`NodeKind::plan`].
-    fn left(&self, state: &Self::State) -> Result<Plan<Self::Step>, Trouble> {
+    fn left(&self, state: &Self::State, _done: &Plan<Self::Step>) -> Result<Plan<Self::Step>, Trouble> {
         self.plan(state)
     }
 
@@ -375,6 +378,7 @@ fn outcome<S>(plan: &Plan<S>, data: Map<String, Value>) -> OpOutcome {
     outcome.awaiting.clone_from(&plan.awaiting);
     outcome.for_next_boot.clone_from(&plan.for_next_boot);
     outcome.warnings.clone_from(&plan.warnings);
+    outcome.act = plan.act;
     outcome.data = data;
     outcome.data.extend(plan.data.clone());
     outcome
@@ -467,7 +471,7 @@ fn apply<D: NodeKind>(
     gate(plan.needs)?;
     let done = declaration.apply(node, &before, &plan)?;
     let now = declaration.observe(node)?;
-    let left = declaration.left(&now)?;
+    let left = declaration.left(&now, &plan)?;
     if let Some(change) = left.changes.first() {
         let (what, wanted) = (change.what(), change.to_text());
         let found = change.from_text().unwrap_or_else(|| "nothing".to_owned());
