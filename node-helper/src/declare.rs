@@ -18,7 +18,7 @@ use crate::{
     gpu,
     os::{
         attributes,
-        files::FileError,
+        files::{self, FileError},
         reload::{self, Refusal},
         roots::Roots,
         users::{Identity, UserError, Users},
@@ -410,6 +410,11 @@ fn predict<D: NodeKind>(declaration: &D, node: &Node<'_>, overlay: &Overlay) -> 
     agreed(overlay, Mode::Predict, &declares)?;
     overlay.declare(Mode::Predict, declares);
     let effects = declaration.after(&state, &plan);
+    // Not after a reboot of this prediction, which may mount anew.
+    let closed = match node.world.rebooted() {
+        true => Vec::new(),
+        false => closed(&effects),
+    };
     let reloads = effects.iter().find_map(|effect| match effect {
         Effect::UnitFilesRead(verb) => Some(*verb),
         _ => None,
@@ -423,7 +428,22 @@ fn predict<D: NodeKind>(declaration: &D, node: &Node<'_>, overlay: &Overlay) -> 
         answer.warnings.push(format!("as the node is now, the run is refused: {}", refusal.to(verb)));
     }
     answer.blockers = in_the_way(node, plan.needs);
+    answer.blockers.extend(closed);
     Ok(answer)
+}
+
+/// Returns what keeps the run from changing the paths that it would change.
+fn closed(effects: &[Effect]) -> Vec<Blocker> {
+    let mut found: Vec<Blocker> = Vec::new();
+    for effect in effects {
+        let Effect::Path { path, .. } = effect else { continue };
+        let Some(obstacle) = files::obstacle(path) else { continue };
+        let blocker = Blocker::new(obstacle.what, obstacle.next);
+        if !found.contains(&blocker) {
+            found.push(blocker);
+        }
+    }
+    found
 }
 
 /// Returns who holds GPUs, where steps need them gone.
