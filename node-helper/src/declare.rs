@@ -421,14 +421,16 @@ fn predict<D: NodeKind>(declaration: &D, node: &Node<'_>, overlay: &Overlay) -> 
     });
     overlay.assume(effects);
     let mut answer = outcome(&plan, told(declaration, node, &state));
-    // A warning, because a task before this one may drain the node. Not after a reboot, which ends all containers.
+    answer.blockers = in_the_way(node, plan.needs);
+    answer.blockers.extend(closed);
+    // No failure, because a task before this one may drain the node. Not after a reboot, which ends all containers.
     if let Some(verb) = reloads.filter(|_| !node.world.rebooted())
         && let Some(refusal) = overlay.reload_refused(|| reload::foreseen(node.roots).err())
     {
-        answer.warnings.push(format!("as the node is now, the run is refused: {}", refusal.to(verb)));
+        let text = refusal.to(verb).to_string();
+        let (what, next) = text.rsplit_once("; ").unwrap_or((&text, "drain the node first"));
+        answer.blockers.push(Blocker::new(what, next));
     }
-    answer.blockers = in_the_way(node, plan.needs);
-    answer.blockers.extend(closed);
     Ok(answer)
 }
 
