@@ -18,7 +18,7 @@ use crate::{
     gpu,
     os::{
         attributes,
-        files::FileError,
+        files::{self, FileError},
         reload::{self, Refusal},
         roots::Roots,
         users::{Identity, UserError, Users},
@@ -224,6 +224,8 @@ pub struct Plan<S> {
     pub needs: Disruption,
     /// What `register` gets of the plan itself, such as a message.
     pub data: Map<String, Value>,
+    /// As [`OpOutcome::act`].
+    pub act: bool,
 }
 
 impl<S> Default for Plan<S> {
@@ -236,6 +238,7 @@ impl<S> Default for Plan<S> {
             warnings: Vec::new(),
             needs: Disruption::Live,
             data: Map::new(),
+            act: false,
         }
     }
 }
@@ -301,11 +304,11 @@ pub trait NodeKind: Sync {
         plan: &Plan<Self::Step>,
     ) -> Result<Map<String, Value>, Trouble>;
 
-    /// Returns what still differs after the steps. Kinds with steps that are done every time leave those out.
+    /// Returns what still differs after the steps of `done`. Kinds with steps that are done every time leave those out.
     ///
     /// # Errors
     /// As [`NodeKind::plan`].
-    fn left(&self, state: &Self::State) -> Result<Plan<Self::Step>, Trouble> {
+    fn left(&self, state: &Self::State, _done: &Plan<Self::Step>) -> Result<Plan<Self::Step>, Trouble> {
         self.plan(state)
     }
 
@@ -375,6 +378,7 @@ fn outcome<S>(plan: &Plan<S>, data: Map<String, Value>) -> OpOutcome {
     outcome.awaiting.clone_from(&plan.awaiting);
     outcome.for_next_boot.clone_from(&plan.for_next_boot);
     outcome.warnings.clone_from(&plan.warnings);
+    outcome.act = plan.act;
     outcome.data = data;
     outcome.data.extend(plan.data.clone());
     outcome
@@ -406,20 +410,42 @@ fn predict<D: NodeKind>(declaration: &D, node: &Node<'_>, overlay: &Overlay) -> 
     agreed(overlay, Mode::Predict, &declares)?;
     overlay.declare(Mode::Predict, declares);
     let effects = declaration.after(&state, &plan);
+    // Not after a reboot of this prediction, which may mount anew.
+    let closed = match node.world.rebooted() {
+        true => Vec::new(),
+        false => closed(&effects),
+    };
     let reloads = effects.iter().find_map(|effect| match effect {
         Effect::UnitFilesRead(verb) => Some(*verb),
         _ => None,
     });
     overlay.assume(effects);
     let mut answer = outcome(&plan, told(declaration, node, &state));
-    // A warning, because a task before this one may drain the node. Not after a reboot, which ends all containers.
+    answer.blockers = in_the_way(node, plan.needs);
+    answer.blockers.extend(closed);
+    // No failure, because a task before this one may drain the node. Not after a reboot, which ends all containers.
     if let Some(verb) = reloads.filter(|_| !node.world.rebooted())
         && let Some(refusal) = overlay.reload_refused(|| reload::foreseen(node.roots).err())
     {
-        answer.warnings.push(format!("as the node is now, the run is refused: {}", refusal.to(verb)));
+        let text = refusal.to(verb).to_string();
+        let (what, next) = text.rsplit_once("; ").unwrap_or((&text, "drain the node first"));
+        answer.blockers.push(Blocker::new(what, next));
     }
-    answer.blockers = in_the_way(node, plan.needs);
     Ok(answer)
+}
+
+/// Returns what keeps the run from changing the paths that it would change.
+fn closed(effects: &[Effect]) -> Vec<Blocker> {
+    let mut found: Vec<Blocker> = Vec::new();
+    for effect in effects {
+        let Effect::Path { path, .. } = effect else { continue };
+        let Some(obstacle) = files::obstacle(path) else { continue };
+        let blocker = Blocker::new(obstacle.what, obstacle.next);
+        if !found.contains(&blocker) {
+            found.push(blocker);
+        }
+    }
+    found
 }
 
 /// Returns who holds GPUs, where steps need them gone.
@@ -467,7 +493,7 @@ fn apply<D: NodeKind>(
     gate(plan.needs)?;
     let done = declaration.apply(node, &before, &plan)?;
     let now = declaration.observe(node)?;
-    let left = declaration.left(&now)?;
+    let left = declaration.left(&now, &plan)?;
     if let Some(change) = left.changes.first() {
         let (what, wanted) = (change.what(), change.to_text());
         let found = change.from_text().unwrap_or_else(|| "nothing".to_owned());

@@ -10,7 +10,7 @@ use std::{
     fs,
     io::{self, Read, Write},
     os::{
-        fd::AsFd,
+        fd::{AsFd, AsRawFd},
         unix::{ffi::OsStrExt, process::CommandExt, process::ExitStatusExt},
     },
     path::{Path, PathBuf},
@@ -171,6 +171,8 @@ pub struct Run {
     stdin: Option<Vec<u8>>,
     input: Option<Arc<fs::File>>,
     output: Option<Arc<fs::File>>,
+    /// The open program, in place of what is at its path.
+    image: Option<Arc<fs::File>>,
     user: Option<Identity>,
     limit: usize,
 }
@@ -186,9 +188,15 @@ impl Run {
             stdin: None,
             input: None,
             output: None,
+            image: None,
             user: None,
             limit: OUTPUT_LIMIT,
         }
+    }
+
+    /// Creates a run of an open program, whatever is at its path by now; messages show the path.
+    pub fn of_open(program: fs::File, path: impl AsRef<OsStr>) -> Self {
+        Self { image: Some(Arc::new(program)), ..Self::new(path) }
     }
 
     #[must_use]
@@ -321,8 +329,12 @@ impl Run {
 
     #[expect(unsafe_code, reason = "credentials and parent-death signal are set between fork and exec")]
     fn command(&self, detached: bool) -> Result<Command, ProcessError> {
-        let mut command = Command::new(&self.program);
-        command.args(&self.arguments);
+        let image = self.image.clone();
+        let mut command = match &image {
+            Some(file) => Command::new(format!("/proc/self/fd/{}", file.as_raw_fd())),
+            None => Command::new(&self.program),
+        };
+        command.arg0(&self.program).args(&self.arguments);
         if let Some(user) = &self.user {
             command.env("HOME", &user.home).env("USER", &user.name).env("LOGNAME", &user.name);
         }
@@ -358,6 +370,10 @@ impl Run {
                 }
                 if let Some(path) = &directory {
                     rustix::process::chdir(path.as_c_str())?;
+                }
+                if let Some(file) = &image {
+                    // A script's interpreter opens it once more, by this number.
+                    rustix::io::fcntl_setfd(file, rustix::io::FdFlags::empty())?;
                 }
                 if !detached {
                     // After the credentials, because changing them clears the signal.

@@ -26,6 +26,8 @@ pub(super) struct Entry {
     pub after: Vec<Intervener>,
     /// A later task of the play changed it: it is not asserted any more.
     pub overruled: bool,
+    /// It was an act and left no state to hold.
+    pub act: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -55,6 +57,9 @@ impl Ledger {
         }
         let newer = Newer::of(&entry.op);
         self.entries.retain_mut(|earlier| stands(earlier, &newer));
+        if entry.act {
+            return None;
+        }
         self.entries.push(entry);
         Some(self.entries.len() - 1)
     }

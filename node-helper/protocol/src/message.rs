@@ -201,6 +201,10 @@ pub struct OpOutcome {
     /// without, so that nothing is left open if none does.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub for_next_boot: Vec<String>,
+    /// Whether it was an act that leaves no state to hold: planned again at once it would change more, as an edit does whose
+    /// pattern matches its own result.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub act: bool,
     /// Obstacles to the changes now, because of which a run would be refused.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub blockers: Vec<Blocker>,
@@ -275,6 +279,7 @@ impl OpOutcome {
             changes: Vec::new(),
             awaiting: Vec::new(),
             for_next_boot: Vec::new(),
+            act: false,
             blockers: Vec::new(),
             activated: None,
             data: Map::new(),

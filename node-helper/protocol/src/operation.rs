@@ -5,9 +5,11 @@
 
 use std::cell::OnceCell;
 
-use regex::bytes::Regex;
-
-use crate::{NodeOp, op::Blob, pattern};
+use crate::{
+    NodeOp,
+    op::Blob,
+    pattern::{LineBreaks, Pattern},
+};
 
 /// The effect of an operation on the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,7 +105,7 @@ impl Part {
 #[derive(Debug)]
 pub struct Newer<'a> {
     pub op: &'a NodeOp,
-    expression: OnceCell<Option<Regex>>,
+    expression: OnceCell<Option<Pattern>>,
 }
 
 impl<'a> Newer<'a> {
@@ -112,8 +114,8 @@ impl<'a> Newer<'a> {
     }
 
     /// Returns its expression, compiled at the first call; `None` if it is invalid.
-    pub(crate) fn expression(&self, pattern: &str) -> Option<&Regex> {
-        self.expression.get_or_init(|| pattern::compile("regexp", pattern).ok()).as_ref()
+    pub(crate) fn expression(&self, pattern: &str) -> Option<&Pattern> {
+        self.expression.get_or_init(|| Pattern::new("regexp", pattern, LineBreaks::Plain).ok()).as_ref()
     }
 }
 

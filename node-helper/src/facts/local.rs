@@ -1,19 +1,24 @@
 //! Facts that a machine's owner provides in `/etc/ansible/facts.d/*.fact`, and the node's Python.
 //!
 //! Files are JSON or INI; programs print either. As with Ansible, a broken one is replaced by the reason. Number, size
-//! and time are bounded, and a program that anybody but root could have written is not run.
+//! and time are bounded. A program is run only where nobody but root and the acting user can have put or written it, and
+//! what is run is the file that was looked at, and not what is at its path by then.
 
 use std::{
     fs,
     io::Read as _,
-    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
-    path::Path,
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
     time::Duration,
 };
 
 use serde_json::{Map, Value, json};
 
-use crate::{deadline::Deadline, os::roots::Roots, process::Run};
+use crate::{
+    deadline::Deadline,
+    os::{roots::Roots, trail, tree},
+    process::Run,
+};
 
 pub const FOLDER: &str = "/etc/ansible/facts.d";
 /// Largest number of files that are read.
@@ -28,60 +33,77 @@ const PYTHONS: [&str; 3] = ["/usr/bin/python3", "/usr/libexec/platform-python", 
 /// Returns `ansible_local`.
 pub(super) fn read(roots: &Roots) -> Map<String, Value> {
     let mut found = Map::new();
-    let Ok(entries) = fs::read_dir(roots.path(FOLDER)) else { return found };
-    let mut names: Vec<String> = entries
-        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+    let Ok(Some(folder)) = tree::dir_if_any(&roots.path(FOLDER)) else { return found };
+    let names = folder.names().unwrap_or_default();
+    let names = names
+        .into_iter()
+        .filter_map(|name| name.into_string().ok())
         .filter(|name| name.ends_with(".fact") && !name.starts_with('.'))
-        .take(MOST_FILES)
-        .collect();
-    names.sort();
+        .take(MOST_FILES);
     let deadline = Deadline::after(TIME);
     for name in names {
         let path = roots.path(format!("{FOLDER}/{name}"));
-        let value = fact(&path, &deadline).unwrap_or_else(Value::String);
+        let value = Fact::open(&folder, path).and_then(|fact| fact.value(&deadline));
+        let value = value.unwrap_or_else(Value::String);
         found.insert(name.trim_end_matches(".fact").to_owned(), value);
     }
     found
 }
 
-/// # Errors
-/// The text that replaces the fact.
-fn fact(path: &Path, deadline: &Deadline) -> Result<Value, String> {
-    let shown = path.display();
-    let flags = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or_default();
-    let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(path);
-    let file = file.map_err(|error| format!("cannot read {shown}: {error}"))?;
-    let meta = file.metadata().map_err(|error| format!("cannot read {shown}: {error}"))?;
-    if !meta.is_file() {
-        return Err(format!("{shown} is no regular file"));
+/// A fact's open file.
+struct Fact {
+    path: PathBuf,
+    file: fs::File,
+    meta: fs::Metadata,
+    /// A folder that lets others put programs there.
+    open_folder: Option<PathBuf>,
+}
+
+impl Fact {
+    /// # Errors
+    /// The text that replaces the fact.
+    fn open(folder: &tree::Dir, path: PathBuf) -> Result<Self, String> {
+        let spot = tree::followed(&path).map_err(|error| error.to_string())?;
+        let file = spot.open().map_err(|error| error.to_string())?;
+        let meta = file.metadata().map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+        let folders = [folder, spot.dir()];
+        let open_folder = folders.into_iter().find(|dir| !dir.is_ours()).map(|dir| dir.path().to_owned());
+        Ok(Self { path, file, meta, open_folder })
     }
-    let text = if meta.mode() & 0o111 == 0 {
-        let mut bytes = Vec::new();
-        let read = file.take(MOST_BYTES as u64 + 1).read_to_end(&mut bytes);
-        read.map_err(|error| format!("cannot read {shown}: {error}"))?;
-        if bytes.len() > MOST_BYTES {
-            return Err(format!("{shown} has more than {} KiB", MOST_BYTES / 1024));
+
+    /// # Errors
+    /// The text that replaces the fact.
+    fn value(self, deadline: &Deadline) -> Result<Value, String> {
+        let shown = self.path.display().to_string();
+        let text = if self.meta.mode() & 0o111 == 0 {
+            let mut bytes = Vec::new();
+            let read = self.file.take(MOST_BYTES as u64 + 1).read_to_end(&mut bytes);
+            read.map_err(|error| format!("cannot read {shown}: {error}"))?;
+            if bytes.len() > MOST_BYTES {
+                return Err(format!("{shown} has more than {} KiB", MOST_BYTES / 1024));
+            }
+            String::from_utf8_lossy(&bytes).into_owned()
+        } else {
+            let own = rustix::process::geteuid().as_raw();
+            if self.meta.mode() & 0o022 != 0 || !trail::trusts(own, self.meta.uid()) {
+                return Err(format!("{shown} is not run: others than root can write it"));
+            }
+            if let Some(folder) = &self.open_folder {
+                return Err(format!("{shown} is not run: others than root can write {}", folder.display()));
+            }
+            let done = Run::of_open(self.file, &self.path).limit(MOST_BYTES).finish(deadline);
+            let done = done.map_err(|error| format!("Failure executing fact script ({shown}): {error}"))?;
+            if !done.exit.success() {
+                return Err(format!("Failure executing fact script ({shown}): {}", done.complaint(&shown)));
+            }
+            done.stdout()
+        };
+        if let Ok(value) = serde_json::from_str(&text) {
+            return Ok(value);
         }
-        String::from_utf8_lossy(&bytes).into_owned()
-    } else {
-        let own = rustix::process::geteuid().as_raw();
-        if meta.mode() & 0o022 != 0 || ![0, own].contains(&meta.uid()) {
-            return Err(format!("{shown} is not run: others than root can write it"));
-        }
-        let done = Run::new(path).limit(MOST_BYTES).finish(deadline);
-        let done = done.map_err(|error| format!("Failure executing fact script ({shown}): {error}"))?;
-        if !done.exit.success() {
-            return Err(format!(
-                "Failure executing fact script ({shown}): {}",
-                done.complaint(&shown.to_string())
-            ));
-        }
-        done.stdout()
-    };
-    if let Ok(value) = serde_json::from_str(&text) {
-        return Ok(value);
+        ini(&text)
+            .ok_or_else(|| format!("error loading facts as JSON or ini - please check content: {shown}"))
     }
-    ini(&text).ok_or_else(|| format!("error loading facts as JSON or ini - please check content: {shown}"))
 }
 
 /// Parses sections of options like Python's `configparser`; `None` if the text is none.
@@ -157,5 +179,42 @@ mod tests {
         assert!(said("large").ends_with("has more than 256 KiB"), "{}", said("large"));
         assert_eq!(found.len(), 7);
         assert!(read(&Bench::new().roots).is_empty());
+    }
+
+    fn program(bench: &Bench, name: &str, prints: &str) -> PathBuf {
+        bench.script(&format!("etc/ansible/facts.d/{name}"), &format!("#!/bin/sh\necho {prints}; cat\n"));
+        bench.path(&format!("etc/ansible/facts.d/{name}"))
+    }
+
+    #[test]
+    fn what_was_looked_at_is_run_and_not_what_is_at_its_path_by_then() {
+        let bench = Bench::new();
+        let path = program(&bench, "a.fact", "1");
+        let folder = tree::dir(&bench.roots.path(FOLDER)).unwrap();
+        let fact = Fact::open(&folder, path.clone()).unwrap();
+        let other = program(&bench, "other", "2");
+        fs::rename(other, &path).unwrap();
+        assert_eq!(fact.value(&Deadline::after(TIME)), Ok(json!(1)));
+        let fact = Fact::open(&folder, path.clone()).unwrap();
+        fs::remove_file(&path).unwrap();
+        assert_eq!(fact.value(&Deadline::after(TIME)), Ok(json!(2)), "its input is empty, and not its text");
+    }
+
+    #[test]
+    fn programs_in_a_folder_of_others_are_not_run() {
+        let bench = Bench::new();
+        program(&bench, "a.fact", "1");
+        bench.write("etc/ansible/facts.d/b.fact", "{}");
+        let folder = bench.path("etc/ansible/facts.d");
+        let run = || read(&bench.roots);
+        assert_eq!(run()["a"], json!(1));
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).unwrap();
+        let found = run();
+        let said = found["a"].as_str().unwrap();
+        assert!(
+            said.ends_with(&format!("a.fact is not run: others than root can write {}", folder.display())),
+            "{said}"
+        );
+        assert_eq!(found["b"], json!({}), "a file is only read");
     }
 }

@@ -38,8 +38,7 @@ impl Reader<'_> {
 pub fn read(roots: &Roots) -> Facts {
     let mut reader = Reader { roots, errors: Vec::new() };
     let names = rustix::system::uname();
-    let hostname =
-        reader.proc("sys/kernel/hostname").unwrap_or_else(|| names.nodename().to_string_lossy().into_owned());
+    let hostname = roots.host_name().unwrap_or_else(|| names.nodename().to_string_lossy().into_owned());
     let kernel = match fs::read_to_string(roots.proc("sys/kernel/osrelease")) {
         Ok(text) => text.trim().to_owned(),
         Err(_) => names.release().to_string_lossy().into_owned(),

@@ -22,15 +22,18 @@ use crate::deadline::Deadline;
 
 /// A failed access: the action, the path and the cause.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot {action} {}: {source}{}", .path.display(), hint(.source))]
+#[error("cannot {action} {}: {source}{}", .path.display(), hint(.path, .source))]
 pub struct FileError {
     pub action: &'static str,
     pub path: PathBuf,
     pub source: io::Error,
 }
 
-fn hint(error: &io::Error) -> &'static str {
+fn hint(path: &Path, error: &io::Error) -> &'static str {
     match error.raw_os_error() {
+        Some(libc::EROFS) if path.starts_with("/proc") || path.starts_with("/sys") => {
+            " (closed in this container)"
+        }
         Some(libc::EROFS) => " (mounted read-only, often after a disk error)",
         Some(libc::ENOSPC) => " (the disk is full)",
         Some(libc::EACCES | libc::EPERM) if !rustix::process::geteuid().is_root() => {
@@ -96,6 +99,50 @@ fn outlives_content(name: &[u8]) -> bool {
 /// Whether a file is on a file system that nobody may write, such as `/sys` of a container.
 pub fn is_read_only(path: &Path) -> bool {
     rustix::fs::access(path, rustix::fs::Access::WRITE_OK) == Err(rustix::io::Errno::ROFS)
+}
+
+/// What keeps everybody, root included, from changing a path, and what ends that.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Obstacle {
+    pub what: String,
+    pub next: String,
+}
+
+/// Returns the obstacle to putting another file at a path, or to removing it. Attributes that the file system does not tell
+/// are none.
+pub fn obstacle(path: &Path) -> Option<Obstacle> {
+    obstacle_of(path, |path| rustix::fs::lstat(path).is_ok(), is_read_only, is_fixed)
+}
+
+fn obstacle_of(
+    path: &Path,
+    exists: impl Fn(&Path) -> bool,
+    is_read_only: impl Fn(&Path) -> bool,
+    is_fixed: impl Fn(&Path) -> bool,
+) -> Option<Obstacle> {
+    let folder = path.ancestors().skip(1).find(|folder| exists(folder))?;
+    if is_read_only(folder) {
+        return Some(Obstacle {
+            what: format!("{} is on a file system mounted read-only", folder.display()),
+            next: format!(
+                "mount it for writing (`findmnt -T {}`); the kernel does that after a disk error too, which `dmesg` tells",
+                super::paths::quoted(folder)
+            ),
+        });
+    }
+    let fixed = [path, folder].into_iter().find(|path| exists(path) && is_fixed(path))?;
+    Some(Obstacle {
+        what: format!("{} is immutable or append-only (lsattr)", fixed.display()),
+        next: format!("`chattr -i -a {}` on the node ends that", super::paths::quoted(fixed)),
+    })
+}
+
+/// Whether a file or folder is immutable, or may only be appended to (chattr(1)).
+fn is_fixed(path: &Path) -> bool {
+    let flags = rustix::fs::AtFlags::SYMLINK_NOFOLLOW;
+    let asked = rustix::fs::statx(rustix::fs::CWD, path, flags, rustix::fs::StatxFlags::empty());
+    let fixed = rustix::fs::StatxAttributes::IMMUTABLE | rustix::fs::StatxAttributes::APPEND;
+    asked.is_ok_and(|stat| (stat.stx_attributes & stat.stx_attributes_mask).intersects(fixed))
 }
 
 /// Reads a whole file of at most `limit` bytes; `None` if there is no file.
@@ -377,6 +424,29 @@ mod tests {
         file.set_len(4096).unwrap();
         assert!(within(0).unwrap_err().contains("did not end within the time"));
         assert_eq!(fs::read(within(60).unwrap()).unwrap(), vec![0; 4096]);
+    }
+
+    #[test]
+    fn what_nobody_may_change_is_told_before() {
+        let there = |path: &Path| !path.starts_with("/etc/new");
+        let said = |path: &str, read_only: &str, fixed: &str| {
+            let found = obstacle_of(
+                Path::new(path),
+                there,
+                |path| path == Path::new(read_only),
+                |path| path == Path::new(fixed),
+            );
+            found.map_or(String::new(), |obstacle| obstacle.what)
+        };
+        assert_eq!(said("/etc/new/x.conf", "/etc", ""), "/etc is on a file system mounted read-only");
+        assert_eq!(
+            said("/etc/x.conf", "", "/etc/x.conf"),
+            "/etc/x.conf is immutable or append-only (lsattr)"
+        );
+        assert_eq!(said("/etc/new/x", "", "/etc"), "/etc is immutable or append-only (lsattr)");
+        assert_eq!(said("/etc/x.conf", "/usr", "/usr"), "");
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(obstacle(&dir.path().join("new/file")), None);
     }
 
     #[test]

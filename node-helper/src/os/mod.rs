@@ -8,6 +8,7 @@ pub mod dumps;
 pub mod environment;
 pub mod files;
 pub mod glob;
+pub mod lines;
 pub mod mode;
 pub mod paths;
 pub mod reload;

@@ -2,11 +2,21 @@
 //!
 //! Resolves them on this node as Python does for Ansible. Must not read what is at the path.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use gpufleet_protocol::NodeOp;
 
 use super::users::{Identity, UserError, Users};
+
+/// Returns a path fit for a shell.
+pub fn quoted(path: &Path) -> String {
+    let text = path.to_string_lossy();
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@".contains(c);
+    match text.chars().all(is_plain) {
+        true => text.into_owned(),
+        false => format!("'{}'", text.replace('\'', r"'\''")),
+    }
+}
 
 /// Expands `$NAME` and `${NAME}` like Python's `expandvars`: unset variables stay as they are.
 pub fn expanded(text: &str, get: &dyn Fn(&str) -> Option<String>) -> String {

@@ -42,6 +42,17 @@ impl Roots {
         }
     }
 
+    /// Returns the name of the node in the running kernel; `None` where a replaced root does not tell one.
+    ///
+    /// Not from `/proc/sys` of a real machine, because containers may have that from somebody else.
+    pub fn host_name(&self) -> Option<String> {
+        if self.is_real() {
+            return Some(rustix::system::uname().nodename().to_string_lossy().into_owned());
+        }
+        let text = std::fs::read_to_string(self.proc("sys/kernel/hostname")).ok()?;
+        Some(text.trim().to_owned())
+    }
+
     /// Finds a program of the node by its name.
     ///
     /// With a replaced root, only programs below that root are found: a rehearsal never runs the machine's own

@@ -10,7 +10,10 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     declare::{Node, NodeKind, Plan, Trouble},
-    os::files::Ownership,
+    os::{
+        files::Ownership,
+        lines::{self, Edit},
+    },
     tasks::{
         edits::{self, Present},
         initramfs::Initramfs,
@@ -72,10 +75,11 @@ impl NodeKind for KernelBlacklist {
             return Ok(plan);
         }
         let new = if wanted {
-            let gap = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
-            format!("{text}{gap}blacklist {}\n", self.name)
+            let mut new = text.to_owned();
+            lines::append(&mut new, &format!("blacklist {}", self.name));
+            new
         } else {
-            text.lines().filter(|line| !lists(line, &self.name)).map(|line| format!("{line}\n")).collect()
+            lines::edited(text, |_, line| Edit::remove_if(lists(line, &self.name)))
         };
         let word = |blacklisted: bool| if blacklisted { "blacklisted" } else { "not blacklisted" };
         let module = Subject::module(&self.name);

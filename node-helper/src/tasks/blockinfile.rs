@@ -1,10 +1,9 @@
 //! `blockinfile`: a block of lines between two marks, by the rules of Ansible's `blockinfile`.
 
 use gpufleet_protocol::{
-    pattern::builder,
+    pattern::{LineBreaks, Pattern},
     tasks::{BlockInFile, LineState},
 };
-use regex::bytes::Regex;
 
 use crate::{
     declare::Trouble,
@@ -16,12 +15,12 @@ text_file!(BlockInFile, edit);
 enum Place {
     Beginning,
     End,
-    After(Regex),
-    Before(Regex),
+    After(Pattern),
+    Before(Pattern),
 }
 
 fn place(task: &BlockInFile) -> Result<Place, Trouble> {
-    let compile = |name, pattern| builder(name, pattern, |options| options).map_err(Trouble::invalid);
+    let compile = |name, pattern| Pattern::new(name, pattern, LineBreaks::Plain).map_err(Trouble::invalid);
     Ok(match (task.insertafter.as_deref(), task.insertbefore.as_deref()) {
         (None | Some("EOF"), None) => Place::End,
         (Some(pattern), _) => Place::After(compile("insertafter", pattern)?),
@@ -39,7 +38,7 @@ fn edit(task: &BlockInFile, text: Option<&[u8]>) -> Result<Edited, Trouble> {
         return Ok(Edited { message: format!("File {} not present", task.path), ..Edited::default() });
     }
     let old = text.unwrap_or_default();
-    let new = edited(task, old, &place(task)?);
+    let new = edited(task, old, &place(task)?).map_err(Trouble::invalid)?;
     if new == old && text.is_some() {
         return Ok(Edited { text: new, ..Edited::default() });
     }
@@ -65,7 +64,10 @@ fn mark(task: &BlockInFile, word: &str) -> String {
 }
 
 /// Returns the text with the declared block.
-fn edited(task: &BlockInFile, text: &[u8], place: &Place) -> Vec<u8> {
+///
+/// # Errors
+/// If an expression takes too many steps.
+fn edited(task: &BlockInFile, text: &[u8], place: &Place) -> Result<Vec<u8>, String> {
     let present = task.state == LineState::Present;
     let (begin, end) = (mark(task, &task.marker_begin), mark(task, &task.marker_end));
     let mut lines: Vec<Vec<u8>> = text.split_inclusive(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect();
@@ -80,7 +82,14 @@ fn edited(task: &BlockInFile, text: &[u8], place: &Place) -> Vec<u8> {
         block.push(end.clone().into_bytes());
     }
     let last = |lines: &[Vec<u8>], mark: &str| lines.iter().rposition(|line| line == mark.as_bytes());
-    let found = |lines: &[Vec<u8>], regexp: &Regex| lines.iter().rposition(|line| regexp.is_match(line));
+    let found = |lines: &[Vec<u8>], regexp: &Pattern| -> Result<Option<usize>, String> {
+        for (at, line) in lines.iter().enumerate().rev() {
+            if regexp.is_match(line)? {
+                return Ok(Some(at));
+            }
+        }
+        Ok(None)
+    };
     let mut at = match (last(&lines, &begin), last(&lines, &end)) {
         (Some(from), Some(to)) => {
             let (from, to) = (from.min(to), from.max(to));
@@ -90,8 +99,8 @@ fn edited(task: &BlockInFile, text: &[u8], place: &Place) -> Vec<u8> {
         _ => match place {
             Place::Beginning => 0,
             Place::End => lines.len(),
-            Place::After(regexp) => found(&lines, regexp).map_or(lines.len(), |at| at + 1),
-            Place::Before(regexp) => found(&lines, regexp).unwrap_or(lines.len()),
+            Place::After(regexp) => found(&lines, regexp)?.map_or(lines.len(), |at| at + 1),
+            Place::Before(regexp) => found(&lines, regexp)?.unwrap_or(lines.len()),
         },
     };
     if let Some(before) = at.checked_sub(1).and_then(|before| lines.get_mut(before))
@@ -109,7 +118,7 @@ fn edited(task: &BlockInFile, text: &[u8], place: &Place) -> Vec<u8> {
     if task.append_newline && present && after < lines.len() && !blank(lines.get(after)) {
         lines.insert(after, b"\n".to_vec());
     }
-    lines.concat()
+    Ok(lines.concat())
 }
 
 #[cfg(test)]

@@ -21,7 +21,10 @@ use super::{
 };
 use crate::{
     declare::{Node, NodeKind, Plan, Trouble},
-    os::files::{FileError, Ownership},
+    os::{
+        files::{FileError, Ownership},
+        lines::{self, Edit},
+    },
     world::Effect,
 };
 
@@ -221,24 +224,20 @@ impl Rule for DiskQueue {
         sets.sort_by_key(|(name, _)| (name != "scheduler", name.clone()));
         let values: String =
             sets.iter().map(|(name, value)| format!(", ATTR{{queue/{name}}}=\"{value}\"")).collect();
-        let rule = format!("{condition}{values}\n");
-        let mut out = String::new();
+        let rule = format!("{condition}{values}");
         let mut placed = false;
-        for line in text.lines() {
-            match is_own(line) {
-                false => out.push_str(&format!("{line}\n")),
-                true if placed => {}
-                true => {
-                    out.push_str(&rule);
-                    placed = true;
-                }
+        let mut out = lines::edited(text, |_, line| match is_own(line) && !placed {
+            true => {
+                placed = true;
+                Edit::Set(rule.clone())
             }
-        }
+            false => Edit::remove_if(is_own(line)),
+        });
         if out.is_empty() {
             out.push_str(HEAD);
         }
         if !placed {
-            out.push_str(&rule);
+            lines::append(&mut out, &rule);
         }
         out
     }

@@ -576,7 +576,7 @@ impl NodeKind for File {
         plan_as(self, state, true)
     }
 
-    fn left(&self, state: &State) -> Result<Plan<Step>, Trouble> {
+    fn left(&self, state: &State, _: &Plan<Step>) -> Result<Plan<Step>, Trouble> {
         plan_as(self, state, false)
     }
 

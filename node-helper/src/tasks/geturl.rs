@@ -159,7 +159,7 @@ impl NodeKind for GetUrl {
         plan_as(self, state, self.force)
     }
 
-    fn left(&self, state: &State) -> Result<Plan<Step>, Trouble> {
+    fn left(&self, state: &State, _: &Plan<Step>) -> Result<Plan<Step>, Trouble> {
         plan_as(self, state, false)
     }
 

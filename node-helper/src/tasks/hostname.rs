@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     declare::{Node, NodeKind, Plan, Trouble},
-    os::files::{self, FileError, Ownership},
+    os::files::{self, At, Ownership},
     world::{Content, Effect, Entry, Owned},
 };
 
@@ -45,9 +45,8 @@ impl NodeKind for Hostname {
             Some(name) => name,
             None if node.world.rebooted() && !at_boot.is_empty() => at_boot.clone(),
             None => {
-                let path = node.roots.proc("sys/kernel/hostname");
-                let text = fs::read_to_string(&path).map_err(|error| FileError::new("read", &path, error))?;
-                text.trim().to_owned()
+                let told = node.roots.host_name();
+                told.ok_or_else(|| Trouble::io("the kernel does not tell the name of the node"))?
             }
         };
         let domain = self.name.split_once('.').map_or("", |(_, domain)| domain).to_owned();
@@ -97,9 +96,18 @@ impl NodeKind for Hostname {
                     files::replace(&state.file, format!("{}\n", self.name).as_bytes(), Ownership::default())?;
                 }
                 Step::Kernel => {
-                    let path = node.roots.proc("sys/kernel/hostname");
-                    fs::write(&path, format!("{}\n", self.name))
-                        .map_err(|error| FileError::new("set", &path, error))?;
+                    // Not by /proc/sys, which is closed in many containers that have a name of their own.
+                    if node.roots.is_real() {
+                        rustix::system::sethostname(self.name.as_bytes()).map_err(|error| {
+                            Trouble::io(format!(
+                                "the kernel does not take {} as the name of the node: {error}",
+                                self.name
+                            ))
+                        })?;
+                    } else {
+                        let path = node.roots.proc("sys/kernel/hostname");
+                        fs::write(&path, format!("{}\n", self.name)).at("set", &path)?;
+                    }
                 }
             }
         }

@@ -265,8 +265,16 @@ impl Initramfs {
     pub fn build(&self, node: &Node<'_>) -> Result<(), Trouble> {
         let Some((path, arguments)) = &self.builder else { return Ok(()) };
         let what = self.program().unwrap_or_default();
-        tool::act(node, &tool::run(node, path).args(arguments.iter().copied()), &what)?;
-        Ok(())
+        let run = tool::run(node, path).args(arguments.iter().copied());
+        tool::act(node, &run, &what).map(|_| ()).map_err(|trouble| match trouble {
+            Trouble::Failed { kind, message } => Trouble::failed(
+                kind,
+                format!(
+                    "{message}; what is written below /etc stays, the images do not have it yet, and the next run builds them again"
+                ),
+            ),
+            other => other,
+        })
     }
 
     /// Returns the effects of a build.

@@ -19,10 +19,12 @@ use crate::{
     declare::{Node, NodeKind, Plan, Trouble},
     os::{
         files::{self, FileError, Ownership},
+        lines::{self, Edit},
         tree,
     },
     tasks::{
         initramfs::{Holds, Initramfs},
+        kernel_cmdline::split,
         modprobe_d::{self, Foreign, OPTIONS, canonical},
         module_values::{self, Differing},
         started, tool,
@@ -114,11 +116,7 @@ fn has_load(text: &str, name: &str) -> bool {
 }
 
 fn commented(text: &str, ours: impl Fn(&str) -> bool) -> String {
-    text.lines().map(|line| if ours(line) { format!("#{line}\n") } else { format!("{line}\n") }).collect()
-}
-
-fn words(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
+    lines::edited(text, |_, line| if ours(line) { Edit::Set(format!("#{line}")) } else { Edit::Keep })
 }
 
 fn files_with(
@@ -158,6 +156,18 @@ impl NodeKind for Modprobe {
         let path = node.roots.proc("modules");
         let text = match node.world.read(&path)? {
             Some(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+            // Of a kernel without loadable modules; every other one has the file, be it empty (kernel, `CONFIG_MODULES`).
+            None if node.roots.proc("sys/kernel").is_dir()
+                && !node.roots.proc("sys/kernel/modprobe").exists() =>
+            {
+                if self.state == ModuleState::Present && !built_in(node, &name) {
+                    return Err(Trouble::NotApplicable(format!(
+                        "the running kernel loads no modules (there is no /proc/modules), and {} is no part of it",
+                        self.name
+                    )));
+                }
+                String::new()
+            }
             None => {
                 let missing = std::io::Error::from(std::io::ErrorKind::NotFound);
                 return Err(FileError::new("read", path, missing).into());
@@ -187,20 +197,22 @@ impl NodeKind for Modprobe {
             options_folder: node.roots.path(OPTIONS),
             initramfs: Initramfs::unasked(),
             differing: match now && loaded && node.world.parameter(&assumption(&name)).is_none() {
-                true if !node.world.rebooted() => module_values::differing(node, &name, &self.params)?,
+                true if !node.world.rebooted() => {
+                    module_values::differing(node, &name, &self.options_line())?
+                }
                 _ => Vec::new(),
             },
             since_boot: false,
             foreign: Vec::new(),
             hides: None,
         };
-        if self.persistent == ModulePersistence::Present && !words(&self.params).is_empty() {
+        if self.persistent == ModulePersistence::Present && !self.options_line().is_empty() {
             let changes = self.changes_options(&state);
             let holder = state.options.first().map(|(path, _)| path.clone()).filter(|_| !changes);
             let own = self.own_file(&state);
             let files = modprobe_d::files(node)?;
             let holder = holder.as_deref().unwrap_or(&own);
-            state.foreign = modprobe_d::foreign(node, &files, &name, holder, &self.params);
+            state.foreign = modprobe_d::foreign(node, &files, &name, holder, &self.options_line());
             if node.world.read(&own)?.is_none() {
                 state.hides = modprobe_d::hidden_by(&files, &own);
             }
@@ -319,7 +331,7 @@ impl NodeKind for Modprobe {
                     let run = tool::run(node, path);
                     let (run, what) = match step {
                         Step::Load => (
-                            run.args(["--", &self.name]).args(self.params.split_whitespace()),
+                            run.args(["--", &self.name]).args(self.options().unwrap_or_default()),
                             format!("modprobe {}", self.name),
                         ),
                         _ => (run.args(["-r", "--", &self.name]), format!("modprobe -r {}", self.name)),
@@ -375,7 +387,7 @@ impl BootOptions for Modprobe {
         let name = canonical(&self.name);
         let lasts = self.persistent == ModulePersistence::Present;
         if state.built_in && lasts && !self.params.trim().is_empty() {
-            let first = self.params.split_whitespace().next().unwrap_or_default();
+            let first = split(&self.options_line()).into_iter().next().unwrap_or_default();
             plan.warnings.push(format!(
                 "{} is part of the kernel itself, which reads no options of it from modprobe.d: `kernel_cmdline: {{add: \
                  [{name}.{first}]}}` sets them",
@@ -406,7 +418,7 @@ impl BootOptions for Modprobe {
     fn declares_options(&self, state: &State) -> bool {
         match self.persistent {
             ModulePersistence::Disabled => false,
-            ModulePersistence::Present => !words(&self.params).is_empty(),
+            ModulePersistence::Present => !self.options_line().is_empty(),
             ModulePersistence::Absent => !state.options.is_empty() || !state.former.is_empty(),
         }
     }
@@ -417,7 +429,7 @@ impl BootOptions for Modprobe {
             state.options.iter().flat_map(|(_, text)| modprobe_d::options(text, &name)).collect();
         match self.persistent {
             ModulePersistence::Absent => !state.options.is_empty(),
-            _ => now != [words(&self.params)],
+            _ => now != [self.options_line()],
         }
     }
 
@@ -427,7 +439,7 @@ impl BootOptions for Modprobe {
     }
 
     fn plan_options(&self, state: &State, name: &str, plan: &mut Plan<Step>) {
-        let wanted = words(&self.params);
+        let wanted = self.options_line();
         let own = self.own_file(state);
         for Foreign { path, option, .. } in state.foreign.iter().filter(|foreign| foreign.wins) {
             let file = path.file_name().unwrap_or_default().to_string_lossy();
@@ -478,7 +490,7 @@ impl BootOptions for Modprobe {
 
 #[cfg(test)]
 mod tests {
-    use gpufleet_protocol::{OpOutcome, OpStatus, message::Mode};
+    use gpufleet_protocol::{OpOutcome, OpStatus, message::Mode, tasks::Kind as _};
 
     use super::*;
     use crate::tasks::testing::{Bench, Told, told};
@@ -769,7 +781,49 @@ echo "$2 16384 0 - Live 0x0" | tr - _ >> $d/proc/modules
             "modprobe nosuch: exit status 1: modprobe: FATAL: Module nosuch not found in directory /lib/modules/6.1"
         );
         fs::remove_file(bench.path("proc/modules")).unwrap();
+        bench.write("proc/sys/kernel/modprobe", "/sbin/modprobe\n");
         let unknown = bench.run(&module(json!({"name": "nvidia"})), Mode::Predict);
         assert!(matches!(unknown.status, OpStatus::Unknown { .. }), "{unknown:?}");
+    }
+
+    /// Such as those of virtual machines that are built in one piece.
+    #[test]
+    fn a_kernel_that_loads_no_modules_has_none() {
+        let bench = bench();
+        fs::remove_file(bench.path("proc/modules")).unwrap();
+        let of = |value: Value| bench.run(&module(value), Mode::Predict).status;
+        let OpStatus::NotApplicable { reason } = of(json!({"name": "nvidia"})) else { panic!() };
+        assert_eq!(
+            reason,
+            "the running kernel loads no modules (there is no /proc/modules), and nvidia is no part of it"
+        );
+        assert_eq!(of(json!({"name": "ext4"})), OpStatus::Ok);
+        assert_eq!(of(json!({"name": "nvidia", "state": "absent"})), OpStatus::Ok);
+    }
+
+    #[test]
+    fn options_with_quotes_reach_the_kernel_as_one() {
+        for params in ["dyndbg=\"file a.c +p; func  b -p\" x=1", "'dyndbg=file a.c +p; func  b -p' x=1"] {
+            let bench = bench();
+            bench.script(
+                "usr/sbin/modprobe",
+                "#!/bin/sh\nd=$(dirname \"$0\")/../..\nfor w; do echo \"<$w>\" >> $d/log; done\necho \"$2 1 0 - Live 0x0\" >> $d/proc/modules\n",
+            );
+            let task = module(json!({"name": "x", "params": params, "persistent": "present"}));
+            let done = bench.run(&task, Mode::Apply);
+            assert_eq!(done.status, OpStatus::Changed, "{done:?}");
+            assert_eq!(bench.read("log"), "<-->\n<x>\n<dyndbg=file a.c +p; func  b -p>\n<x=1>\n");
+            assert_eq!(
+                bench.read("etc/modprobe.d/x.conf"),
+                "options x dyndbg=\"file a.c +p; func  b -p\" x=1\n"
+            );
+            assert_eq!(bench.run(&task, Mode::Apply).status, OpStatus::Ok);
+        }
+        let refused = |params: &str| {
+            let read = Modprobe::INFO.parse(json!({"name": "x", "params": params}));
+            read.map(|_| ()).unwrap_err().to_string()
+        };
+        assert_eq!(refused("a=\"b"), "a quote is opened and not closed");
+        assert_eq!(refused("a='\"'"), "`a=\"`: the kernel knows quotes around a value, and none within it");
     }
 }

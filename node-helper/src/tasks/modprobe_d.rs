@@ -11,6 +11,8 @@ use std::{
 
 use crate::{
     declare::{Node, Trouble},
+    os::lines::{Edit, edited},
+    tasks::kernel_cmdline::split,
     world::Entry,
 };
 
@@ -75,8 +77,9 @@ pub fn files(node: &Node<'_>) -> Result<Files, Trouble> {
 
 /// Returns the options for a module in one line.
 fn options_of(line: &str, name: &str) -> Option<String> {
-    let mut words = line.split_whitespace();
-    let ours = words.next() == Some("options") && words.next().map(canonical).as_deref() == Some(name);
+    let mut words = split(line).into_iter();
+    let ours = words.next().as_deref() == Some("options")
+        && words.next().is_some_and(|module| canonical(&module) == name);
     ours.then(|| words.collect::<Vec<_>>().join(" "))
 }
 
@@ -94,14 +97,12 @@ pub fn had_options(text: &str, name: &str) -> bool {
 
 /// Returns the text with the options of a module commented out.
 pub fn without_options(text: &str, name: &str) -> String {
-    let mut out = String::with_capacity(text.len() + 8);
-    for parts in lines(text) {
-        let mark = if options_of(&joined(&parts), name).is_some() { "#" } else { "" };
-        for part in parts {
-            out.push_str(&format!("{mark}{part}\n"));
-        }
-    }
-    out
+    let is_ours = |parts: &Vec<&str>| vec![options_of(&joined(parts), name).is_some(); parts.len()];
+    let ours: Vec<bool> = lines(text).iter().flat_map(is_ours).collect();
+    edited(text, |at, line| match ours.get(at) {
+        Some(true) => Edit::Set(format!("#{line}")),
+        _ => Edit::Keep,
+    })
 }
 
 /// An option that a file outside of /etc sets to another value than declared.
@@ -129,11 +130,11 @@ pub fn foreign(node: &Node<'_>, files: &Files, name: &str, own: &Path, declared:
         if own == file.as_str() || path.starts_with(&in_etc) {
             continue;
         }
-        for word in options(text, name).iter().flat_map(|line| line.split(' ')) {
-            let other = |wanted: &str| option(wanted) == option(word) && wanted != word;
-            if declared.split_whitespace().any(other) {
+        for word in options(text, name).iter().flat_map(|line| split(line)) {
+            let other = |wanted: &String| option(wanted) == option(&word) && *wanted != word;
+            if split(declared).iter().any(other) {
                 let wins = own < file.as_str();
-                found.push(Foreign { path: path.clone(), option: word.to_owned(), wins });
+                found.push(Foreign { path: path.clone(), option: word, wins });
             }
         }
     }

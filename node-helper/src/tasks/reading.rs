@@ -12,10 +12,9 @@ use gpufleet_protocol::{
     OpOutcome, OpStatus,
     glob::Glob,
     op::{READ_PIECE, ReadPiece},
-    pattern,
+    pattern::{LineBreaks, Pattern},
     tasks::{AGES, AgeStamp, ChecksumAlgorithm, Find, FindType, Ping, SIZES, Slurp, bound},
 };
-use regex::bytes::Regex;
 use serde_json::{Map, Value, json};
 
 use crate::{
@@ -112,47 +111,46 @@ pub fn piece(task: &ReadPiece, node: &Node<'_>) -> Result<OpOutcome, Trouble> {
 
 struct Filter<'a> {
     task: &'a Find,
-    patterns: Vec<Regex>,
-    excludes: Vec<Regex>,
-    contains: Option<Regex>,
+    patterns: Vec<Pattern>,
+    excludes: Vec<Pattern>,
+    contains: Option<Pattern>,
     now: i64,
 }
 
 impl<'a> Filter<'a> {
     fn new(task: &'a Find) -> Result<Self, Trouble> {
-        let compile = |name: &str, texts: &[String]| -> Result<Vec<Regex>, Trouble> {
+        let compile =
+            |name: &str, text: &str| Pattern::new(name, text, LineBreaks::Plain).map_err(Trouble::invalid);
+        let all = |name: &str, texts: &[String]| -> Result<Vec<Pattern>, Trouble> {
             let texts = texts.iter().filter(|_| task.use_regex);
-            texts
-                .map(|text| pattern::compile(name, &format!("^(?:{text})")).map_err(Trouble::invalid))
-                .collect()
+            texts.map(|text| compile(name, &format!("^(?:{text})"))).collect()
         };
         let contains = task.contains.as_deref().map(|text| match task.read_whole_file {
-            true => pattern::compile("contains", text),
-            false => pattern::compile("contains", &format!("^(?:{text})")),
+            true => compile("contains", text),
+            false => compile("contains", &format!("^(?:{text})")),
         });
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         Ok(Self {
             task,
-            patterns: compile("patterns", &task.patterns)?,
-            excludes: compile("excludes", &task.excludes)?,
-            contains: contains.transpose().map_err(Trouble::invalid)?,
+            patterns: all("patterns", &task.patterns)?,
+            excludes: all("excludes", &task.excludes)?,
+            contains: contains.transpose()?,
             now: i64::try_from(now).unwrap_or(i64::MAX),
         })
     }
 
-    fn named(&self, name: &str) -> bool {
-        let any = |globs: &[String], regexps: &[Regex]| {
-            if self.task.use_regex {
-                regexps.iter().any(|regexp| regexp.is_match(name.as_bytes()))
-            } else {
-                globs.iter().any(|pattern| Glob::new(pattern).matches(name))
+    fn named(&self, name: &str) -> Result<bool, String> {
+        let any = |globs: &[String], regexps: &[Pattern]| {
+            if !self.task.use_regex {
+                return Ok(globs.iter().any(|pattern| Glob::new(pattern).matches(name)));
             }
+            any_match(regexps, name.as_bytes())
         };
-        (self.task.patterns.is_empty() || any(&self.task.patterns, &self.patterns))
-            && !any(&self.task.excludes, &self.excludes)
+        Ok((self.task.patterns.is_empty() || any(&self.task.patterns, &self.patterns)?)
+            && !any(&self.task.excludes, &self.excludes)?)
     }
 
-    fn fits(&self, spot: &Spot, meta: &fs::Metadata) -> bool {
+    fn fits(&self, spot: &Spot, meta: &fs::Metadata) -> Result<bool, String> {
         let kind = meta.file_type();
         let typed = match self.task.file_type {
             FindType::Any => true,
@@ -170,22 +168,41 @@ impl<'a> Filter<'a> {
             AgeStamp::Ctime => meta.ctime(),
         };
         let size = i64::try_from(meta.size()).unwrap_or(i64::MAX);
-        typed
+        let plain = typed
             && within(self.task.age.as_ref(), AGES, self.now - stamp)
-            && (!kind.is_file() || within(self.task.size.as_ref(), SIZES, size))
-            && self.contains.as_ref().is_none_or(|regexp| holds(spot, regexp, self.task.read_whole_file))
+            && (!kind.is_file() || within(self.task.size.as_ref(), SIZES, size));
+        match self.contains.as_ref().filter(|_| plain) {
+            Some(regexp) => holds(spot, regexp, self.task.read_whole_file),
+            None => Ok(plain),
+        }
     }
 }
 
 /// Whether a line of the file matches, or with `whole` the file.
-fn holds(spot: &Spot, regexp: &Regex, whole: bool) -> bool {
-    let Ok(file) = spot.open() else { return false };
+fn holds(spot: &Spot, regexp: &Pattern, whole: bool) -> Result<bool, String> {
+    let Ok(file) = spot.open() else { return Ok(false) };
     let mut bytes = Vec::new();
-    file.take(CONTAINS_LIMIT).read_to_end(&mut bytes).is_ok()
-        && match whole {
-            true => regexp.is_match(&bytes),
-            false => bytes.split(|byte| *byte == b'\n').any(|line| regexp.is_match(line)),
+    if file.take(CONTAINS_LIMIT).read_to_end(&mut bytes).is_err() {
+        return Ok(false);
+    }
+    if whole {
+        return regexp.is_match(&bytes);
+    }
+    for line in bytes.split(|byte| *byte == b'\n') {
+        if regexp.is_match(line)? {
+            return Ok(true);
         }
+    }
+    Ok(false)
+}
+
+fn any_match(regexps: &[Pattern], text: &[u8]) -> Result<bool, String> {
+    for regexp in regexps {
+        if regexp.is_match(text)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// A directory that is still to be searched.
@@ -257,7 +274,10 @@ pub fn find(task: &Find, node: &Node<'_>) -> Result<OpOutcome, Trouble> {
                 let next = if through { Folder::At(path.clone()) } else { Folder::In(spot, path.clone()) };
                 below.push((next, depth + 1));
             }
-            if (name.starts_with('.') && !task.hidden) || !filter.named(&name) || !filter.fits(&end, &meta) {
+            let fits = || Ok(filter.named(&name)? && filter.fits(&end, &meta)?);
+            let fits =
+                fits().map_err(|why: String| Trouble::invalid(format!("{why}, {}", path.display())))?;
+            if (name.starts_with('.') && !task.hidden) || !fits {
                 continue;
             }
             if files.len() >= MOST_FOUND {

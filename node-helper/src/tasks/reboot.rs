@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::{
     declare::{Gate, Node, Trouble},
-    os::roots::Roots,
+    os::{paths, roots::Roots},
     process::Run,
 };
 
@@ -72,7 +72,7 @@ pub fn run(
     let systemd = node.roots.path("/run/systemd/system").is_dir();
     let command = |name: &str, arguments: &str| {
         let path = node.roots.tool(name)?;
-        Some(format!("exec {} {arguments}", quoted(&path)))
+        Some(format!("exec {} {arguments}", paths::quoted(&path)))
     };
     let forced = how == Reboot::Forced;
     let systemctl =
@@ -91,10 +91,6 @@ pub fn run(
     outcome.data.insert("boot_id".to_owned(), json!(boot_id(node.roots)));
     Run::new("/bin/sh").args(["-c", &format!("sleep 0.5; {line}")]).directory("/").detach()?;
     Ok(outcome)
-}
-
-fn quoted(path: &Path) -> String {
-    format!("'{}'", path.to_string_lossy().replace('\'', r"'\''"))
 }
 
 /// Returns what was scheduled already, from systemd-logind's file.

@@ -1,7 +1,9 @@
 //! `replace`: every match of an expression is replaced.
 
-use gpufleet_protocol::{pattern::builder, tasks::Replace};
-use regex::bytes::{Captures, Regex};
+use gpufleet_protocol::{
+    pattern::{LineBreaks, Pattern},
+    tasks::Replace,
+};
 use serde_json::json;
 
 use crate::{
@@ -13,17 +15,17 @@ text_file!(Replace, edit);
 
 fn edit(task: &Replace, text: Option<&[u8]>) -> Result<Edited, Trouble> {
     let Some(text) = text else { return Err(textfile::missing(&task.path, false)) };
-    let lines = |name, pattern| builder(name, pattern, |o| o.multi_line(true)).map_err(Trouble::invalid);
-    let whole =
-        |name, pattern| builder(name, pattern, |o| o.dot_matches_new_line(true)).map_err(Trouble::invalid);
-    let regexp = lines("regexp", &task.regexp)?;
+    let regexp = Pattern::new("regexp", &task.regexp, LineBreaks::Anchors).map_err(Trouble::invalid)?;
     let (mut from, mut to) = (0, text.len());
     let mut edited = Edited::default();
     edited.data.insert("rc".to_owned(), json!(0));
-    let bound = |regexp: &Regex, from: usize| regexp.find_at(text, from);
+    let bound = |name, pattern: &str, from: usize| -> Result<_, String> {
+        let pattern = Pattern::new(name, pattern, LineBreaks::Dots)?;
+        Ok(pattern.captures_at(text, from)?.map(|found| found.range()))
+    };
     if let Some(pattern) = &task.after {
-        match bound(&whole("after", pattern)?, 0) {
-            Some(found) => from = found.end(),
+        match bound("after", pattern, 0).map_err(Trouble::invalid)? {
+            Some(found) => from = found.end,
             None => {
                 edited.message = "Pattern for before/after params did not match the given file".to_owned();
                 return Ok(edited);
@@ -31,8 +33,8 @@ fn edit(task: &Replace, text: Option<&[u8]>) -> Result<Edited, Trouble> {
         }
     }
     if let Some(pattern) = &task.before {
-        match bound(&whole("before", pattern)?, from) {
-            Some(found) => to = found.start(),
+        match bound("before", pattern, from).map_err(Trouble::invalid)? {
+            Some(found) => to = found.start,
             None => {
                 edited.message = "Pattern for before/after params did not match the given file".to_owned();
                 return Ok(edited);
@@ -40,12 +42,10 @@ fn edit(task: &Replace, text: Option<&[u8]>) -> Result<Edited, Trouble> {
         }
     }
     let section = text.get(from..to).unwrap_or_default();
-    let mut count = 0;
-    let replaced = regexp.replace_all(section, |captures: &Captures<'_>| {
-        count += 1;
-        expand(&task.replace, captures)
-    });
-    if *replaced == *section {
+    let (replaced, count) = regexp
+        .replaced(section, |captures| expand(&task.replace, captures))
+        .map_err(|why| Trouble::invalid(format!("{why}, {}", task.path)))?;
+    if replaced == section {
         return Ok(edited);
     }
     edited.text =
@@ -106,6 +106,29 @@ mod tests {
             assert_eq!(done.status == OpStatus::Changed, text != want);
             assert_eq!(bench.run(&task, Mode::Apply).status, OpStatus::Ok, "{value}");
         }
+    }
+
+    #[test]
+    fn an_edit_that_matches_its_own_result_is_done_once() {
+        let bench = Bench::new();
+        bench.write("etc/conf", "x\n");
+        let task = task(json!({"regexp": "^(x.*)$", "replace": "\\1 y"}));
+        for want in ["x y\n", "x y y\n"] {
+            let predicted = bench.run(&task, Mode::Predict);
+            assert_eq!((predicted.status, predicted.act), (OpStatus::Changed, true));
+            bench.forget();
+            let done = bench.run(&task, Mode::Apply);
+            assert_eq!((&done.status, done.act), (&OpStatus::Changed, true), "{done:?}");
+            assert_eq!(bench.read("etc/conf"), want);
+        }
+        let settles =
+            serde_json::from_value(json!({"path": "/etc/conf", "regexp": "(?<=x) y", "replace": ""}));
+        let settles: Replace = settles.unwrap();
+        let done = bench.run(&settles, Mode::Apply);
+        assert_eq!(
+            (done.status, done.act, bench.read("etc/conf").as_str()),
+            (OpStatus::Changed, true, "x y\n")
+        );
     }
 
     #[test]

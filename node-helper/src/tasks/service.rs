@@ -157,7 +157,7 @@ impl NodeKind for Service {
         plan_as(self, state, true)
     }
 
-    fn left(&self, state: &State) -> Result<Plan<Step>, Trouble> {
+    fn left(&self, state: &State, _: &Plan<Step>) -> Result<Plan<Step>, Trouble> {
         if self.no_block {
             // Nothing waited for the unit, so it is not known yet whether it runs.
             let settled = Service { state: None, ..self.clone() };

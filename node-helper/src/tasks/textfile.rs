@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, time::SystemTime};
 
-use gpufleet_protocol::{Change, Disruption, Property, Subject, tasks::FileMode};
+use gpufleet_protocol::{Change, Disruption, Property, Subject, pattern::Captures, tasks::FileMode};
 use serde_json::{Map, Value, json};
 
 use crate::{
@@ -80,7 +80,36 @@ pub fn observe(frame: &Frame<'_>, node: &Node<'_>) -> Result<State, Trouble> {
     Ok(State { path, text, owned: entry.owned(), wanted })
 }
 
-pub fn plan(frame: &Frame<'_>, state: &State, edited: Edited) -> Result<Plan<Step>, Trouble> {
+/// Plans an edit; `edit` makes it of any text.
+pub fn plan(
+    frame: &Frame<'_>,
+    state: &State,
+    edit: impl Fn(Option<&[u8]>) -> Result<Edited, Trouble>,
+) -> Result<Plan<Step>, Trouble> {
+    let edited = edit(state.text.as_deref())?;
+    // Of some patterns the result matches again, and each edit adds to the one before it.
+    let act = !edited.edits.is_empty() && !edit(Some(&edited.text))?.edits.is_empty();
+    planned(frame, state, edited).map(|plan| Plan { act, ..plan })
+}
+
+/// Returns what differs after the steps of `done`: of a text that is as it was written, only the ownership may.
+pub fn left(
+    frame: &Frame<'_>,
+    state: &State,
+    done: &Plan<Step>,
+    edit: impl Fn(Option<&[u8]>) -> Result<Edited, Trouble>,
+) -> Result<Plan<Step>, Trouble> {
+    let written = done.steps.iter().find_map(|step| match step {
+        Step::Text(text) => Some(text),
+        Step::Own(_) => None,
+    });
+    match written {
+        Some(text) if state.text.as_ref() == Some(text) => planned(frame, state, Edited::default()),
+        _ => plan(frame, state, edit),
+    }
+}
+
+fn planned(frame: &Frame<'_>, state: &State, edited: Edited) -> Result<Plan<Step>, Trouble> {
     let mut plan = Plan { data: edited.data, ..Plan::default() };
     let mut message = edited.message;
     if !edited.edits.is_empty() {
@@ -200,13 +229,13 @@ pub fn missing(path: &str, can_create: bool) -> Trouble {
 }
 
 /// Expands a template with `\1`, `\g<1>` and `\g<name>`, like Python's `re`.
-pub fn expand(template: &str, captures: &regex::bytes::Captures<'_>) -> Vec<u8> {
+pub fn expand(template: &str, captures: &Captures<'_, '_>) -> Vec<u8> {
     let group = |name: &str| {
         let found = match name.parse::<usize>() {
             Ok(number) => captures.get(number),
             Err(_) => captures.name(name),
         };
-        found.map(|group| group.as_bytes().to_vec()).unwrap_or_default()
+        found.unwrap_or_default().to_vec()
     };
     let mut out = Vec::new();
     let mut rest = template;
@@ -257,8 +286,15 @@ macro_rules! text_file {
                 &self,
                 state: &Self::State,
             ) -> Result<$crate::declare::Plan<Self::Step>, $crate::declare::Trouble> {
-                let edited = $edit(self, state.text.as_deref())?;
-                $crate::tasks::textfile::plan(&frame(self), state, edited)
+                $crate::tasks::textfile::plan(&frame(self), state, |text| $edit(self, text))
+            }
+
+            fn left(
+                &self,
+                state: &Self::State,
+                done: &$crate::declare::Plan<Self::Step>,
+            ) -> Result<$crate::declare::Plan<Self::Step>, $crate::declare::Trouble> {
+                $crate::tasks::textfile::left(&frame(self), state, done, |text| $edit(self, text))
             }
 
             fn after(

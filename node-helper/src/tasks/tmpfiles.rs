@@ -10,7 +10,10 @@ use gpufleet_protocol::glob::Glob;
 use super::layered;
 use crate::{
     declare::{Node, Trouble},
-    os::glob,
+    os::{
+        glob,
+        lines::{self, Edit},
+    },
 };
 
 /// Folders of such files; of files with the same name, the first folder's wins.
@@ -31,15 +34,16 @@ pub fn value_in<'t>(text: &'t str, path: &str) -> Option<&'t str> {
 
 /// Returns the text with each of the paths written once, in this order; other lines stay as they are.
 pub fn edited(text: &str, lines: &[(String, String)]) -> String {
-    let ours = |line: &&str| written(line).is_some_and(|(path, _)| lines.iter().any(|(own, _)| own == path));
-    let kept = text.lines().filter(|line| !ours(line)).map(|line| format!("{line}\n"));
-    kept.chain(lines.iter().map(|(path, value)| format!("w {path} - - - - {value}\n"))).collect()
+    let paths: Vec<&str> = lines.iter().map(|(path, _)| path.as_str()).collect();
+    let mut out = without(text, &paths);
+    lines.iter().for_each(|(path, value)| lines::append(&mut out, &format!("w {path} - - - - {value}")));
+    out
 }
 
 /// Returns the text without the lines that write these paths; other lines stay as they are.
 pub fn without(text: &str, paths: &[&str]) -> String {
-    let ours = |line: &&str| written(line).is_some_and(|(path, _)| paths.contains(&path));
-    text.lines().filter(|line| !ours(line)).map(|line| format!("{line}\n")).collect()
+    let ours = |line: &str| written(line).is_some_and(|(path, _)| paths.contains(&path));
+    lines::edited(text, |_, line| Edit::remove_if(ours(line)))
 }
 
 /// Returns the paths and patterns that a text writes.

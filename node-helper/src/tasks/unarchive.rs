@@ -507,7 +507,7 @@ impl NodeKind for Unpacking<'_> {
         Ok(plan)
     }
 
-    fn left(&self, state: &State) -> Result<Plan<Step>, Trouble> {
+    fn left(&self, state: &State, _: &Plan<Step>) -> Result<Plan<Step>, Trouble> {
         // Otherwise a file that stays as it is would differ from the archive for ever.
         if state.protects && state.missing == 0 {
             return Ok(Plan::default());

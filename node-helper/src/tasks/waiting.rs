@@ -11,10 +11,9 @@ use std::{
 use gpufleet_protocol::{
     FailureKind, OpOutcome, OpStatus,
     message::Mode,
-    pattern,
+    pattern::{LineBreaks, Pattern},
     tasks::{WaitFor, WaitState},
 };
-use regex::bytes::Regex;
 use serde_json::{Map, Value, json};
 
 use crate::{
@@ -42,7 +41,7 @@ pub fn run(task: &WaitFor, node: &Node<'_>, mode: Mode) -> Result<OpOutcome, Tro
     let regexp = task
         .search_regex
         .as_deref()
-        .map(|text| pattern::builder("search_regex", text, |o| o.multi_line(true)).map_err(Trouble::invalid))
+        .map(|text| Pattern::new("search_regex", text, LineBreaks::Anchors).map_err(Trouble::invalid))
         .transpose()?;
     let begun = Instant::now();
     if mode == Mode::Predict {
@@ -140,7 +139,7 @@ fn done(task: &WaitFor, node: &Node<'_>, found: Found, begun: Instant) -> OpOutc
 }
 
 /// Checks once; `None` if the state is not reached.
-fn look(task: &WaitFor, node: &Node<'_>, regexp: Option<&Regex>) -> Result<Option<Found>, Trouble> {
+fn look(task: &WaitFor, node: &Node<'_>, regexp: Option<&Pattern>) -> Result<Option<Found>, Trouble> {
     let gone = matches!(task.state, WaitState::Stopped | WaitState::Absent);
     let so = |yes: bool| yes.then(Found::default);
     if let Some(path) = &task.path {
@@ -150,7 +149,7 @@ fn look(task: &WaitFor, node: &Node<'_>, regexp: Option<&Regex>) -> Result<Optio
             (true, _) => Ok(so(!there)),
             (false, None) => Ok(so(there)),
             (false, Some(_)) if !there => Ok(None),
-            (false, Some(regexp)) => Ok(in_file(&path, regexp)),
+            (false, Some(regexp)) => in_file(&path, regexp),
         };
     }
     let Some(port) = task.port.and_then(|port| u16::try_from(port).ok()) else { return Ok(so(true)) };
@@ -163,26 +162,28 @@ fn look(task: &WaitFor, node: &Node<'_>, regexp: Option<&Regex>) -> Result<Optio
         (false, None, _) => None,
         (false, Some(_), None) => so(true),
         (false, Some(stream), Some(regexp)) => {
-            in_stream(stream, regexp, Duration::from_secs(task.connect_timeout))
+            in_stream(stream, regexp, Duration::from_secs(task.connect_timeout))?
         }
     })
 }
 
-fn matched(regexp: &Regex, text: &[u8]) -> Option<Found> {
-    let captures = regexp.captures(text)?;
-    let value = |group: Option<regex::bytes::Match<'_>>| match group {
-        Some(group) => json!(String::from_utf8_lossy(group.as_bytes())),
+fn matched(regexp: &Pattern, text: &[u8]) -> Result<Option<Found>, Trouble> {
+    let Some(captures) = regexp.captures(text).map_err(Trouble::invalid)? else { return Ok(None) };
+    let value = |group: Option<&[u8]>| match group {
+        Some(group) => json!(String::from_utf8_lossy(group)),
         None => Value::Null,
     };
-    let names = regexp.capture_names().flatten();
-    Some(Found {
-        groups: captures.iter().skip(1).map(value).collect(),
-        names: names.map(|name| (name.to_owned(), value(captures.name(name)))).collect(),
-    })
+    Ok(Some(Found {
+        groups: captures.groups().map(value).collect(),
+        names: captures.names().map(|name| (name.to_owned(), value(captures.name(name)))).collect(),
+    }))
 }
 
-fn in_file(path: &Path, regexp: &Regex) -> Option<Found> {
-    matched(regexp, &files::read_bounded(path, SEARCH_LIMIT).ok()??)
+fn in_file(path: &Path, regexp: &Pattern) -> Result<Option<Found>, Trouble> {
+    match files::read_bounded(path, SEARCH_LIMIT) {
+        Ok(Some(text)) => matched(regexp, &text),
+        _ => Ok(None),
+    }
 }
 
 fn connect(host: &str, port: u16, timeout: Duration) -> Option<TcpStream> {
@@ -191,25 +192,25 @@ fn connect(host: &str, port: u16, timeout: Duration) -> Option<TcpStream> {
 }
 
 /// Reads from the port until the text matches, the port falls silent, or the connection ends.
-fn in_stream(mut stream: TcpStream, regexp: &Regex, timeout: Duration) -> Option<Found> {
+fn in_stream(mut stream: TcpStream, regexp: &Pattern, timeout: Duration) -> Result<Option<Found>, Trouble> {
     let until = Instant::now() + timeout.max(Duration::from_secs(1));
     let (mut said, mut buffer) = (Vec::new(), [0u8; 4096]);
     while said.len() < SAID_LIMIT {
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() || stream.set_read_timeout(Some(left)).is_err() {
-            return None;
+            return Ok(None);
         }
         match stream.read(&mut buffer) {
-            Ok(0) => return None,
+            Ok(0) => return Ok(None),
             Ok(count) => said.extend_from_slice(buffer.get(..count).unwrap_or_default()),
             Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-            Err(_) => return None,
+            Err(_) => return Ok(None),
         }
-        if let Some(found) = matched(regexp, &said) {
-            return Some(found);
+        if let Some(found) = matched(regexp, &said)? {
+            return Ok(Some(found));
         }
     }
-    None
+    Ok(None)
 }
 
 /// Whether the kernel's table lists an open connection to the port.

@@ -174,7 +174,7 @@ impl Cursor {
             awaiting.extend(member.awaiting.iter().cloned());
             outcome = OpOutcome { activated, awaiting, ..member };
         }
-        let (activated, awaiting) = (outcome.activated, outcome.awaiting.clone());
+        let (activated, awaiting, act) = (outcome.activated, outcome.awaiting.clone(), outcome.act);
         if let (Some(facts), Work::Node { op, .. }) = (outcome.facts.clone(), &action.work)
             && let NodeOp::Facts(request) = &**op
         {
@@ -232,6 +232,7 @@ impl Cursor {
                 noted: Vec::new(),
                 after: Vec::new(),
                 overruled: false,
+                act,
             });
         }
         self.item_done(raw);

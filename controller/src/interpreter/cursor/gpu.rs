@@ -253,6 +253,7 @@ impl Cursor {
                 noted,
                 after: Vec::new(),
                 overruled: false,
+                act: false,
             });
         }
         if let Some(failure) = failure {

@@ -268,3 +268,26 @@ fn what_could_not_be_read_again_is_a_failure_whatever_came_after_it() {
         assert_eq!((story.end.state.clone(), warnings(&story).len()), (EndState::Done, 1), "{kind:?}");
     }
 }
+
+/// As an edit whose pattern matches its own result: planned again it would change more.
+#[test]
+fn an_act_is_not_verified_and_takes_over_what_it_replaced() {
+    let text = r"- hosts: all
+  gather_facts: false
+  tasks:
+    - {name: set, lineinfile: {path: /g, regexp: '^A=', line: 'A=1'}}
+    - {name: more, lineinfile: {path: /g, regexp: '^(A=.*)', line: '\1 b', backrefs: true}}
+";
+    let mut asked = Vec::new();
+    let story = run(&mut cursor(text, json!({}), Mode::Apply), |action| {
+        if !matches!(action.work, Work::Node { .. }) {
+            return OpOutcomeSketch::Ok.fed(action);
+        }
+        asked.push(action.task.clone());
+        let mut outcome = OpOutcome::new(OpStatus::Changed);
+        outcome.act = action.task == "more";
+        Fed::Outcome(Box::new(outcome))
+    });
+    assert_eq!(story.end.state, EndState::Done, "{}", story.lines());
+    assert_eq!(asked, ["set", "more"]);
+}

@@ -51,6 +51,11 @@ impl Unit {
 
     /// Whether a declared unit replaces another one.
     pub fn excludes(&self, have: &Self) -> bool {
+        // A size that stands alone before the pair makes the kernel ignore the pair, number and all: "specified twice, ignoring"
+        // (kernel, mm/hugetlb.c: `hugepagesz_setup`, since 5.8).
+        if self.words.len() > 1 && have.words.len() == 1 && rule(&have.key()) == Rule::Size {
+            return same(self.first(), have.first());
+        }
         if self.key() != have.key() || self.words.len() != have.words.len() || self.is(have) {
             return false;
         }
@@ -190,6 +195,7 @@ mod tests {
             ("mitigations=off mitigations=auto", "mitigations=off|mitigations=auto"),
             ("nohz-full=1 nohz_full=2", "nohz-full=1|nohz_full=2"),
             ("crashkernel=1G,high crashkernel=2G,high", "crashkernel=1G,high|crashkernel=2G,high"),
+            ("hugepagesz=1G quiet hugepagesz=1G hugepages=8", "hugepagesz=1G|hugepagesz=1G hugepages=8"),
             (
                 "hugepagesz=1G hugepages=4 hugepagesz=1G hugepages=8",
                 "hugepagesz=1G hugepages=4|hugepagesz=1G hugepages=8",

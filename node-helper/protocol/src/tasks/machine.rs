@@ -136,10 +136,47 @@ impl Kind for Modprobe {
         if self.name.is_empty() || self.name.starts_with('-') || !self.name.chars().all(legal) {
             return Err(ParamError::new("name", format!("`{}` is not the name of a module", self.name)));
         }
-        if self.params.contains('\n') || self.params.split_whitespace().any(|word| word.starts_with('-')) {
+        let Some(options) = self.options() else {
+            return Err(ParamError::new("params", "a quote is opened and not closed"));
+        };
+        if self.params.contains('\n') || options.iter().any(|word| word.starts_with('-')) {
             return Err(ParamError::new("params", "it wants words such as `numdummies=2`"));
         }
+        if let Some(word) = options.iter().find(|word| word.contains('"')) {
+            let message = format!("`{word}`: the kernel knows quotes around a value, and none within it");
+            return Err(ParamError::new("params", message));
+        }
         Ok(())
+    }
+}
+
+impl Modprobe {
+    /// Returns the options one by one, split at blanks outside of quotes as Ansible's module does, and without the quotes;
+    /// `None` if a quote is not closed.
+    pub fn options(&self) -> Option<Vec<String>> {
+        let (mut all, mut word, mut quote) = (Vec::new(), None::<String>, None);
+        for c in self.params.chars() {
+            match (quote, c) {
+                (None, '"' | '\'') => {
+                    quote = Some(c);
+                    word.get_or_insert_default();
+                }
+                (Some(open), c) if open == c => quote = None,
+                (None, c) if c.is_whitespace() => all.extend(word.take()),
+                (_, c) => word.get_or_insert_default().push(c),
+            }
+        }
+        all.extend(word);
+        quote.is_none().then_some(all)
+    }
+
+    /// Returns the options as a line of modprobe.d and the kernel have them: a value with blanks in double quotes.
+    pub fn options_line(&self) -> String {
+        let written = |word: &String| match word.split_once('=') {
+            Some((name, value)) if value.contains(char::is_whitespace) => format!("{name}=\"{value}\""),
+            _ => word.clone(),
+        };
+        self.options().unwrap_or_default().iter().map(written).collect::<Vec<_>>().join(" ")
     }
 }
 

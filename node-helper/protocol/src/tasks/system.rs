@@ -35,8 +35,21 @@ pub struct Sysctl {
     #[serde(default = "sysctl_file")]
     pub sysctl_file: String,
     /// Whether the running kernel gets the value too (default), or only the file.
-    #[serde(default = "yes", alias = "sysctl_set", deserialize_with = "lenient::flag")]
+    #[serde(default = "yes", deserialize_with = "lenient::flag")]
     pub reload: bool,
+    /// Whether the running kernel gets the value although `reload` is off.
+    #[serde(default, deserialize_with = "lenient::flag")]
+    pub sysctl_set: bool,
+    /// Whether a parameter that the running kernel lacks is written into the file only; it is a warning then.
+    #[serde(default, deserialize_with = "lenient::flag")]
+    pub ignoreerrors: bool,
+}
+
+impl Sysctl {
+    /// Whether the running kernel gets the value.
+    pub const fn is_live(&self) -> bool {
+        self.reload || self.sysctl_set
+    }
 }
 
 fn present() -> SysctlState {

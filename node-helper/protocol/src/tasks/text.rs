@@ -180,7 +180,8 @@ impl Operation for LineInFile {
         // An expression that cannot be compiled here may match the line.
         let finds = |line: &str| {
             let by_pattern = |pattern: &String| {
-                newer.expression(pattern).is_none_or(|expression| expression.is_match(line.as_bytes()))
+                let expression = newer.expression(pattern);
+                expression.is_none_or(|expression| expression.is_match(line.as_bytes()).unwrap_or(true))
             };
             new.regexp.as_ref().is_some_and(by_pattern)
                 || new.search_string.as_ref().is_some_and(|text| line.contains(text.as_str()))

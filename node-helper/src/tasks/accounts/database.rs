@@ -4,7 +4,10 @@ use std::{collections::BTreeSet, path::PathBuf};
 
 use crate::{
     declare::{Node, Trouble},
-    os::users::Account,
+    os::{
+        lines::{self, Edit},
+        users::Account,
+    },
     world::{Content, Effect, Entry, Owned},
 };
 
@@ -93,23 +96,14 @@ fn text(node: &Node<'_>, name: &str) -> Result<String, Trouble> {
 /// Returns the text with the line of `name` replaced, removed, or added if missing.
 fn with_line(text: &str, name: &str, line: Option<&str>) -> String {
     let ours = |line: &str| line.split(':').next() == Some(name);
-    let mut out = String::with_capacity(text.len() + 80);
     let mut found = false;
-    for old in text.lines() {
-        match (ours(old), line) {
-            (true, Some(line)) if !found => out.push_str(line),
-            (true, _) => {
-                found = true;
-                continue;
-            }
-            (false, _) => out.push_str(old),
-        }
-        found |= ours(old);
-        out.push('\n');
-    }
+    let mut out = lines::edited(text, |_, old| match (ours(old), line) {
+        (false, _) => Edit::Keep,
+        (true, Some(line)) if !std::mem::replace(&mut found, true) => Edit::Set(line.to_owned()),
+        (true, _) => Edit::Remove,
+    });
     if let (Some(line), false) = (line, found) {
-        out.push_str(line);
-        out.push('\n');
+        lines::append(&mut out, line);
     }
     out
 }

@@ -4,7 +4,11 @@
 
 mod table;
 
-use std::{io::Write, path::PathBuf, time::SystemTime};
+use std::{
+    io::Write,
+    path::{Path, PathBuf},
+    time::SystemTime,
+};
 
 use gpufleet_protocol::{
     Change, Disruption, Property, Subject,
@@ -40,6 +44,19 @@ pub struct State {
     user: String,
     /// Whether `crontab` needs to be told the user.
     named: bool,
+    /// The name of the file, if Debian's cron leaves it out.
+    unread: Option<String>,
+}
+
+/// Returns the name of a file in /etc/cron.d that the daemon leaves out for its name. Source: cron(8) of Debian, whose names
+/// are those of run-parts(8); cronie (`crond`) takes any but those of backups.
+fn unread(node: &Node<'_>, path: &Path) -> Option<String> {
+    let is_debians = node.roots.tool("crond").is_none()
+        && (node.roots.tool("cron").is_some() || node.roots.etc("debian_version").exists());
+    let name = path.file_name()?.to_str()?;
+    let is_read = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+    let in_folder = path.parent() == Some(&node.roots.etc("cron.d"));
+    (is_debians && in_folder && !name.chars().all(is_read)).then(|| name.to_owned())
 }
 
 #[derive(Debug)]
@@ -77,6 +94,7 @@ impl NodeKind for Cron {
             let text = String::from_utf8_lossy(&text).into_owned();
             let table = Table::parse(&text, false);
             return Ok(State {
+                unread: unread(node, &path),
                 table,
                 text,
                 path,
@@ -107,12 +125,18 @@ impl NodeKind for Cron {
             None => listed(node, named.then_some(user.as_str()))?,
         };
         let table = Table::parse(&text, true);
-        Ok(State { text: table_text(&table, &text), table, path, user, named })
+        Ok(State { text: table_text(&table, &text), table, path, user, named, unread: None })
     }
 
     fn plan(&self, state: &State) -> Result<Plan<Step>, Trouble> {
         let mut plan = Plan::default();
         let present = self.state == CronState::Present;
+        if let Some(name) = state.unread.as_ref().filter(|_| present) {
+            plan.warnings.push(format!(
+                "cron reads no file of this name: `{name}` has another character than letters, digits, `-` and `_`, so that the job \
+                 never runs; another `cron_file` would be read"
+            ));
+        }
         let place = match &self.cron_file {
             Some(_) => CronTable::File(state.path.display().to_string()),
             None => CronTable::User(state.user.clone()),
@@ -308,6 +332,27 @@ cat > $d/tabs/$user
         assert_eq!(bench.run(&gone, Mode::Apply).changes[0].to_text(), "absent");
         assert_eq!(bench.run(&gone, Mode::Apply).status, OpStatus::Ok);
         assert_eq!(bench.read("log"), "ann\nann\nann\n");
+    }
+
+    #[test]
+    fn a_file_that_debians_cron_leaves_out_by_its_name_is_told() {
+        let bench = bench();
+        let task = |file: &str| {
+            cron(
+                json!({"name": "scrub", "special_time": "daily", "job": "scrub", "user": "ann", "cron_file": file}),
+            )
+        };
+        bench.script("usr/sbin/cron", "#!/bin/sh\n");
+        for _ in 0..2 {
+            let done = bench.run(&task("gpu.scrub"), Mode::Apply);
+            assert!(
+                done.warnings[0].starts_with("cron reads no file of this name: `gpu.scrub` has"),
+                "{done:?}"
+            );
+        }
+        assert_eq!(bench.run(&task("gpu_scrub-1"), Mode::Apply).warnings, Vec::<String>::new());
+        bench.script("usr/sbin/crond", "#!/bin/sh\n");
+        assert_eq!(bench.run(&task("gpu.scrub"), Mode::Apply).warnings, Vec::<String>::new());
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The daemon that runs: its flags, what is in force, and what it reloads.
 
-use std::{path::PathBuf, time::Duration};
+use std::{fs, path::PathBuf, time::Duration};
 
 use serde_json::{Map, Value};
 
@@ -212,6 +212,34 @@ pub fn observe(node: &Node<'_>, file: &PathBuf, read_since: bool) -> Result<Daem
     let unread = !is_fresh && started::before(node, unit.main_pid, std::slice::from_ref(file))?;
     let (arguments, flags) = (arguments(&line), keys_of(&line));
     Ok(Daemon::Running(Running { systemctl, info, arguments, flags, unread }))
+}
+
+/// Returns the keys of the flags that the next start of the daemon has, each with the flag; none where systemd does not know
+/// the unit, or an earlier task of a prediction brings a drop-in of it.
+///
+/// # Errors
+/// If systemd does not answer.
+pub fn next_flags(node: &Node<'_>) -> Result<Vec<(String, String)>, Trouble> {
+    let Some(systemctl) = node.roots.tool("systemctl") else { return Ok(Vec::new()) };
+    if node.roots.is_real() && !node.roots.path("/run/systemd/system").is_dir() {
+        return Ok(Vec::new());
+    }
+    for folder in ["/etc/systemd/system", "/run/systemd/system"] {
+        let folder = node.roots.path(format!("{folder}/{UNIT}.d"));
+        let mut now: Vec<String> = fs::read_dir(&folder)
+            .into_iter()
+            .flatten()
+            .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+            .collect();
+        let mut then = node.world.names(&folder)?;
+        now.sort();
+        then.sort();
+        if now != then {
+            return Ok(Vec::new());
+        }
+    }
+    let words = units::start_words(&systemctl, UNIT, node.deadline)?;
+    Ok(keys_of(&words.join("\0")))
 }
 
 /// Returns the command line of a process, whose words end with a zero byte.

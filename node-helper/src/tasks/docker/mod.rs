@@ -4,6 +4,7 @@
 //! What the daemon says of itself (`docker info`) is compared as well: a file that nobody made it read is a difference.
 
 pub mod daemon;
+mod edit;
 pub mod file;
 
 use std::{
@@ -21,7 +22,7 @@ use gpufleet_protocol::{
 use serde_json::{Map, Value, json};
 
 use self::{
-    daemon::{Daemon, Running, UNIT},
+    daemon::{Daemon, UNIT},
     file::Difference,
 };
 use crate::{
@@ -50,6 +51,8 @@ pub struct State {
     /// Why it was not asked.
     unchecked: Option<&'static str>,
     daemon: Daemon,
+    /// Keys that are flags of the daemon's next start, each with the flag.
+    next_flags: Vec<(String, String)>,
     /// The driver of control groups of a kubelet over it; an error if nobody knows.
     over: Result<Option<String>, String>,
 }
@@ -64,6 +67,14 @@ pub enum Step {
 /// The name under which a prediction notes that the daemon has read its file.
 fn note(path: &std::path::Path) -> String {
     format!("dockerd {}", path.display())
+}
+
+/// Returns the file's text with other settings, in the form that it has.
+fn printed(text: Option<&[u8]>, found: &Map<String, Value>, wanted: &Map<String, Value>) -> Vec<u8> {
+    match std::str::from_utf8(text.unwrap_or_default()) {
+        Ok(text) if !text.trim().is_empty() => edit::edited(text, found, wanted),
+        _ => file::print(wanted),
+    }
 }
 
 /// Has the daemon's own program check content; returns what it says against it.
@@ -119,9 +130,10 @@ impl NodeKind for DockerDaemon {
         let noted = note(&path);
         let read_since = node.world.noted(&noted).iter().any(|(rest, _)| rest.is_empty());
         let daemon = daemon::observe(node, &path, read_since)?;
+        let next_flags = daemon::next_flags(node)?;
         let (mut refused, mut unchecked) = (None, None);
         if wanted != found {
-            match validate(node, &file::print(&wanted), &daemon)? {
+            match validate(node, &printed(text.as_deref(), &found, &wanted), &daemon)? {
                 Ok(said) => refused = said,
                 Err(why) => unchecked = Some(why),
             }
@@ -131,17 +143,40 @@ impl NodeKind for DockerDaemon {
             Some(_) => signals::cgroups::over_dockerd(&reader),
             None => Ok(None),
         };
-        Ok(State { path, text, owned: entry.owned(), found, wanted, refused, unchecked, daemon, over })
+        Ok(State {
+            path,
+            text,
+            owned: entry.owned(),
+            found,
+            wanted,
+            refused,
+            unchecked,
+            daemon,
+            next_flags,
+            over,
+        })
     }
 
     fn plan(&self, state: &State) -> Result<Plan<Step>, Trouble> {
         if let Daemon::Running(running) = &state.daemon {
-            self.refuse_flags(running)?;
+            let is_flag = |flag: &str| format!("dockerd runs with the flag `{flag}`, and does not start");
+            if let Some((why, _)) = self.conflicts(&self.settings, &running.flags, is_flag).into_iter().next()
+            {
+                return Err(Trouble::invalid(why));
+            }
+        }
+        // Also of keys that somebody else put there: the next start fails all the same.
+        let is_flag =
+            |flag: &str| format!("{UNIT} starts dockerd with the flag `{flag}`, which does not start");
+        let conflicts = self.conflicts(&state.wanted, &state.next_flags, is_flag);
+        if let Some((why, _)) = conflicts.iter().find(|(_, key)| self.settings.contains_key(key)) {
+            return Err(Trouble::invalid(why.clone()));
         }
         if let Some(why) = &state.refused {
             return Err(Trouble::invalid(format!("{} was left as it is: {why}", self.path)));
         }
-        let mut plan = Plan::default();
+        let mut plan =
+            Plan { warnings: conflicts.iter().map(|(why, _)| why.clone()).collect(), ..Plan::default() };
         if let Some(driver) = file::cgroup_driver(&self.settings) {
             match &state.over {
                 // A warning: where both change, one has to be the first. The kind `kubelet` refuses a mismatch of its own making.
@@ -158,7 +193,7 @@ impl NodeKind for DockerDaemon {
         let differences = file::differences(&state.found, &state.wanted);
         if !differences.is_empty() {
             plan.warnings.extend(state.unchecked.map(str::to_owned));
-            plan.steps.push(Step::File(file::print(&state.wanted)));
+            plan.steps.push(Step::File(printed(state.text.as_deref(), &state.found, &state.wanted)));
         }
         let Daemon::Running(running) = &state.daemon else {
             for difference in &differences {
@@ -221,6 +256,11 @@ impl NodeKind for DockerDaemon {
             let (from, to) = (file::shown(key, Some(&found)), file::shown(key, Some(wanted)));
             let change = Change::new(subject, Property::from(key.clone()), from, to, class);
             plan.changes.push(change.with_note("the file has it, and dockerd runs without it"));
+        }
+        if let Some((why, _)) = conflicts.first().filter(|_| restarting) {
+            return Err(Trouble::invalid(format!(
+                "{why}; the restart that the other settings need would end it"
+            )));
         }
         if restarting {
             plan.steps.push(Step::Restart(running.systemctl.clone()));
@@ -312,30 +352,41 @@ const WAY_BACK: Duration = Duration::from_secs(120);
 
 /// What a task asks of a daemon.
 trait Asks {
-    fn refuse_flags(&self, running: &Running) -> Result<(), Trouble>;
+    /// Keys of settings that are flags too: with both, the daemon does not start. Each with what is said of it.
+    fn conflicts(
+        &self,
+        settings: &Map<String, Value>,
+        flags: &[(String, String)],
+        is_flag: impl Fn(&str) -> String,
+    ) -> Vec<(String, String)>;
     fn change(&self, difference: &Difference, class: Disruption) -> Change;
     fn await_reload(&self, node: &Node<'_>, state: &State) -> Result<(), Trouble>;
     fn restart(&self, node: &Node<'_>, state: &State, systemctl: &std::path::Path) -> Result<(), Trouble>;
 }
 
 impl Asks for DockerDaemon {
-    /// Refuses a key that the daemon has as a flag: with both it does not start.
-    fn refuse_flags(&self, running: &Running) -> Result<(), Trouble> {
+    fn conflicts(
+        &self,
+        settings: &Map<String, Value>,
+        flags: &[(String, String)],
+        is_flag: impl Fn(&str) -> String,
+    ) -> Vec<(String, String)> {
         // Source: moby, `configValuesSet`: of these mappings the keys count, of any other one the keys inside of it.
         let flat = ["log-opts", "runtimes", "default-ulimits", "features", "builder", "default-network-opts"];
-        let names = self.settings.iter().flat_map(|(key, value)| match value.as_object() {
-            Some(inner) if !flat.contains(&key.as_str()) => inner.keys().collect::<Vec<_>>(),
-            _ => vec![key],
+        let names = settings.iter().flat_map(|(key, value)| match value.as_object() {
+            Some(inner) if !flat.contains(&key.as_str()) => inner.keys().map(|name| (name, key)).collect(),
+            _ => vec![(key, key)],
         });
-        for name in names {
-            let Some((_, flag)) = running.flags.iter().find(|(key, _)| key == name) else { continue };
-            return Err(Trouble::invalid(format!(
-                "dockerd runs with the flag `{flag}`, and does not start if {} sets `{name}` too; take the flag out of \
-                 {UNIT} first, with a drop-in that sets ExecStart",
+        let told = |(name, top): (&String, &String)| {
+            let (_, flag) = flags.iter().find(|(key, _)| key == name)?;
+            let why = format!(
+                "{} if {} sets `{name}` too; take the flag out of {UNIT} first, with a drop-in that sets ExecStart",
+                is_flag(flag),
                 self.path
-            )));
-        }
-        Ok(())
+            );
+            Some((why, top.clone()))
+        };
+        names.filter_map(told).collect()
     }
 
     fn change(&self, difference: &Difference, class: Disruption) -> Change {

@@ -13,7 +13,7 @@ const FILE: &str = "etc/docker/daemon.json";
 const SYSTEMCTL: &str = r#"#!/bin/sh
 d=$(dirname "$0")/../..
 case "$1" in
-show) echo Id=docker.service; echo LoadState=loaded; echo "ActiveState=$(cat $d/active)"; echo UnitFileState=enabled; echo MainPID=4711; exit 0;;
+show) cat $d/start 2> /dev/null; echo Id=docker.service; echo LoadState=loaded; echo "ActiveState=$(cat $d/active)"; echo UnitFileState=enabled; echo MainPID=4711; exit 0;;
 esac
 shift
 echo "$1" >> $d/log
@@ -76,7 +76,7 @@ fn reloaded_settings_are_live_and_in_force_afterwards() {
     assert_eq!(bench.read("log"), "reload\n");
     assert_eq!(
         bench.read(FILE),
-        "{\n    \"bip\": \"10.0.0.1/24\",\n    \"log-opts\": {\n        \"max-size\": \"10m\"\n    },\n    \"live-restore\": true\n}\n"
+        "{\n  \"bip\": \"10.0.0.1/24\",\n  \"log-opts\": {\"max-size\": \"10m\"},\n  \"live-restore\": true\n}\n"
     );
     let settled = bench.snapshot();
     assert_eq!(run(&bench, &declared, Mode::Apply, Disruption::Live).status, OpStatus::Ok);
@@ -265,6 +265,40 @@ fn what_dockerd_refuses_never_reaches_the_file() {
         failure(&done),
         "/etc/docker/daemon.json: it is no valid JSON: trailing comma at line 3 column 1; it was left as it is"
     );
+}
+
+/// The running daemon has no flag, and its next start has one: a drop-in without it was taken out since.
+#[test]
+fn flags_of_the_next_start_are_heard() {
+    let bench = plain();
+    bench.write("proc/4711/cmdline", "/usr/bin/dockerd\0");
+    bench.write(
+        "start",
+        "ExecStart={ path=/usr/bin/dockerd ; argv[]=/usr/bin/dockerd -H fd:// ; ignore_errors=no ; pid=0 }\n",
+    );
+    bench.write(FILE, "{\n\t\"hosts\": [\"tcp://127.0.0.1:2375\"]\n}\n");
+    let told = "docker.service starts dockerd with the flag `-H`, which does not start if /etc/docker/daemon.json sets `hosts` too; \
+                take the flag out of docker.service first, with a drop-in that sets ExecStart";
+    let before = bench.snapshot();
+    let of = |settings: Value| task(json!({ "settings": settings }));
+    let declared = run(&bench, &of(json!({"hosts": ["fd://"]})), Mode::Predict, Disruption::Clients);
+    assert_eq!(failure(&declared), told);
+    let restarted = run(&bench, &of(json!({"mtu": 9000})), Mode::Apply, Disruption::Clients);
+    assert_eq!(failure(&restarted), format!("{told}; the restart that the other settings need would end it"));
+    assert_eq!(changed(&before, &bench.snapshot()), Vec::<PathBuf>::new());
+    let reloaded = run(&bench, &of(json!({"live-restore": true})), Mode::Apply, Disruption::Live);
+    assert_eq!((reloaded.status, reloaded.warnings), (OpStatus::Changed, vec![told.to_owned()]));
+    assert_eq!(
+        bench.read(FILE),
+        "{\n\t\"hosts\": [\"tcp://127.0.0.1:2375\"],\n\t\"live-restore\": true\n}\n"
+    );
+    // An earlier task of the play takes the flag out again.
+    let drop_in = bench.path("etc/systemd/system/docker.service.d/hosts.conf");
+    let owned = Owned { uid: 0, gid: 0, mode: 0o644 };
+    let entry = Entry::File { owned, content: Content::Known(b"[Service]\n".as_slice().into()) };
+    bench.overlay.assume([Effect::Path { path: drop_in, entry }]);
+    let after = run(&bench, &of(json!({"hosts": ["fd://"]})), Mode::Predict, Disruption::Clients);
+    assert_eq!(after.status, OpStatus::Changed, "{after:?}");
 }
 
 #[test]

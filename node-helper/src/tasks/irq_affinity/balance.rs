@@ -13,7 +13,11 @@ use gpufleet_protocol::{
 
 use crate::{
     declare::{Node, NodeKind, Plan, Trouble},
-    os::{files::Ownership, units},
+    os::{
+        files::Ownership,
+        lines::{self, Edit},
+        units,
+    },
     tasks::{
         edits::{self, Present},
         service, started,
@@ -86,9 +90,10 @@ fn variable<'t>(text: &'t str, name: &str) -> Option<&'t str> {
 
 /// Returns the text with another value of a variable, on one line.
 fn with_variable(text: &str, name: &str, value: &str) -> String {
-    let is_it = |line: &&str| line.trim_start().strip_prefix(name).is_some_and(|rest| rest.starts_with('='));
-    let kept: String = text.lines().filter(|line| !is_it(line)).map(|line| format!("{line}\n")).collect();
-    format!("{kept}{name}=\"{value}\"\n")
+    let is_it = |line: &str| line.trim_start().strip_prefix(name).is_some_and(|rest| rest.starts_with('='));
+    let mut out = lines::edited(text, |_, line| Edit::remove_if(is_it(line)));
+    lines::append(&mut out, &format!("{name}=\"{value}\""));
+    out
 }
 
 /// How the unit of irqbalance gets its options.

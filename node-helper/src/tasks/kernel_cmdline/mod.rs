@@ -79,6 +79,8 @@ pub struct State {
     grub_words: Option<Vec<String>>,
     running: Vec<String>,
     grub: Option<Generator>,
+    /// Where it makes a `grub.cfg` if there is none.
+    grub_cfg: PathBuf,
     /// Generators for `/etc/kernel/cmdline` without GRUB.
     plain: Vec<Generator>,
     /// Whether the boot loader uses `/etc/kernel/cmdline`, beside GRUB's defaults.
@@ -91,7 +93,7 @@ pub struct State {
     kernels: (Option<String>, Option<String>),
     /// The words that a later installed kernel would get without `/etc/kernel/cmdline`, and the path of that file.
     later: Option<(PathBuf, Vec<String>)>,
-    /// Where it is noted that `plain` has to run, and whether it is.
+    /// Where it is noted that the generators have to run, and whether it is.
     pending: (PathBuf, bool),
 }
 
@@ -120,6 +122,20 @@ impl State {
     fn configured(&self) -> Vec<Vec<String>> {
         let lines = self.lines().map(|file| self.sources.words_of(file));
         self.grub_words.iter().cloned().chain(lines).collect()
+    }
+
+    /// Whether the boot loader reads a `grub.cfg` that is made from GRUB's defaults.
+    fn makes_grub_cfg(&self) -> bool {
+        self.grub_words.is_some() && !self.sources.entries_count
+    }
+
+    /// Whether there is none, though a program is there to make it and nothing else boots the node.
+    fn lacks_grub_cfg(&self) -> bool {
+        self.grub.is_some()
+            && self.sources.generated_files.is_empty()
+            && self.sources.entries.is_empty()
+            && self.sources.loader.is_none()
+            && !self.sources.files.iter().any(|file| file.kind == Kind::Plain)
     }
 
     /// Returns whose word it is, if of a file that is neither `/etc/default/grub` nor a boot entry.
@@ -156,8 +172,8 @@ impl State {
     }
 }
 
-/// Notes that the boot loader's files are older than `/etc/kernel/cmdline`. They may be on partitions that are not mounted,
-/// as Proxmox has them, so that nothing else tells after a helper was killed.
+/// Notes that the boot loader's files are older than what they are made from. They may be on partitions that are not mounted,
+/// as Proxmox has them, so that nothing else tells after a program failed or the helper was killed.
 const PENDING: &str = "/var/lib/gpufleet/boot-loader-pending";
 
 /// The longest command line that the kernel keeps, in bytes; it cuts off the rest without a word. Source: kernel,
@@ -255,6 +271,7 @@ impl NodeKind for KernelCmdline {
         let mut state = State {
             pending: (pending.clone(), node.world.read(&pending)?.is_some()),
             grub: grub_generator(node, &sources),
+            grub_cfg: node.roots.path("/boot/grub/grub.cfg"),
             later: later(node, &sources, &running)?,
             sources,
             grub_words,
@@ -304,13 +321,10 @@ impl NodeKind for KernelCmdline {
                 plan.changes.push(Change { note: state.owner(word), ..change });
             }
         }
-        let stale = !state.sources.entries_count
-            && state
-                .sources
-                .generated
-                .iter()
-                .any(|line| !words::judged(self, &words::split(line)).is_right());
-        if !state.sources.entries_count && (grub_changed || stale) {
+        let older =
+            state.sources.generated.iter().any(|line| !words::judged(self, &words::split(line)).is_right());
+        let stale = state.makes_grub_cfg() && (older || state.lacks_grub_cfg() || state.pending.1);
+        if state.makes_grub_cfg() && (grub_changed || stale) {
             match &state.grub {
                 Some(generator) => plan.steps.push(Step::Generate(generator.clone())),
                 None if state.needs_generator => {
@@ -322,11 +336,16 @@ impl NodeKind for KernelCmdline {
             }
         }
         if stale && plan.changes.is_empty() && !plan.steps.is_empty() {
-            let to = self.add.first().map_or("regenerated", String::as_str);
-            let change = change(to, "not in grub.cfg", to, Disruption::Reboot);
-            plan.changes.push(change.with_note("grub.cfg is older than /etc/default/grub"));
+            let to = self.add.first().or(self.remove.first()).map_or("regenerated", String::as_str);
+            let (from, why) = match state.lacks_grub_cfg() {
+                true => ("in no grub.cfg", "there is no grub.cfg"),
+                false if older => ("not in grub.cfg", "grub.cfg is older than /etc/default/grub"),
+                false => ("perhaps not in grub.cfg", "an earlier run ended before grub.cfg was made"),
+            };
+            plan.changes.push(change(to, from, to, Disruption::Reboot).with_note(why));
         }
         plan_plain(self, state, plain_changed, &mut plan);
+        note_pending(state, &mut plan);
         if plan.changes.is_empty() {
             plan.changes.extend(of_later);
         }
@@ -353,6 +372,10 @@ impl NodeKind for KernelCmdline {
                     .collect();
                 variables.push(("kernelopts", options));
                 vec![file(path, variables.iter().map(|(name, value)| format!("{name}={value}\n")).collect())]
+            }
+            Step::Generate(generator) if Some(generator) == state.grub.as_ref() && state.lacks_grub_cfg() => {
+                let words = words::edited(self, state.grub_words.as_deref().unwrap_or_default());
+                vec![file(&state.grub_cfg, format!("linux /vmlinuz root=/ {}\n", words.join(" ")))]
             }
             Step::Generate(_) => {
                 let generated = state.sources.generated_files.iter();
@@ -398,7 +421,19 @@ impl NodeKind for KernelCmdline {
             (node.progress)(format!("running {name}"));
             let done = run.user(node.user.clone()).finish(node.deadline)?;
             if !done.exit.success() {
-                return Err(Trouble::failed(FailureKind::Exit, done.complaint(&name)));
+                let written = plan.steps.iter().filter_map(|step| match step {
+                    Step::Write { path, .. } if *path != state.pending.0 => Some(path.display().to_string()),
+                    _ => None,
+                });
+                let written: Vec<String> = written.collect();
+                let stays = match (step, written.is_empty()) {
+                    (Step::Generate(_), false) => format!(
+                        "; {} stays as written, the boot loader does not have it yet, and the next run makes up for that",
+                        written.join(", ")
+                    ),
+                    _ => String::new(),
+                };
+                return Err(Trouble::failed(FailureKind::Exit, format!("{}{stays}", done.complaint(&name))));
             }
         }
         Ok(Map::new())
@@ -577,21 +612,28 @@ fn plan_later(task: &KernelCmdline, state: &State, plan: &mut Plan<Step>) -> Opt
 
 /// Plans the programs that bring `/etc/kernel/cmdline` into the boot loader.
 fn plan_plain(task: &KernelCmdline, state: &State, changed: bool, plan: &mut Plan<Step>) {
-    let (note, is_pending) = &state.pending;
-    if !(changed || *is_pending) || !state.feeds_boot_loader || state.plain.is_empty() {
+    if !(changed || state.pending.1) || !state.feeds_boot_loader || state.plain.is_empty() {
         return;
     }
-    if !is_pending {
-        plan.steps.insert(0, Step::Write { path: note.clone(), text: String::new() });
-    }
     plan.steps.extend(state.plain.iter().cloned().map(Step::Generate));
-    plan.steps.push(Step::Forget(note.clone()));
     if plan.changes.is_empty() {
         let word =
             words::declared(task).into_iter().next().or(task.remove.first().cloned()).unwrap_or_default();
         let change = change(&word, "not in the boot loader", "as in /etc/kernel/cmdline", Disruption::Live);
-        plan.changes.push(change.with_note("an earlier run was killed before the boot loader had it"));
+        plan.changes.push(change.with_note("an earlier run ended before the boot loader had it"));
     }
+}
+
+/// Notes what is to be generated before anything is written, and takes the note away behind the last generator.
+fn note_pending(state: &State, plan: &mut Plan<Step>) {
+    let (note, is_noted) = &state.pending;
+    if !plan.steps.iter().any(|step| matches!(step, Step::Generate(_))) {
+        return;
+    }
+    if !is_noted {
+        plan.steps.insert(0, Step::Write { path: note.clone(), text: String::new() });
+    }
+    plan.steps.push(Step::Forget(note.clone()));
 }
 
 /// Returns the words that the running kernel still lacks, or still has.

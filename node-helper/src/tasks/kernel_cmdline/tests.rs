@@ -8,6 +8,11 @@ fn declared(add: &[&str], remove: &[&str]) -> KernelCmdline {
     KernelCmdline { add: own(add), remove: own(remove) }
 }
 
+/// Makes grub.cfg as the real one does, by the shell's own reading.
+const UPDATE_GRUB: &str = "#!/bin/sh\nd=$(dirname \"$0\")/../..\n. $d/etc/default/grub\n\
+                           for f in $d/etc/default/grub.d/*.cfg; do [ ! -e \"$f\" ] || . \"$f\"; done\nmkdir -p $d/boot/grub\n\
+                           echo \"linux /vmlinuz root=/a $GRUB_CMDLINE_LINUX $GRUB_CMDLINE_LINUX_DEFAULT\" > $d/boot/grub/grub.cfg\n";
+
 fn bench() -> Bench {
     let bench = Bench::new();
     bench.write("proc/cmdline", "BOOT_IMAGE=/vmlinuz root=/dev/sda1 quiet\n");
@@ -18,8 +23,10 @@ fn bench() -> Bench {
 #[test]
 fn a_word_is_written_and_awaits_a_reboot() {
     let bench = bench();
-    bench
-        .script("usr/sbin/update-grub", &format!("#!/bin/sh\necho ran >> {}\n", bench.path("ran").display()));
+    bench.script(
+        "usr/sbin/update-grub",
+        &format!("{UPDATE_GRUB}echo ran >> {}\n", bench.path("ran").display()),
+    );
     let task = declared(&["iommu=pt"], &[]);
     let before = bench.snapshot();
     let predicted = bench.run(&task, Mode::Predict);
@@ -143,7 +150,76 @@ fn a_failing_generator_is_a_failure() {
     bench.script("usr/sbin/update-grub", "#!/bin/sh\necho broken >&2\nexit 1\n");
     let done = bench.run(&declared(&["a"], &[]), Mode::Apply);
     let OpStatus::Failed { message, .. } = done.status else { panic!("{done:?}") };
-    assert_eq!(message, "update-grub: exit status 1: broken");
+    let path = bench.path("etc/default/grub");
+    assert_eq!(
+        message,
+        format!(
+            "update-grub: exit status 1: broken; {} stays as written, the boot loader does not have it yet, and the next run makes \
+             up for that",
+            path.display()
+        )
+    );
+}
+
+/// What a file declares is done only when what is made from it has it.
+#[test]
+fn a_failed_generator_is_made_up_for() {
+    let line = "### BEGIN /etc/grub.d/10_linux ###\nlinux /vmlinuz root=/a quiet\n";
+    for (what, grub_cfg) in
+        [("absent", None), ("older", Some(line)), ("of a form nobody knows", Some("configfile x\n"))]
+    {
+        for program in ["#!/bin/sh\necho broken >&2\nexit 1\n", "#!/bin/sh\nkill -9 $$\n"] {
+            let bench = bench();
+            std::fs::create_dir_all(bench.path("etc/default/grub.d")).unwrap();
+            if let Some(text) = grub_cfg {
+                bench.write("boot/grub/grub.cfg", text);
+            }
+            bench.script("usr/sbin/update-grub", program);
+            let task = declared(&["iommu=pt"], &[]);
+            for _ in 0..2 {
+                let failed = bench.run(&task, Mode::Apply);
+                assert!(matches!(failed.status, OpStatus::Failed { .. }), "{what}: {failed:?}");
+            }
+            bench.script("usr/sbin/update-grub", UPDATE_GRUB);
+            let before = bench.snapshot();
+            let predicted = bench.run(&task, Mode::Predict);
+            assert_eq!(bench.snapshot(), before, "{what}");
+            assert_eq!((&predicted.status, predicted.changes.len()), (&OpStatus::Changed, 1), "{what}");
+            let again = bench.run(&task, Mode::Predict);
+            assert_eq!(again.status, OpStatus::Ok, "{what}: {again:?}");
+            bench.forget();
+            let done = bench.run(&task, Mode::Apply);
+            assert_eq!((&done.status, &done.changes), (&OpStatus::Changed, &predicted.changes), "{what}");
+            assert!(bench.read("boot/grub/grub.cfg").contains("iommu=pt"), "{what}");
+            assert_eq!(bench.run(&task, Mode::Apply).status, OpStatus::Ok, "{what}");
+        }
+    }
+}
+
+#[test]
+fn a_generator_that_makes_no_grub_cfg_is_no_success() {
+    let bench = bench();
+    bench.script("usr/sbin/update-grub", "#!/bin/sh\n");
+    let done = bench.run(&declared(&["iommu=pt"], &[]), Mode::Apply);
+    let OpStatus::Failed { kind: FailureKind::Unconverged, message } = done.status else {
+        panic!("{done:?}")
+    };
+    assert_eq!(message, "kernel command line was set to iommu=pt, but reads in no grub.cfg afterwards");
+}
+
+/// The kernel ignores a size given twice, the number behind it included.
+#[test]
+fn a_size_that_stands_alone_goes_for_the_pair() {
+    let bench = bench();
+    std::fs::create_dir_all(bench.path("etc/default/grub.d")).unwrap();
+    bench.script("usr/sbin/update-grub", UPDATE_GRUB);
+    bench.write("etc/default/grub", "GRUB_CMDLINE_LINUX=\"quiet hugepagesz=1G default_hugepagesz=2M\"\n");
+    let task = declared(&["hugepagesz=1G", "hugepages=8"], &[]);
+    let done = bench.run(&task, Mode::Apply);
+    let (_, from, to) = told(&done.changes[0]);
+    assert_eq!((from, to), (Some("hugepagesz=1G"), "hugepagesz=1G hugepages=8"));
+    assert_eq!(bench.read("etc/default/grub"), "GRUB_CMDLINE_LINUX=\"quiet default_hugepagesz=2M\"\n");
+    assert_eq!(bench.run(&task, Mode::Apply).status, OpStatus::Ok);
 }
 
 /// Written by Debian's update-grub from [`DEBIAN`], with memtest86+ and recovery entries.

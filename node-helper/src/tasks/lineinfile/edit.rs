@@ -1,10 +1,9 @@
 //! Applies one declared line to a text, by the rules of Ansible's `lineinfile`. Pure.
 
 use gpufleet_protocol::{
-    pattern::compile,
+    pattern::{LineBreaks, Pattern},
     tasks::{LineInFile, LineState},
 };
-use regex::bytes::Regex;
 use serde_json::json;
 
 use crate::tasks::textfile::{Edit, Edited, expand};
@@ -14,7 +13,7 @@ use crate::tasks::textfile::{Edit, Edited, expand};
 pub struct Rule<'a> {
     line: &'a str,
     state: LineState,
-    regexp: Option<Regex>,
+    regexp: Option<Pattern>,
     search: Option<&'a [u8]>,
     place: Place,
     /// Whether the first match counts, and not the last.
@@ -26,8 +25,8 @@ pub struct Rule<'a> {
 enum Place {
     Beginning,
     End,
-    After(Regex),
-    Before(Regex),
+    After(Pattern),
+    Before(Pattern),
 }
 
 /// Splits text into lines that keep their line breaks.
@@ -52,6 +51,7 @@ impl<'a> Rule<'a> {
     /// # Errors
     /// If an expression cannot be compiled.
     pub fn new(task: &'a LineInFile) -> Result<Self, String> {
+        let compile = |name, pattern| Pattern::new(name, pattern, LineBreaks::Plain);
         let place = match (task.insertafter.as_deref(), task.insertbefore.as_deref()) {
             (Some("BOF"), _) | (_, Some("BOF")) => Place::Beginning,
             (None | Some("EOF"), None) => Place::End,
@@ -69,22 +69,24 @@ impl<'a> Rule<'a> {
         })
     }
 
-    pub fn apply(&self, text: &[u8]) -> Edited {
+    /// # Errors
+    /// If an expression takes too many steps.
+    pub fn apply(&self, text: &[u8]) -> Result<Edited, String> {
         match self.state {
             LineState::Present => self.present(text),
             LineState::Absent => self.absent(text),
         }
     }
 
-    fn absent(&self, text: &[u8]) -> Edited {
+    fn absent(&self, text: &[u8]) -> Result<Edited, String> {
         let goes = |line: &[u8]| match (&self.regexp, self.search) {
             (Some(regexp), _) => regexp.is_match(bare(line)),
-            (None, Some(search)) => holds(line, search),
-            (None, None) => bare(line) == self.line.as_bytes(),
+            (None, Some(search)) => Ok(holds(line, search)),
+            (None, None) => Ok(bare(line) == self.line.as_bytes()),
         };
         let mut edited = Edited::default();
         for line in lines(text) {
-            if goes(&line) {
+            if goes(&line)? {
                 edited.edits.push(Edit { from: Some(shown(&line)), to: None });
             } else {
                 edited.text.extend_from_slice(&line);
@@ -95,30 +97,32 @@ impl<'a> Rule<'a> {
             edited.message = format!("{found} line(s) removed");
         }
         edited.data.insert("found".to_owned(), json!(found));
-        edited
+        Ok(edited)
     }
 
-    fn present(&self, text: &[u8]) -> Edited {
+    /// Returns the lines in the order in which a match counts: Ansible takes the last, or with `firstmatch` the first.
+    fn order(&self, lines: &[Vec<u8>]) -> Vec<usize> {
+        if self.first { (0..lines.len()).collect() } else { (0..lines.len()).rev().collect() }
+    }
+
+    /// Returns the line to replace and what stands in its place, without its line break.
+    fn matched(&self, at: usize, line: &[u8]) -> Result<Option<(usize, Vec<u8>)>, String> {
+        let whole = || (at, self.line.as_bytes().to_vec());
+        Ok(match (&self.regexp, self.search) {
+            (Some(regexp), _) => regexp.captures(bare(line))?.map(|captures| match self.backrefs {
+                true => (at, expand(self.line, &captures)),
+                false => whole(),
+            }),
+            (None, Some(search)) => holds(line, search).then(whole),
+            (None, None) => None,
+        })
+    }
+
+    fn present(&self, text: &[u8]) -> Result<Edited, String> {
         let mut lines = lines(text);
-        // Ansible replaces the last match, or with `firstmatch` the first.
-        let order: Vec<usize> =
-            if self.first { (0..lines.len()).collect() } else { (0..lines.len()).rev().collect() };
-        let matched = order.iter().find_map(|at| {
-            let line = lines.get(*at)?;
-            match (&self.regexp, self.search) {
-                (Some(regexp), _) => {
-                    let captures = regexp.captures(bare(line))?;
-                    let new = if self.backrefs {
-                        expand(self.line, &captures)
-                    } else {
-                        self.line.as_bytes().to_vec()
-                    };
-                    Some((*at, new))
-                }
-                (None, Some(search)) => holds(line, search).then(|| (*at, self.line.as_bytes().to_vec())),
-                (None, None) => None,
-            }
-        });
+        let order = self.order(&lines);
+        let tried = order.iter().filter_map(|at| self.matched(*at, lines.get(*at)?).transpose());
+        let matched = tried.into_iter().next().transpose()?;
         let replaced = matched.or_else(|| {
             let exact = lines.iter().rposition(|line| bare(line) == self.line.as_bytes());
             exact.map(|at| (at, self.line.as_bytes().to_vec()))
@@ -135,25 +139,29 @@ impl<'a> Rule<'a> {
                 message = "line replaced";
             }
         } else if !self.backrefs {
-            self.insert(&mut lines, &mut edits);
+            self.insert(&mut lines, &mut edits)?;
             message = "line added";
         }
-        Edited { text: lines.concat(), edits, message: message.to_owned(), ..Edited::default() }
+        Ok(Edited { text: lines.concat(), edits, message: message.to_owned(), ..Edited::default() })
     }
 
-    fn insert(&self, lines: &mut Vec<Vec<u8>>, edits: &mut Vec<Edit>) {
+    fn insert(&self, lines: &mut Vec<Vec<u8>>, edits: &mut Vec<Edit>) -> Result<(), String> {
         let mut new = self.line.as_bytes().to_vec();
         new.push(b'\n');
-        let last = |regexp: &Regex| {
-            let mut order = lines.iter();
-            let matches = |line: &Vec<u8>| regexp.is_match(bare(line));
-            if self.first { order.position(matches) } else { order.rposition(matches) }
+        let order = self.order(lines);
+        let last = |regexp: &Pattern| -> Result<Option<usize>, String> {
+            for at in &order {
+                if lines.get(*at).map(|line| regexp.is_match(bare(line))).transpose()? == Some(true) {
+                    return Ok(Some(*at));
+                }
+            }
+            Ok(None)
         };
         let at = match &self.place {
             Place::Beginning => 0,
             Place::End => lines.len(),
-            Place::After(regexp) => last(regexp).map_or(lines.len(), |at| at + 1),
-            Place::Before(regexp) => last(regexp).unwrap_or(lines.len()),
+            Place::After(regexp) => last(regexp)?.map_or(lines.len(), |at| at + 1),
+            Place::Before(regexp) => last(regexp)?.unwrap_or(lines.len()),
         };
         if at == lines.len()
             && let Some(line) = lines.last_mut().filter(|line| !line.ends_with(b"\n"))
@@ -162,6 +170,7 @@ impl<'a> Rule<'a> {
         }
         edits.push(Edit { from: None, to: Some(self.line.to_owned()) });
         lines.insert(at.min(lines.len()), new);
+        Ok(())
     }
 }
 
@@ -180,7 +189,7 @@ mod tests {
 
     fn edit(text: &str, value: serde_json::Value) -> (String, usize) {
         let task = task(value);
-        let edited = Rule::new(&task).unwrap().apply(text.as_bytes());
+        let edited = Rule::new(&task).unwrap().apply(text.as_bytes()).unwrap();
         (String::from_utf8(edited.text).unwrap(), edited.edits.len())
     }
 
@@ -209,6 +218,9 @@ mod tests {
             ("ab\nb\nac\n", json!({"regexp": "^a", "state": "absent"}), "b\n"),
             ("b\n", json!({"regexp": "^a", "state": "absent"}), "b\n"),
             ("Key\n", json!({"regexp": "(?i)^KEY", "line": "key"}), "key\n"),
+            ("#k=1\nk=1\n", json!({"regexp": "^(?!#)k=", "line": "k=2"}), "#k=1\nk=2\n"),
+            ("a b\nb\n", json!({"line": "c", "insertafter": "(?<!a )b"}), "a b\nb\nc\n"),
+            ("noexec\nexec\n", json!({"regexp": "(?<!no)exec", "state": "absent"}), "noexec\n"),
             ("a [x]\nb\n", json!({"search_string": "[x]", "line": "c"}), "c\nb\n"),
             ("a [x]\nb\n", json!({"search_string": "[x]", "state": "absent"}), "b\n"),
             ("x=1\nx=2\n", json!({"regexp": "^x=", "line": "x=3", "firstmatch": true}), "x=3\nx=2\n"),
@@ -264,10 +276,10 @@ mod tests {
         #[test]
         fn any_bytes_are_kept(text in proptest::collection::vec(any::<u8>(), 0..60), template in "\\PC{0,8}") {
             let task = task(json!({"line": "unlikely line"}));
-            let edited = Rule::new(&task).unwrap().apply(&text);
+            let edited = Rule::new(&task).unwrap().apply(&text).unwrap();
             prop_assert!(edited.text.starts_with(&text));
-            let regexp = Regex::new("(?-u)^(a)").unwrap();
-            let _ = expand(&template, &regexp.captures(b"a").unwrap());
+            let regexp = Pattern::new("regexp", "^(a)", LineBreaks::Plain).unwrap();
+            let _ = expand(&template, &regexp.captures(b"a").unwrap().unwrap());
         }
     }
 }

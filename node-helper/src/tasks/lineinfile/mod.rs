@@ -15,12 +15,14 @@ text_file!(LineInFile, edit);
 
 fn edit(task: &LineInFile, text: Option<&[u8]>) -> Result<Edited, Trouble> {
     let rule = Rule::new(task).map_err(Trouble::invalid)?;
+    let apply =
+        |text| rule.apply(text).map_err(|why| Trouble::invalid(format!("{why}, a line of {}", task.path)));
     let mut edited = match text {
-        Some(text) => rule.apply(text),
+        Some(text) => apply(text)?,
         None if task.state == LineState::Absent => {
             Edited { message: "file not present".to_owned(), ..Edited::default() }
         }
-        None if task.create => rule.apply(b""),
+        None if task.create => apply(b"")?,
         None => return Err(textfile::missing(&task.path, true)),
     };
     edited.data.insert("backup".to_owned(), json!(""));
@@ -36,6 +38,7 @@ mod tests {
 
     use super::*;
     use crate::{
+        declare::NodeKind,
         tasks::testing::{Bench, changed},
         world::{Content, Effect, Entry, Owned},
     };
@@ -80,12 +83,31 @@ mod tests {
     }
 
     #[test]
-    fn an_expression_that_never_settles_is_unconverged() {
+    fn an_edit_that_matches_its_own_result_is_done_once() {
         let bench = Bench::new();
-        bench.write("etc/conf", "ab\n");
-        let task = line(json!({"path": "/etc/conf", "regexp": "^(a+)b", "line": "\\1ab", "backrefs": true}));
+        bench.write("etc/grub", "GRUB_CMDLINE_LINUX=\"quiet\"\n");
+        let task = line(json!({
+            "path": "/etc/grub", "regexp": "^GRUB_CMDLINE_LINUX=\"(.*)\"", "line": "GRUB_CMDLINE_LINUX=\"\\1 a=1\"", "backrefs": true,
+        }));
         let done = bench.run(&task, Mode::Apply);
-        assert!(matches!(done.status, OpStatus::Failed { kind: FailureKind::Unconverged, .. }), "{done:?}");
+        assert_eq!((&done.status, done.act), (&OpStatus::Changed, true), "{done:?}");
+        assert_eq!(bench.read("etc/grub"), "GRUB_CMDLINE_LINUX=\"quiet a=1\"\n");
+        let other = line(json!({"path": "/etc/grub", "regexp": "quiet", "line": "GRUB_X=1"}));
+        let done = bench.run(&other, Mode::Apply);
+        assert_eq!((&done.status, done.act), (&OpStatus::Changed, false), "{done:?}");
+    }
+
+    #[test]
+    fn a_file_that_somebody_else_undoes_at_once_is_unconverged() {
+        let bench = Bench::new();
+        bench.write("etc/conf", "a=1\n");
+        let task = line(json!({"path": "/etc/conf", "regexp": "^a=", "line": "a=2"}));
+        bench.node(|node| {
+            let state = task.observe(node).unwrap();
+            let plan = task.plan(&state).unwrap();
+            let left = task.left(&state, &plan).unwrap();
+            assert_eq!(left.changes.len(), 1, "the text is not the one that was written");
+        });
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Parses and edits the text of /etc/fstab and of mountinfo.
 
+use crate::os::lines::{self, Edit};
+
 /// Escapes blanks of a field as octal numbers, as in fstab(5).
 pub fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
@@ -85,23 +87,20 @@ impl Line {
 
 /// Returns the text with one line for a mount, or without any; other lines stay as they are.
 pub fn edited(text: &str, path: &str, src: Option<&str>, wanted: Option<&Line>) -> String {
-    let mut out = String::with_capacity(text.len() + 80);
     let mut written = false;
-    for line in text.lines() {
+    let mut out = lines::edited(text, |_, line| {
         let found = Line::parse(line).filter(|found| found.same_mount(path, src));
         match (found, wanted) {
-            (None, _) => out.push_str(line),
+            (None, _) => Edit::Keep,
             (Some(found), Some(wanted)) if !written => {
                 written = true;
-                if found == *wanted { out.push_str(line) } else { out.push_str(&wanted.text()) }
+                if found == *wanted { Edit::Keep } else { Edit::Set(wanted.text()) }
             }
-            (Some(_), _) => continue,
+            (Some(_), _) => Edit::Remove,
         }
-        out.push('\n');
-    }
+    });
     if let (Some(wanted), false) = (wanted, written) {
-        out.push_str(&wanted.text());
-        out.push('\n');
+        lines::append(&mut out, &wanted.text());
     }
     out
 }

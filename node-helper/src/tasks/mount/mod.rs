@@ -130,7 +130,7 @@ impl NodeKind for Mount {
         plan_as(self, state, true)
     }
 
-    fn left(&self, state: &State) -> Result<Plan<Step>, Trouble> {
+    fn left(&self, state: &State, _: &Plan<Step>) -> Result<Plan<Step>, Trouble> {
         plan_as(self, state, false)
     }
 

@@ -68,7 +68,7 @@ impl NodeKind for Dcgm {
     }
 
     fn plan(&self, state: &State) -> Result<Plan<Step>, Trouble> {
-        let mut plan = self.left(state)?;
+        let mut plan = self.left(state, &Plan::default())?;
         if let Some(level) = self.diag {
             let class = if level == 1 { Disruption::Live } else { Disruption::Clients };
             let change = Change::new(
@@ -84,7 +84,7 @@ impl NodeKind for Dcgm {
         Ok(plan)
     }
 
-    fn left(&self, state: &State) -> Result<Plan<Step>, Trouble> {
+    fn left(&self, state: &State, _: &Plan<Step>) -> Result<Plan<Step>, Trouble> {
         let of_unit = state.provided.plan()?;
         Ok(Plan {
             steps: of_unit.steps.into_iter().map(Step::Unit).collect(),

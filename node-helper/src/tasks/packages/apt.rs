@@ -190,7 +190,7 @@ impl NodeKind for Apt {
         Ok(plan)
     }
 
-    fn left(&self, state: &State) -> Result<Plan<Vec<String>>, Trouble> {
+    fn left(&self, state: &State, _: &Plan<Vec<String>>) -> Result<Plan<Vec<String>>, Trouble> {
         let mut plan = Plan::default();
         plan_orders(&state.orders, &state.running, &mut plan);
         Ok(plan)

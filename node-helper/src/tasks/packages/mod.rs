@@ -328,8 +328,8 @@ impl NodeKind for Package {
         with!(state, one => one.task.plan(&one.state))
     }
 
-    fn left(&self, state: &State) -> Result<Plan<Vec<String>>, Trouble> {
-        with!(state, one => one.task.left(&one.state))
+    fn left(&self, state: &State, done: &Plan<Vec<String>>) -> Result<Plan<Vec<String>>, Trouble> {
+        with!(state, one => one.task.left(&one.state, done))
     }
 
     fn after(&self, state: &State, plan: &Plan<Vec<String>>) -> Vec<Effect> {

@@ -18,7 +18,11 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     declare::{Node, NodeKind, Plan, Trouble},
-    os::{files::Ownership, mode},
+    os::{
+        files::Ownership,
+        lines::{self, Edit},
+        mode,
+    },
     tasks::{
         download::Request,
         edits::{self, Present},
@@ -195,14 +199,10 @@ impl NodeKind for AptRepository {
                 for (file, lines) in &found {
                     let text = file.text()?;
                     let now = |at: usize| lines.iter().find(|(place, _)| *place == at);
-                    let new: String = text
-                        .lines()
-                        .enumerate()
-                        .map(|(at, line)| match now(at) {
-                            Some((_, source)) => format!("{}\n", source.line()),
-                            None => format!("{line}\n"),
-                        })
-                        .collect();
+                    let new = lines::edited(text, |at, _| match now(at) {
+                        Some((_, source)) => Edit::Set(source.line()),
+                        None => Edit::Keep,
+                    });
                     let from = format!("# {}", state.source);
                     let mut change = line_change(&file.shown, Some(&from), Some(&state.source));
                     change.diff = file.diff(&new, has_password(&new));
@@ -226,8 +226,8 @@ impl NodeKind for AptRepository {
                 }
                 let file = &state.new;
                 let text = file.text()?;
-                let gap = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
-                let new = format!("{text}{gap}{}\n", state.source);
+                let mut new = text.to_owned();
+                lines::append(&mut new, &state.source);
                 let bits = |mode: &str| {
                     let now = file.owned.map_or(0o644, |owned| owned.mode);
                     mode::resolve(mode, now, false)
@@ -250,8 +250,7 @@ impl NodeKind for AptRepository {
                     if gone.is_empty() {
                         continue;
                     }
-                    let kept = file.text()?.lines().enumerate().filter(|(at, _)| !gone.contains(at));
-                    let new: String = kept.map(|(_, line)| format!("{line}\n")).collect();
+                    let new = lines::edited(file.text()?, |at, _| Edit::remove_if(gone.contains(&at)));
                     let mut change = line_change(&file.shown, Some(&state.source), None);
                     change.diff = file.diff(&new, has_password(file.text()?));
                     if new.is_empty() {

@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use crate::os::lines::{self, Edit};
+
 /// More joined lines than any file has.
 const MOST_JOINED: usize = 256;
 
@@ -198,17 +200,12 @@ fn in_range(range: &str, digits: &str) -> bool {
 
 /// Returns the text with other lines in the place of some; what has no line any more is taken out.
 pub fn replaced(text: &str, edits: &[(Range<usize>, Vec<String>)], appended: &[String]) -> String {
-    let mut new = String::new();
-    for (at, line) in text.lines().enumerate() {
-        match edits.iter().find(|(range, _)| range.contains(&at)) {
-            Some((range, lines)) if range.start == at => {
-                lines.iter().for_each(|line| new.push_str(&format!("{line}\n")));
-            }
-            Some(_) => {}
-            None => new.push_str(&format!("{line}\n")),
-        }
-    }
-    appended.iter().for_each(|line| new.push_str(&format!("{line}\n")));
+    let end = if text.contains("\r\n") { "\r\n" } else { "\n" };
+    let mut new = lines::edited(text, |at, _| match edits.iter().find(|(range, _)| range.contains(&at)) {
+        Some((range, lines)) if range.start == at && !lines.is_empty() => Edit::Set(lines.join(end)),
+        found => Edit::remove_if(found.is_some()),
+    });
+    appended.iter().for_each(|line| lines::append(&mut new, line));
     new
 }
 

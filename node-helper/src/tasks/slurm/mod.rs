@@ -301,11 +301,7 @@ impl NodeKind for Offering<'_> {
         let files = self.files(node)?;
         let host = match node.world.parameter("kernel/hostname") {
             Some(name) => name,
-            None => {
-                let path = node.roots.proc("sys/kernel/hostname");
-                let bytes = crate::os::files::read_bounded(&path, 4096)?.unwrap_or_default();
-                String::from_utf8_lossy(&bytes).trim().to_owned()
-            }
+            None => node.roots.host_name().unwrap_or_default(),
         };
         let mut names: Vec<String> = self.task.node.iter().cloned().collect();
         if names.is_empty() {

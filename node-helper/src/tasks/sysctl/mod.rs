@@ -30,7 +30,9 @@ use crate::{
     declare::{Node, NodeKind, Plan, Trouble},
     os::{
         files::{self, At, FileError, Ownership},
-        glob, tree,
+        glob,
+        lines::{self, Edit},
+        tree,
     },
     tasks::{knobs, modprobe, nearest::nearest, thp},
     world::{Content, Effect, Entry, Owned},
@@ -56,25 +58,14 @@ fn key_path(name: &str) -> String {
 /// Returns the file with the key set once, or not at all; other lines stay as they are.
 fn edited(text: &str, name: &str, value: Option<&str>) -> String {
     let key = key_path(name);
-    let ours: Vec<usize> = text
-        .lines()
-        .enumerate()
-        .filter(|(_, line)| setting(line).is_some_and(|(found, _)| found == key))
-        .map(|(at, _)| at)
-        .collect();
-    let mut out = String::with_capacity(text.len() + 40);
-    for (at, line) in text.lines().enumerate() {
-        match value {
-            Some(value) if ours.last() == Some(&at) => out.push_str(&format!("{name} = {value}\n")),
-            _ if ours.contains(&at) => {}
-            _ => {
-                out.push_str(line);
-                out.push('\n');
-            }
-        }
-    }
-    if let (Some(value), true) = (value, ours.is_empty()) {
-        out.push_str(&format!("{name} = {value}\n"));
+    let is_ours = |line: &str| setting(line).is_some_and(|(found, _)| found == key);
+    let last = text.lines().enumerate().filter(|(_, line)| is_ours(line)).map(|(at, _)| at).last();
+    let mut out = lines::edited(text, |at, line| match value {
+        Some(value) if last == Some(at) => Edit::Set(format!("{name} = {value}")),
+        _ => Edit::remove_if(is_ours(line)),
+    });
+    if let (Some(value), None) = (value, last) {
+        lines::append(&mut out, &format!("{name} = {value}"));
     }
     out
 }
@@ -241,20 +232,23 @@ impl NodeKind for Sysctl {
         }
         let first = paths.first().and_then(|path| fs::read_to_string(path).ok());
         let mut now = first.map(|text| words(&text));
-        if self.state == SysctlState::Present && self.reload {
-            if paths.is_empty() {
+        let absent = paths.iter().all(|path| matches!(path.try_exists(), Ok(false)));
+        let mut doubts = Vec::new();
+        if self.state == SysctlState::Present && self.is_live() && absent && self.ignoreerrors {
+            doubts.push(format!(
+                "{}; only {} is written, as `ignoreerrors` asks",
+                missing(node, &self.name, &key).text(),
+                self.sysctl_file
+            ));
+        } else if self.state == SysctlState::Present && self.is_live() {
+            if absent {
                 return Err(missing(node, &self.name, &key));
             }
             for path in paths {
                 let below = path.strip_prefix(&sys).unwrap_or(&path).to_string_lossy().into_owned();
                 let name = if below == key { self.name.clone() } else { below.replace('/', ".") };
-                let read = match fs::read_to_string(&path) {
-                    Ok(text) => words(&text),
-                    Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                        return Err(missing(node, &self.name, &key));
-                    }
-                    Err(error) => return Err(FileError::new("read", path, error).into()),
-                };
+                let read = fs::read_to_string(&path).at("read", &path)?;
+                let read = words(&read);
                 let assumed = match node.world.parameter(&below) {
                     Some(value) => Some(value),
                     None if node.world.rebooted() => boot.value(&below),
@@ -272,7 +266,6 @@ impl NodeKind for Sysctl {
             node.world.parameter(partner).or_else(read).map(|text| words(&text))
         });
         let fixed = live.iter().find_map(|(below, name, _)| fixed(node, &sys.join(below), name));
-        let mut doubts = Vec::new();
         if let Some(module) = owners::module(&key)
             && !modprobe::comes_at_boot(node, module)?
         {
@@ -550,6 +543,47 @@ mod tests {
         assert_eq!(
             message,
             "the running kernel has no parameter `vm.swapiness`; did you mean `vm.swappiness`?"
+        );
+    }
+
+    /// Public roles write `sysctl_set` beside `reload`, and many of them `ignoreerrors`.
+    #[test]
+    fn the_words_of_ansibles_module_go_together() {
+        let of = |more: serde_json::Value| -> Sysctl {
+            let mut task = serde_json::json!({"name": "vm.swappiness", "value": 10});
+            task.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            serde_json::from_value(task).unwrap()
+        };
+        for (more, live) in [
+            (serde_json::json!({"sysctl_set": true, "reload": true}), "10\n"),
+            (serde_json::json!({"sysctl_set": "yes", "reload": false}), "10\n"),
+            (serde_json::json!({"sysctl_set": false}), "10\n"),
+            (serde_json::json!({"sysctl_set": false, "reload": false}), "60\n"),
+        ] {
+            let bench = bench();
+            assert_eq!(bench.run(&of(more.clone()), Mode::Apply).status, OpStatus::Changed);
+            assert_eq!(bench.read("proc/sys/vm/swappiness"), live, "{more}");
+        }
+        let bench = bench();
+        let lacking = of(serde_json::json!({"name": "vm.swapiness", "ignoreerrors": true}));
+        let done = bench.run(&lacking, Mode::Apply);
+        assert_eq!((&done.status, done.changes.len()), (&OpStatus::Changed, 1));
+        assert_eq!(
+            done.warnings,
+            ["the running kernel has no parameter `vm.swapiness`; did you mean `vm.swappiness`?; only \
+                 /etc/sysctl.d/90-gpufleet.conf is written, as `ignoreerrors` asks"]
+        );
+        assert_eq!(bench.run(&lacking, Mode::Apply).status, OpStatus::Ok);
+    }
+
+    #[test]
+    fn other_lines_keep_their_ends() {
+        let bench = bench();
+        bench.write("etc/sysctl.d/90-gpufleet.conf", "# ours\r\nvm.swappiness=60\r\nkernel.panic = 5\r\n");
+        assert_eq!(bench.run(&declared("vm.swappiness", "10"), Mode::Apply).status, OpStatus::Changed);
+        assert_eq!(
+            bench.read("etc/sysctl.d/90-gpufleet.conf"),
+            "# ours\r\nvm.swappiness = 10\r\nkernel.panic = 5\r\n"
         );
     }
 

@@ -68,6 +68,25 @@ pub struct State {
     cdi: Option<bool>,
     /// Where it looks for them.
     cdi_dirs: Vec<String>,
+    /// What the main file of containerd imports of others, with its line; not what the toolkit adds.
+    imports: Option<(usize, String)>,
+}
+
+/// The toolkit that replaces the imports of containerd's main file by its own, and whose file is in a folder that containerd
+/// does not read by itself. Source: nvidia-container-toolkit, pull requests 1382 and 1407, both in 1.18.1.
+const DROPS_IMPORTS: &str = "1.18.0";
+/// Where later toolkits put their file.
+const DROP_IN: &str = "/etc/containerd/conf.d/99-nvidia.toml";
+
+/// Returns what a main file imports beside the folders that the toolkit writes to, with the line.
+fn imports(text: &str) -> Option<(usize, String)> {
+    let document = text.parse::<DocumentMut>().ok()?;
+    let all = document.get("imports")?.as_array()?.iter().filter_map(|one| one.as_str());
+    let others: Vec<&str> = all
+        .filter(|one| !matches!(*one, "/etc/containerd/conf.d/*.toml" | "/etc/containerd/config.d/*.toml"))
+        .collect();
+    let line = text.lines().position(|line| line.trim_start().starts_with("imports"))?;
+    (!others.is_empty()).then(|| (line + 1, others.join(", ")))
 }
 
 /// Reads a runtime's settings.
@@ -81,11 +100,14 @@ pub fn observe(node: &Node<'_>, cri: Cri) -> Result<State, Trouble> {
     paths.extend(node.world.names(&folder)?.into_iter().map(|name| folder.join(name)));
     let noted = node.world.noted(&note(cri));
     let noted = noted.first().map(|(_, value)| value.as_str());
+    let mut imported = None;
     let (mut registered, mut default, mut replaces) = (false, false, false);
     // CRI-O always reads them.
     let (mut cdi, mut cdi_dirs) = (Some(true), CDI_DIRS.map(str::to_owned).to_vec());
     match cri {
         Cri::Containerd => {
+            let text = node.world.read(&node.roots.path(main))?.unwrap_or_default();
+            imported = imports(&String::from_utf8_lossy(&text));
             let program = tool::find(node, "containerd", "is it a node with containerd?")?;
             let said = |words: &[&str]| {
                 let run = tool::run(node, &program).args(words).limit(LARGEST as usize);
@@ -139,7 +161,17 @@ pub fn observe(node: &Node<'_>, cri: Cri) -> Result<State, Trouble> {
         cdi = Some(true);
     }
     let systemctl = node.roots.tool("systemctl");
-    let mut state = State { cri, registered, default, active: false, unread: false, replaces, cdi, cdi_dirs };
+    let mut state = State {
+        cri,
+        registered,
+        default,
+        active: false,
+        unread: false,
+        replaces,
+        cdi,
+        cdi_dirs,
+        imports: imported,
+    };
     if let Some(systemctl) = systemctl {
         let shown = units::show(systemctl, &[cri.unit()], node.deadline)?;
         if let Some(unit) = shown.get(cri.unit()) {
@@ -209,11 +241,18 @@ impl State {
         })
     }
 
-    /// Returns what differs, where CDI specifications are declared in `specs`, folders. Pure.
+    /// Returns what differs, where CDI specifications are declared in `specs`, folders, and this version of the toolkit is
+    /// installed. Pure.
     ///
     /// # Errors
-    /// If the toolkit cannot take back what is there, or the runtime looks elsewhere for specifications.
-    pub fn todo(&self, default: Option<bool>, specs: &[&str]) -> Result<Todo, Trouble> {
+    /// If the toolkit cannot take back what is there, would lose what others import, or the runtime looks elsewhere for
+    /// specifications.
+    pub fn todo(
+        &self,
+        default: Option<bool>,
+        specs: &[&str],
+        version: Option<&str>,
+    ) -> Result<Todo, Trouble> {
         let mut todo = Todo::default();
         let (main, _) = self.cri.places();
         let name = self.cri.name();
@@ -235,6 +274,18 @@ impl State {
             }
             if enables_cdi {
                 words.push("--cdi.enabled");
+            }
+            let is_old =
+                version.is_some_and(|version| version.split(['-', '~', '+']).next() == Some(DROPS_IMPORTS));
+            if self.cri == Cri::Containerd && is_old {
+                if let Some((line, others)) = &self.imports {
+                    return Err(Trouble::invalid(format!(
+                        "{main}:{line} imports {others}, and nvidia-ctk {DROPS_IMPORTS} would replace that by its own folder, so that \
+                         containerd loses those files; `version: 1.18.1` or newer keeps them"
+                    )));
+                }
+                // Its own default is a folder that containerd does not read by itself.
+                words.extend(["--drop-in-config", DROP_IN]);
             }
             todo.configure = Some(words);
         }

@@ -366,8 +366,11 @@ impl NodeKind for Toolkit<'_> {
             )),
         }
         let specs: Vec<&str> = state.cdi.iter().flat_map(cdi::State::folders).collect();
+        // Of one that is about to be replaced, nothing is known.
+        let version = state.version.as_deref().filter(|_| state.package.is_none() && !state.foreseen);
         for one in &state.cri {
-            let Todo { changes, warnings, configure, restart } = one.todo(task.default_runtime, &specs)?;
+            let Todo { changes, warnings, configure, restart } =
+                one.todo(task.default_runtime, &specs, version)?;
             plan.changes.extend(changes);
             plan.warnings.extend(warnings);
             plan.steps.extend(configure.map(|words| Step::Configure(one.cri, words)));

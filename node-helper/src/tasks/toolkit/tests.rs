@@ -285,6 +285,45 @@ fn containerd_is_configured_by_the_toolkit_and_restarted_with_a_permit() {
     assert!(failure(&not).starts_with("containerd gives every container NVIDIA's runtime"), "{not:?}");
 }
 
+/// nvidia-ctk 1.18.0 replaces the imports of containerd's file by its own.
+#[test]
+fn imports_of_others_are_not_given_up() {
+    let bench = bench();
+    bench.script("usr/bin/containerd", CONTAINERD);
+    bench.write("pid", "0");
+    bench.write("dump", "version = 2\n");
+    bench.write(
+        "dump.new",
+        "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.nvidia.options]\n\
+         BinaryName = \"/usr/bin/nvidia-container-runtime\"\n",
+    );
+    let task = json!({"runtimes": ["containerd"]});
+    let permitted = |bench: &Bench| run_with(bench, &task, Mode::Apply, Disruption::Clients, &gpus).status;
+    let mine = "version = 2\nimports = [\"/etc/containerd/conf.d/*.toml\", \"/opt/site/*.toml\"]\n";
+    bench.write("etc/containerd/config.toml", mine);
+    bench.write("version", "1.18.0");
+    let before = bench.snapshot();
+    for mode in [Mode::Predict, Mode::Apply] {
+        assert_eq!(
+            failure(&run(&bench, &task, mode)),
+            "/etc/containerd/config.toml:2 imports /opt/site/*.toml, and nvidia-ctk 1.18.0 would replace that by its own folder, so that \
+             containerd loses those files; `version: 1.18.1` or newer keeps them"
+        );
+    }
+    assert_eq!(changed(&before, &bench.snapshot()), Vec::<PathBuf>::new());
+    bench.write("etc/containerd/config.toml", "version = 2\n");
+    assert_eq!(permitted(&bench), OpStatus::Changed);
+    let own_folder = "--drop-in-config /etc/containerd/conf.d/99-nvidia.toml";
+    assert!(
+        bench.read("log").contains(&format!("ctk runtime configure --runtime containerd {own_folder}\n"))
+    );
+    bench.write("dump", "version = 2\n");
+    bench.write("etc/containerd/config.toml", mine);
+    bench.write("version", "1.18.1");
+    assert_eq!(permitted(&bench), OpStatus::Changed);
+    assert!(bench.read("log").contains("--runtime containerd\n"), "{}", bench.read("log"));
+}
+
 #[test]
 fn containerd_reads_cdi_specifications_where_they_are_declared() {
     const RUNTIME: &str =

@@ -99,15 +99,21 @@ fn config(defaults: &Path, drop_ins: &Path) -> String {
             let Some((key, value)) = line.split_once('=') else { continue };
             let value = value.trim_matches(['"', '\'']);
             match key {
-                "GRUB_CMDLINE_LINUX" => all = value.replace("$GRUB_CMDLINE_LINUX", &all),
-                "GRUB_CMDLINE_LINUX_DEFAULT" => {
-                    default = value.replace("$GRUB_CMDLINE_LINUX_DEFAULT", &default)
-                }
+                "GRUB_CMDLINE_LINUX" => all = expanded(value, &all, &default),
+                "GRUB_CMDLINE_LINUX_DEFAULT" => default = expanded(value, &all, &default),
                 _ => {}
             }
         }
     }
     render(&format!("{ROOT} {all} {default}"))
+}
+
+/// Replaces the two variables as a shell does, with and without braces.
+fn expanded(value: &str, all: &str, default: &str) -> String {
+    let known = [("GRUB_CMDLINE_LINUX_DEFAULT", default), ("GRUB_CMDLINE_LINUX", all)];
+    known.iter().fold(value.to_owned(), |text, (name, value)| {
+        text.replace(&format!("${{{name}}}"), value).replace(&format!("${name}"), value)
+    })
 }
 
 fn render(arguments: &str) -> String {
@@ -143,5 +149,8 @@ mod tests {
         .unwrap();
         write_config(upper, &drop_ins).unwrap();
         assert!(booted_cmdline(upper).ends_with("quiet iommu=pt nosmt"));
+        fs::write(drop_ins.join("99-b.cfg"), "GRUB_CMDLINE_LINUX=\"${GRUB_CMDLINE_LINUX} a=1\"\n").unwrap();
+        write_config(upper, &drop_ins).unwrap();
+        assert!(booted_cmdline(upper).ends_with("console=ttyS0 a=1 quiet iommu=pt nosmt"));
     }
 }

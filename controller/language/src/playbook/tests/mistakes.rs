@@ -59,7 +59,8 @@ fn an_expression_that_no_node_could_compile() {
   tasks:
     - lineinfile: {path: /etc/x, regexp: '^(a', line: a}
     - lineinfile: {path: /etc/x, regexp: '^({{ key }}', line: a}
-    - replace: {path: /etc/x, regexp: 'a(?=b)', replace: c}
+    - replace: {path: /etc/x, regexp: 'a(?=b)(?<!c)', replace: c}
+    - replace: {path: /etc/x, regexp: 'a(?=b', replace: c}
     - find: {paths: /etc, patterns: '*.conf'}
     - find: {paths: /etc, patterns: '*.conf', use_regex: true}
     - wait_for: {path: /etc/x, search_regex: '[a'}
@@ -72,23 +73,23 @@ fn an_expression_that_no_node_could_compile() {
      4 |     - lineinfile: {path: /etc/x, regexp: '^(a', line: a}
        |                                          ^^^^^
     help: for example `lineinfile: {path: /etc/hosts, line: '127.0.0.1 localhost'}`
-    error: `regexp`: `a(?=b)` is not a regular expression that gpufleet reads: look-around, including look-ahead and look-behind, is not supported
-      --> play.yml:6:39
+    error: `regexp`: `a(?=b` is not a regular expression that gpufleet reads: opening parenthesis without closing parenthesis
+      --> play.yml:7:39
        |
-     6 |     - replace: {path: /etc/x, regexp: 'a(?=b)', replace: c}
-       |                                       ^^^^^^^^
+     7 |     - replace: {path: /etc/x, regexp: 'a(?=b', replace: c}
+       |                                       ^^^^^^^
     help: for example `replace: {path: /etc/hosts, regexp: 'old', replace: 'new'}`
     error: `patterns`: `*.conf` is not a regular expression that gpufleet reads: repetition operator missing expression
-      --> play.yml:8:37
+      --> play.yml:9:37
        |
-     8 |     - find: {paths: /etc, patterns: '*.conf', use_regex: true}
+     9 |     - find: {paths: /etc, patterns: '*.conf', use_regex: true}
        |                                     ^^^^^^^^
     help: for example `find: {paths: /var/log, patterns: '*.log'}`
     error: `search_regex`: `[a` is not a regular expression that gpufleet reads: unclosed character class
-      --> play.yml:9:46
-       |
-     9 |     - wait_for: {path: /etc/x, search_regex: '[a'}
-       |                                              ^^^^
+      --> play.yml:10:46
+        |
+     10 |     - wait_for: {path: /etc/x, search_regex: '[a'}
+        |                                              ^^^^
     help: for example `wait_for: {port: 22, timeout: 60}`
     ");
 }
