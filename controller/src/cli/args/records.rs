@@ -216,6 +216,12 @@ pub enum HistoryCommand {
         #[arg(value_name = "RUN")]
         run: String,
     },
+    /// Removes nodes that are no more, with all that audits found of them.
+    Retire {
+        /// Nodes, by their names in the history.
+        #[arg(value_name = "NODE", required = true)]
+        nodes: Vec<String>,
+    },
     /// Removes audits that are older than this; since when a finding is open stays known.
     Prune {
         /// How long audits are kept, such as `400d`.
