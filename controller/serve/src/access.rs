@@ -24,8 +24,8 @@ const SHORTEST: usize = 20;
 const LONGEST: usize = 1024;
 /// How long a login lasts.
 pub(crate) const LOGIN: Duration = Duration::from_secs(12 * 60 * 60);
-/// The name of the cookie of a login.
-pub(crate) const NAME: &str = "gpufleet_login";
+/// What the name of the cookie of a login begins with.
+const NAME: &str = "gpufleet_login";
 
 /// What is wrong with a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -116,10 +116,11 @@ impl Access {
     }
 
     fn has_login(&self, headers: &HeaderMap, now: SystemTime) -> bool {
+        let wanted = self.cookie_name(headers);
         let cookies = headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok());
         let mut values = cookies.flat_map(|line| line.split(';')).filter_map(|cookie| {
             let (name, value) = cookie.trim().split_once('=')?;
-            (name == NAME).then_some(value)
+            (name == wanted).then_some(value)
         });
         // Why only a few: each costs a digest.
         values.by_ref().take(4).any(|value| self.is_login(value, now))
@@ -133,20 +134,34 @@ impl Access {
     }
 
     /// Returns the `Set-Cookie` of a login that begins now.
-    pub(crate) fn login_cookie(&self, now: SystemTime) -> String {
+    pub(crate) fn login_cookie(&self, headers: &HeaderMap, now: SystemTime) -> String {
         let until = seconds(now).saturating_add(LOGIN.as_secs()).to_string();
         let signature = Base64UrlUnpadded::encode_string(&sign(&self.key, b"login", until.as_bytes()));
-        self.cookie(&format!("{until}.{signature}"), LOGIN.as_secs())
+        self.cookie(headers, &format!("{until}.{signature}"), LOGIN.as_secs())
     }
 
     /// Returns the `Set-Cookie` that ends a login in the browser.
-    pub(crate) fn logout_cookie(&self) -> String {
-        self.cookie("", 0)
+    pub(crate) fn logout_cookie(&self, headers: &HeaderMap) -> String {
+        self.cookie(headers, "", 0)
     }
 
-    fn cookie(&self, value: &str, seconds: u64) -> String {
+    /// Returns the name of the cookie, with the port that the reader asked: browsers send a cookie to all ports of a host, so
+    /// that two servers with one name would end each other's logins.
+    fn cookie_name(&self, headers: &HeaderMap) -> String {
+        let host = headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
+        let port = host.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok());
+        // With this prefix a browser takes it from this host alone, and through TLS.
+        let prefix = if self.tls { "__Host-" } else { "" };
+        match port {
+            Some(port) => format!("{prefix}{NAME}_{port}"),
+            None => format!("{prefix}{NAME}"),
+        }
+    }
+
+    fn cookie(&self, headers: &HeaderMap, value: &str, seconds: u64) -> String {
+        let name = self.cookie_name(headers);
         let secure = if self.tls { "; Secure" } else { "" };
-        format!("{NAME}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}")
+        format!("{name}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}")
     }
 }
 
@@ -260,7 +275,7 @@ mod tests {
     fn a_login_ends_and_cannot_be_made() {
         let (access, other) = (access(Some(TOKEN)), access(Some(TOKEN)));
         let now = SystemTime::now();
-        let set = access.login_cookie(now);
+        let set = access.login_cookie(&HeaderMap::new(), now);
         assert!(set.contains("; HttpOnly; SameSite=Strict") && !set.contains(TOKEN), "{set}");
         let pair = set.split(';').next().unwrap().to_owned();
         let judge = |access: &Access, pair: &str, at| access.judge(&headers(&[(COOKIE, pair)]), at);
@@ -278,7 +293,22 @@ mod tests {
         ] {
             assert_eq!(judge(&access, forged, now), Err(Refused::Unknown), "{forged}");
         }
-        assert!(Access::new(Some(TOKEN), true).unwrap().login_cookie(now).ends_with("; Secure"));
+        let tls = Access::new(Some(TOKEN), true).unwrap();
+        let set = tls.login_cookie(&headers(&[(HOST, "fleet.example")]), now);
+        assert!(set.starts_with("__Host-gpufleet_login=") && set.ends_with("; Secure"), "{set}");
+    }
+
+    #[test]
+    fn a_login_is_of_one_port() {
+        let access = access(Some(TOKEN));
+        let now = SystemTime::now();
+        let cookie = |host: &str| access.login_cookie(&headers(&[(HOST, host)]), now);
+        let (one, other) = (cookie("localhost:7080"), cookie("[::1]:7081"));
+        assert!(one.starts_with("gpufleet_login_7080=") && other.starts_with("gpufleet_login_7081="));
+        let pair = one.split(';').next().unwrap();
+        let judge = |host: &str| access.judge(&headers(&[(HOST, host), (COOKIE, pair)]), now);
+        assert_eq!(judge("localhost:7080"), Ok(()));
+        assert_eq!(judge("localhost:7081"), Err(Refused::Unknown));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! Why: at 5,000 nodes the rows cost more than the page, and they change only when an audit ends.
 
 use std::{
+    collections::BTreeMap,
     sync::{Arc, Mutex as StdMutex, PoisonError},
     time::{Duration, Instant},
 };
@@ -25,6 +26,10 @@ const UNASKED: Duration = Duration::from_secs(1);
 pub(crate) struct Fleet {
     /// The newest first.
     pub audits: Vec<AuditRow>,
+    /// Those that the verdicts of nodes are of, the newest first.
+    pub counted: Vec<AuditRow>,
+    /// The others: trials, the newest first.
+    pub trials: Vec<AuditRow>,
     pub nodes: Vec<NodeRow>,
     pub findings: Vec<OpenFinding>,
     /// Pages of it that were rendered, the newest first.
@@ -51,6 +56,28 @@ impl Fleet {
         pages.insert(0, (asked, page));
         pages.truncate(PAGES);
     }
+}
+
+/// Trials that are left out; with more of them none is.
+const TRIALS: usize = 100;
+
+/// Returns trials and the other audits. A trial is the only audit of its playbooks and baselines where others come again: a
+/// stricter baseline that somebody tried once must not say how the fleet is.
+fn trials(audits: &[AuditRow]) -> (Vec<AuditRow>, Vec<AuditRow>) {
+    let series = |audit: &AuditRow| {
+        let mut names = [audit.playbooks.clone(), audit.baselines.clone()];
+        names.iter_mut().for_each(|names| names.sort_unstable());
+        names
+    };
+    let mut counts: BTreeMap<[Vec<String>; 2], usize> = BTreeMap::new();
+    for audit in audits {
+        *counts.entry(series(audit)).or_default() += 1;
+    }
+    let once = counts.values().filter(|audits| **audits == 1).count();
+    if once == counts.len() || once > TRIALS {
+        return (Vec::new(), audits.to_vec());
+    }
+    audits.iter().cloned().partition(|audit| counts.get(&series(audit)) == Some(&1))
 }
 
 #[derive(Debug, Default)]
@@ -93,9 +120,16 @@ impl FleetCache {
             audits = history.audits(None).await?;
         }
         audits.sort_by_key(|audit| std::cmp::Reverse(audit.finished));
-        let (mut nodes, findings) = (history.nodes().await?, history.open_findings().await?);
+        let (trials, counted) = trials(&audits);
+        let (mut nodes, findings) = if trials.is_empty() {
+            (history.nodes().await?, history.open_findings().await?)
+        } else {
+            let runs: Vec<String> = trials.iter().map(|trial| trial.run.clone()).collect();
+            history.without(&runs).await?
+        };
         NodeRow::put_open(&mut nodes, &findings);
-        let fleet = Arc::new(Fleet { audits, nodes, findings, pages: PageCache::default() });
+        let fleet = Fleet { audits, counted, trials, nodes, findings, pages: PageCache::default() };
+        let fleet = Arc::new(fleet);
         *known = Some(Known { fleet: Arc::clone(&fleet), read: now, asked: now });
         Ok(fleet)
     }

@@ -19,6 +19,7 @@ mod fleet_cache;
 mod listener;
 mod live;
 mod pages;
+mod places;
 mod reply;
 mod routes;
 mod runs;

@@ -25,16 +25,18 @@ use rustls::{
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream},
-    sync::{Semaphore, watch},
+    sync::watch,
     task::JoinSet,
-    time::{sleep, timeout},
+    time::{error::Elapsed, sleep, timeout},
 };
 use tokio_rustls::TlsAcceptor;
 
-use crate::{error::ServeError, routes::Site};
+use crate::{
+    error::ServeError,
+    places::{Place, Places},
+    routes::Site,
+};
 
-/// Connections at once; more wait.
-const CONNECTIONS: usize = 256;
 /// How long a TLS handshake, or the head of a request, may take; an idle connection ends after it too.
 const HEAD: Duration = Duration::from_secs(15);
 /// How long a connection lives: one who reads slowly must not keep it for ever. Pages under way load it again.
@@ -99,7 +101,7 @@ impl Server {
     pub async fn run(self, site: Site, stop: impl Future<Output = ()>) {
         let site = Arc::new(site);
         let router = site.router();
-        let places = Arc::new(Semaphore::new(CONNECTIONS));
+        let places = Arc::new(Places::default());
         let (end, ends) = watch::channel(false);
         let mut connections = JoinSet::new();
         let mut stop = pin!(stop);
@@ -120,13 +122,12 @@ impl Server {
             };
             let (router, tls, ends) = (router.clone(), self.tls.clone(), ends.clone());
             connections.spawn(async move {
-                let _place = place;
                 // Why no error: without it answers are only a little later.
                 let _ = stream.set_nodelay(true);
                 match tls {
-                    None => serve(stream, router, ends).await,
-                    Some(tls) => match timeout(HEAD, tls.accept(stream)).await {
-                        Ok(Ok(stream)) => serve(stream, router, ends).await,
+                    None => serve(stream, router, ends, &place).await,
+                    Some(tls) => match shaken(timeout(HEAD, tls.accept(stream)), &place).await {
+                        Ok(Ok(stream)) => serve(stream, router, ends, &place).await,
                         Ok(Err(error)) => tracing::debug!(%peer, %error, "no TLS"),
                         Err(_) => tracing::debug!(%peer, "no TLS in time"),
                     },
@@ -142,23 +143,41 @@ impl Server {
     }
 }
 
-type Accepted = (TcpStream, SocketAddr, tokio::sync::OwnedSemaphorePermit);
+type Accepted = (TcpStream, SocketAddr, Place);
 
-/// Accepts a connection when there is a place for it.
-async fn accept(listener: &TcpListener, places: &Arc<Semaphore>) -> io::Result<Accepted> {
-    let place = Arc::clone(places).acquire_owned().await.map_err(io::Error::other)?;
-    let (stream, peer) = listener.accept().await?;
-    Ok((stream, peer, place))
+/// Accepts a connection that there is a place for.
+async fn accept(listener: &TcpListener, places: &Arc<Places>) -> io::Result<Accepted> {
+    loop {
+        let (stream, peer) = listener.accept().await?;
+        match places.take(peer.ip()).await {
+            Some(place) => return Ok((stream, peer, place)),
+            None => tracing::debug!(%peer, "too many connections of this address are at work"),
+        }
+    }
+}
+
+/// Waits for a handshake, which ends as if in time where another connection needs its place.
+async fn shaken<T>(
+    handshake: impl Future<Output = Result<T, Elapsed>>,
+    place: &Place,
+) -> Result<T, Option<Elapsed>> {
+    tokio::select! {
+        done = handshake => done.map_err(Some),
+        () = place.lost() => Err(None),
+    }
 }
 
 async fn serve(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     router: Router,
     mut ends: watch::Receiver<bool>,
+    place: &Place,
 ) {
     let service = TowerToHyperService::new(router);
     let service = service_fn(move |request: Request<Incoming>| {
-        hyper::service::Service::call(&service, request.map(Body::new))
+        let work = place.begin();
+        let answer = hyper::service::Service::call(&service, request.map(Body::new));
+        async move { answer.await.map(|answer| answer.map(|body| work.until_sent(body))) }
     });
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(HEAD).max_buf_size(HEAD_BYTES).max_headers(HEADERS);
@@ -167,6 +186,7 @@ async fn serve(
         served = connection.as_mut() => Some(served),
         _ = ends.wait_for(|end| *end) => None,
         () = sleep(LIFE) => None,
+        () = place.lost() => return,
     };
     let served = match over {
         Some(served) => Ok(served),

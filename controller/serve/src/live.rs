@@ -253,6 +253,7 @@ mod tests {
                 id: "01A".to_owned(),
                 verb: "run".to_owned(),
                 playbooks: Vec::new(),
+                baselines: Vec::new(),
                 started: Timestamp::UNIX_EPOCH,
                 standing: RunStanding::Running,
                 exit_code: None,

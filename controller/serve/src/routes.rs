@@ -37,7 +37,7 @@ use crate::{
     pages::{ICON, Pages, SCRIPT, STYLE},
     reply::{Kind, Reply, secure},
     runs::{RunLine, RunStanding, Runs, RunsError},
-    view::{Asked, CheckView, FleetView, Moment, NodeView, address, check_lines},
+    view::{Asked, CheckView, FleetView, Moment, NodeView, Order, address, check_lines},
 };
 
 /// How long an answer may take to begin.
@@ -313,7 +313,7 @@ async fn enter(State(site): Here, headers: HeaderMap, Form(form): Form<LoginForm
         );
     }
     if site.access.is_token(&form.token) {
-        return redirect(inside(&form.next), Some(site.access.login_cookie(SystemTime::now())));
+        return redirect(inside(&form.next), Some(site.access.login_cookie(&headers, SystemTime::now())));
     }
     tokio::time::sleep(PENALTY).await;
     tracing::warn!("a login with a wrong token");
@@ -325,7 +325,7 @@ async fn leave(State(site): Here, headers: HeaderMap) -> Response<Body> {
     if is_foreign(&headers) {
         return site.message(&headers, StatusCode::FORBIDDEN, "Another site sent this form", "Log out here.");
     }
-    redirect("/login", Some(site.access.logout_cookie()))
+    redirect("/login", Some(site.access.logout_cookie(&headers)))
 }
 
 /// Whether a browser says that a page of another site sent this.
@@ -355,7 +355,10 @@ fn redirect(to: &str, cookie: Option<String>) -> Response<Body> {
 struct FleetQuery {
     by: Option<String>,
     group: Option<String>,
+    row: Option<String>,
     verdict: Option<String>,
+    find: Option<String>,
+    sort: Option<String>,
 }
 
 async fn fleet(State(site): Here, headers: HeaderMap, Query(query): Query<FleetQuery>) -> Response<Body> {
@@ -364,12 +367,19 @@ async fn fleet(State(site): Here, headers: HeaderMap, Query(query): Query<FleetQ
         Err(error) => return site.failed(&headers, &error),
     };
     let verdict = query.verdict.as_deref().and_then(Verdict::of_word);
-    let asked = Asked { by: query.by, group: query.group, verdict };
+    let find = query.find.map(|find| find.trim().to_owned()).filter(|find| !find.is_empty());
+    if let Some(found) = find.as_ref().and_then(|find| fleet.nodes.iter().find(|node| node.node == *find)) {
+        return redirect(&address("nodes", &found.node), None);
+    }
+    let order = query.sort.as_deref().and_then(Order::of_word).unwrap_or_default();
+    let (by, group, row) = (query.by, query.group, query.row);
+    let asked = Asked { by, group, row, verdict, find, order };
     if let Some(page) = fleet.page(&asked) {
         return Reply::ok(Kind::Html, page.to_string()).answer(&headers);
     }
     let page = spawn_blocking(move || {
-        let view = FleetView::of(&fleet.audits, &fleet.nodes, &fleet.findings, &asked, Timestamp::now());
+        let view = FleetView::of(&fleet.counted, &fleet.nodes, &fleet.findings, &asked, Timestamp::now())
+            .beside(&fleet.trials);
         match site.pages.render("fleet.html", "fleet", &view) {
             Ok(page) => {
                 fleet.keep(asked, Arc::from(page.as_str()));
@@ -427,7 +437,9 @@ async fn runs(State(site): Here, headers: HeaderMap, Query(query): Query<RunsQue
         Ok(lines) => lines,
         Err(error) => return site.runs_failed(&headers, "", &error),
     };
-    let line = |run: &RunLine| json!({"run": run, "href": address("runs", &run.id), "started": Moment::from(run.started)});
+    // The end of an id is enough for every command.
+    let short = |id: &str| id.get(id.len().saturating_sub(8)..).unwrap_or(id).to_owned();
+    let line = |run: &RunLine| json!({"run": run, "href": address("runs", &run.id), "started": Moment::from(run.started), "short": short(&run.id)});
     let more = (lines.len() == RUNS).then(|| lines.last().map(|run| run.id.clone())).flatten();
     let view = json!({"runs": lines.iter().map(line).collect::<Vec<_>>(), "more": more});
     site.html(&headers, StatusCode::OK, "runs.html", "runs", &view)
@@ -534,7 +546,7 @@ async fn api_fleet(State(site): Here, headers: HeaderMap) -> Response<Body> {
                     "nodes": fleet.nodes.len(),
                     "compliant": fleet.nodes.iter().filter(|node| node.compliant).count(),
                     "verdicts": serde_json::Map::from_iter(verdicts),
-                    "newest_audit": fleet.audits.first(),
+                    "newest_audit": fleet.counted.first(),
                 }),
             )
         }

@@ -31,6 +31,8 @@ pub struct RunLine {
     pub id: String,
     pub verb: String,
     pub playbooks: Vec<String>,
+    /// What an audit judged by.
+    pub baselines: Vec<String>,
     pub started: Timestamp,
     pub standing: RunStanding,
     pub exit_code: Option<u8>,

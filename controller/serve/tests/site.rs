@@ -59,6 +59,37 @@ async fn the_fleet_leads_to_a_node_and_from_there_to_its_check() {
     }
 }
 
+/// Somebody tries a stricter baseline once, by which no node is well.
+#[tokio::test]
+async fn one_trial_with_another_baseline_says_nothing_of_the_fleet() {
+    let mut audits = fleet();
+    let mut trial = audits.last().unwrap().clone();
+    trial.run = "01JDTRIAL00000000000000001".to_owned();
+    trial.baselines = vec!["strict".to_owned()];
+    let later = jiff::SignedDuration::from_mins(5);
+    (trial.started, trial.finished) = (trial.started + later, trial.finished + later);
+    for node in &mut trial.nodes {
+        node.at += later;
+        (node.verdict, node.compliant) = (gpufleet_compliance::Verdict::Fail, false);
+        node.findings.push(made_up::found("strict.rule", "too warm"));
+        node.controls.judged.push("strict.rule".to_owned());
+    }
+    audits.push(trial);
+    let (site, _runs) = site_of(&audits).await;
+    let served = serve(site, None).await;
+    let page = get(served.address, "/").await;
+    assert!(page.body.contains("<h1>6 of 8 nodes compliant</h1>"), "{}", page.body);
+    assert!(
+        page.body.contains("<code>training</code>") && !page.body.contains("strict.rule"),
+        "{}",
+        page.body
+    );
+    let beside = "an audit by <code>strict</code> that was made once";
+    assert!(page.body.contains(beside) && page.body.contains("0 of 8 compliant"), "{}", page.body);
+    let api = get(served.address, "/api/v1/fleet").await;
+    assert!(api.body.contains("\"compliant\":6"), "{}", api.body);
+}
+
 #[tokio::test]
 async fn nothing_but_reading_is_answered_and_every_answer_is_guarded() {
     let served = serve(site().await, None).await;
@@ -120,6 +151,25 @@ async fn a_name_of_another_site_is_refused() {
     }
     let none = raw(served.address, b"GET / HTTP/1.1\r\nConnection: close\r\n\r\n").await;
     assert_eq!(none.status, 421);
+}
+
+/// More of them than there are places, from one address: each new one ends the oldest, and a request is answered before any
+/// of them has reached its time limit.
+#[tokio::test]
+async fn idle_connections_keep_nobody_waiting() {
+    let served = serve(site().await, None).await;
+    let mut idle = Vec::new();
+    for _ in 0..300 {
+        idle.push(client::open(served.address, b"GET / HTTP/1.1\r\n").await);
+    }
+    assert_eq!(get(served.address, "/healthz").await.status, 200);
+    let is_open = |stream: &tokio::net::TcpStream| {
+        let mut byte = [0];
+        stream.try_read(&mut byte).is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
+    };
+    assert!(is_open(idle.last().unwrap()) && is_open(&idle[200]), "not by their time limit");
+    idle[0].readable().await.unwrap();
+    assert!(!is_open(&idle[0]));
 }
 
 #[tokio::test]

@@ -1,6 +1,8 @@
 //! Runs as `serve` shows them, from the journals of this machine.
 
 use std::{
+    fs::{File, Metadata},
+    io::Read as _,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
     time::SystemTime,
@@ -8,9 +10,9 @@ use std::{
 
 use gpufleet::{
     display::{Style, Verbosity, plain_status},
-    event::{HEALTH, Level, NodeState, What},
+    event::{Level, NodeState, RunStarted, What},
     journal::{JournalError, RunDir, RunId, RunSummary, Tail, glance, newest_runs, process_of, read_events},
-    report::{NodeModel, RunModel, html},
+    report::{NodeModel, RunModel, html, series_of},
 };
 use gpufleet_serve::{Follow, LiveNode, LiveRun, Mood, RunLine, RunStanding, Runs, RunsError};
 
@@ -18,13 +20,14 @@ use super::loading::AD_HOC;
 
 /// Messages about the whole run that its page shows.
 const NOTICES: usize = 20;
-/// Reports that are kept, so that looking again costs nothing.
-const REPORTS: usize = 3;
+/// The largest page of a run that is served, in bytes: an audit of 10,000 nodes has a fifth of it.
+const LARGEST: u64 = 256 << 20;
 
 /// The runs below a state directory.
 pub struct ServedRuns {
     state_dir: PathBuf,
-    reports: Mutex<Vec<(Version, Arc<str>)>>,
+    /// The last report of a run that has no page of its own, so that looking again costs nothing.
+    made: Mutex<Option<(Version, Arc<str>)>>,
 }
 
 /// What a report was made from: the journal of a run at one moment.
@@ -38,7 +41,7 @@ struct Version {
 
 impl ServedRuns {
     pub fn new(state_dir: &Path) -> Self {
-        Self { state_dir: state_dir.to_owned(), reports: Mutex::default() }
+        Self { state_dir: state_dir.to_owned(), made: Mutex::default() }
     }
 
     /// Reads an id from an address. What is no id cannot become a path.
@@ -58,17 +61,46 @@ fn failure(error: JournalError) -> RunsError {
     }
 }
 
+/// Returns the page that a run wrote at its end, if that is of its whole journal.
+fn written(dir: &RunDir, journal: &Metadata) -> Option<String> {
+    let mut file = File::open(dir.report_html()).ok()?;
+    let page = file.metadata().ok()?;
+    let whole = page.modified().ok()? >= journal.modified().ok()? && page.len() <= LARGEST;
+    let mut text = String::new();
+    (whole && file.read_to_string(&mut text).is_ok()).then_some(text)
+}
+
+/// Reads a journal part by part: all of its events at once are many times as large as what a page needs of them.
+fn model_of(dir: &RunDir) -> Result<RunModel, JournalError> {
+    let (mut tail, mut model) = (Tail::new(&dir.journal()), RunModel::new());
+    loop {
+        let events = tail.read()?;
+        if events.is_empty() {
+            return Ok(model);
+        }
+        events.iter().for_each(|event| model.apply(event));
+    }
+}
+
+/// The playbooks and baselines of a run.
+fn named(run: &RunStarted) -> (Vec<String>, Vec<String>) {
+    let (mut playbooks, baselines) = series_of(run);
+    playbooks.retain(|name| name != AD_HOC);
+    (playbooks, baselines)
+}
+
 fn line(run: &RunSummary) -> RunLine {
     let standing = match (&run.finished, run.running) {
         (Some(_), _) => RunStanding::Finished,
         (None, true) => RunStanding::Running,
         (None, false) => RunStanding::CutOff,
     };
-    let playbooks = run.started.playbooks.iter().filter(|name| ![AD_HOC, HEALTH].contains(&name.as_str()));
+    let (playbooks, baselines) = named(&run.started);
     RunLine {
         id: run.run.to_string(),
         verb: run.started.verb.info().word.to_owned(),
-        playbooks: playbooks.cloned().collect(),
+        playbooks,
+        baselines,
         started: run.started_at,
         standing,
         exit_code: run.finished.as_ref().map(|finished| finished.exit_code),
@@ -105,19 +137,20 @@ impl Runs for ServedRuns {
             .map_err(|cause| failure(JournalError::Io { path: dir.journal(), cause }))?;
         // Why before it is read: a run that ends meanwhile has its last event then.
         let at_work = process_of(&dir).is_some();
+        if !at_work && let Some(page) = written(&dir, &data) {
+            return Ok(page);
+        }
         let version = Version { run, length: data.len(), changed: data.modified().ok(), at_work };
         // Why held while it is made: a report of a large fleet needs memory, and another request may want the same one.
-        let mut reports = self.reports.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, page)) = reports.iter().find(|(known, _)| *known == version) {
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, page)) = made.as_ref().filter(|(known, _)| *known == version) {
             return Ok(page.to_string());
         }
-        let events = read_events(&dir.journal()).map_err(failure)?;
-        let mut model = RunModel::of(&events);
+        *made = None;
+        let mut model = model_of(&dir).map_err(failure)?;
         model.at_work = at_work;
         let page = html(&model).map_err(|error| RunsError::Unreadable(Box::new(error)))?;
-        reports.retain(|(known, _)| known.run != version.run);
-        reports.insert(0, (version, Arc::from(page.as_str())));
-        reports.truncate(REPORTS);
+        *made = Some((version, Arc::from(page.as_str())));
         Ok(page)
     }
 
@@ -178,7 +211,7 @@ fn live(model: &RunModel) -> LiveRun {
         gpufleet::report::Standing::CutOff => RunStanding::CutOff,
     };
     let now = model.latest.unwrap_or_default();
-    let playbooks = model.run.iter().flat_map(|run| &run.playbooks);
+    let (playbooks, baselines) = model.run.as_ref().map(named).unwrap_or_default();
     let notices =
         model.notices.iter().filter(|notice| notice.level != Level::Info).map(|notice| &notice.text);
     let mut notices: Vec<String> = notices.rev().take(NOTICES).cloned().collect();
@@ -187,7 +220,8 @@ fn live(model: &RunModel) -> LiveRun {
         run: RunLine {
             id: model.run_id().to_owned(),
             verb: model.verb().info().word.to_owned(),
-            playbooks: playbooks.filter(|name| ![AD_HOC, HEALTH].contains(&name.as_str())).cloned().collect(),
+            playbooks,
+            baselines,
             started: model.started.unwrap_or_default(),
             standing,
             exit_code: model.finish.as_ref().map(|finish| finish.exit_code),
@@ -222,5 +256,62 @@ const fn mood(state: NodeState) -> Mood {
         S::Drift | S::Unknown | S::Held => Mood::Doubtful,
         S::Failed | S::Unreachable => Mood::Bad,
         _ => Mood::Working,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use gpufleet::{
+        event::{EVENT_VERSION, Event, Verb},
+        journal::Journal,
+    };
+    use jiff::Timestamp;
+
+    use super::*;
+
+    fn begin(state: &Path) -> (RunId, RunDir) {
+        let run = RunId::generate();
+        let dir = RunDir::new(state, &run);
+        let journal = Journal::create(&dir).unwrap();
+        let started = RunStarted {
+            version: EVENT_VERSION,
+            run_id: run.to_string(),
+            verb: Verb::Run,
+            gpufleet: "0.1.0".to_owned(),
+            playbooks: vec!["site.yaml".to_owned(), AD_HOC.to_owned()],
+            inventories: Vec::new(),
+            hosts: vec!["gpu001".to_owned()],
+            command_line: Vec::new(),
+            digest: String::new(),
+            inputs: Default::default(),
+            programs: Default::default(),
+            groups: Default::default(),
+            audit: None,
+            trend: Vec::new(),
+        };
+        assert_eq!(named(&started), (vec!["site.yaml".to_owned()], Vec::new()));
+        let event = Event { seq: 0, at: Timestamp::now(), what: What::RunStarted(started) };
+        journal.append(&event.into()).unwrap();
+        journal.close().unwrap();
+        (run, dir)
+    }
+
+    #[test]
+    fn the_page_that_a_run_wrote_is_served_while_it_is_of_the_whole_journal() {
+        let state = tempfile::tempdir().unwrap();
+        let runs = ServedRuns::new(state.path());
+        let (run, dir) = begin(state.path());
+        let made = runs.report(run.as_str()).unwrap();
+        assert!(made.contains("gpu001") && made.contains("Content-Security-Policy"), "{made}");
+        std::fs::write(dir.report_html(), "written").unwrap();
+        assert_eq!(runs.report(run.as_str()).unwrap(), "written");
+        // It goes on: the page is of what was before.
+        let journal = File::options().append(true).open(dir.journal()).unwrap();
+        journal.set_modified(SystemTime::now() + Duration::from_secs(60)).unwrap();
+        assert_eq!(runs.report(run.as_str()).unwrap(), made);
+        let none = RunId::generate();
+        assert!(matches!(runs.report(none.as_str()), Err(RunsError::NoSuchRun)));
     }
 }

@@ -160,6 +160,7 @@ pub fn history(args: &HistoryArgs, environment: &Environment, output: &Output) -
         let store = Store::at(&place).await?;
         let done = match &args.command {
             Some(HistoryCommand::Forget { run }) => forget(&store, run, output).await,
+            Some(HistoryCommand::Retire { nodes }) => retire(&store, nodes, output).await,
             Some(HistoryCommand::Rebuild) => rebuild(&store, environment, output).await,
             Some(HistoryCommand::Prune { keep }) => prune(&store, *keep, output).await,
             None => show(&store, args, output).await,
@@ -228,6 +229,25 @@ async fn forget(store: &Store, run: &str, output: &Output) -> Result<(), Command
         return Err(error.hint("`gpufleet history --format json` names the runs of all audits"));
     }
     output.status(&format!("removed the audit {run}; `gpufleet history rebuild` would record it again"));
+    Ok(())
+}
+
+async fn retire(store: &Store, nodes: &[String], output: &Output) -> Result<(), CommandError> {
+    let known: Vec<String> = store.nodes().await?.into_iter().map(|node| node.node).collect();
+    if let Some(unknown) = nodes.iter().find(|node| !known.contains(node)) {
+        let error = CommandError::user(format!("no audit in {} has a node `{unknown}`", store.place()));
+        return Err(match gpufleet::diagnostic::suggest(unknown, known.iter().map(String::as_str)) {
+            Some(close) => error.hint(format!("nothing was removed; did you mean `{close}`?")),
+            None => error.hint("nothing was removed; `gpufleet history --format json` names all nodes"),
+        });
+    }
+    for node in nodes {
+        store.retire(node).await?;
+    }
+    output.status(&format!(
+        "removed {}; an audit that has one of them again makes it a new node, and so does `gpufleet history rebuild`",
+        display::count(nodes.len(), "node")
+    ));
     Ok(())
 }
 

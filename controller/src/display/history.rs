@@ -36,7 +36,7 @@ pub fn fleet_history(
     out.push_str(&format!(
         "{} since {}, the latest {} by {}\n",
         count(audits.len(), "audit"),
-        day(first.started, zone),
+        moment(first.started, zone),
         moment(latest.started, zone),
         clean(&latest.controller)
     ));
@@ -71,7 +71,7 @@ pub fn node_history(history: &NodeHistory, zone: &TimeZone, style: &Style) -> St
     let verdict = style.verdict(node.verdict, node.verdict);
     let parts = [node.hardware.as_deref(), node.driver.as_deref()].into_iter().flatten().map(clean);
     let what = parts.chain(node.groups.iter().map(|group| clean(group))).collect::<Vec<_>>().join(", ");
-    let mut out = format!("{name}: {verdict} since {}  -> {}\n", day(node.since, zone), node.action);
+    let mut out = format!("{name}: {verdict} since {}  -> {}\n", moment(node.since, zone), node.action);
     out.push_str(&format!(
         "read {}, {} of {} judgements were made{}\n",
         moment(node.at, zone),
@@ -80,10 +80,15 @@ pub fn node_history(history: &NodeHistory, zone: &TimeZone, style: &Style) -> St
         if what.is_empty() { String::new() } else { format!("; {what}") }
     ));
     heading("Verdicts", style, &mut out);
-    for span in history.spans.iter().take(MOST_AUDITS) {
+    for (at, span) in history.spans.iter().take(MOST_AUDITS).enumerate() {
         let verdict = style.verdict(span.verdict, format!("{:7}", span.verdict));
         let audits = count(span.audits as usize, "audit");
-        out.push_str(&format!("  {verdict}  {}  {audits}\n", days(span.from, span.until, zone)));
+        // The newest one has no end: it is as the last audit found it.
+        let when = match at {
+            0 => format!("{:DAYS$}", format!("since {}", moment(span.from, zone))),
+            _ => days(span.from, span.until, zone),
+        };
+        out.push_str(&format!("  {verdict}  {when}  {audits}\n"));
     }
     more(history.spans.len(), MOST_AUDITS, "verdict", &mut out);
     heading("Open", style, &mut out);
@@ -97,7 +102,7 @@ pub fn node_history(history: &NodeHistory, zone: &TimeZone, style: &Style) -> St
         let verdict = style.verdict(found.verdict, format!("{:7}", found.verdict));
         let left = format!("  {verdict}  {}  ", days(past.from, past.until, zone));
         let text = format!("{} {} ({})", found.subject, found.text, found.control);
-        wrapped(&left, 2 + 7 + 2 + 24 + 2, &text, style, &mut out);
+        wrapped(&left, 2 + 7 + 2 + DAYS + 2, &text, style, &mut out);
     }
     more(history.past.len(), MOST, "finding", &mut out);
     out
@@ -138,15 +143,20 @@ fn moment(at: Timestamp, zone: &TimeZone) -> String {
     at.to_zoned(zone.clone()).strftime("%Y-%m-%d %H:%M").to_string()
 }
 
-/// `2026-11-20 to 2026-11-23`, in 24 columns.
+/// Columns of [`days`].
+const DAYS: usize = 36;
+
+/// `2026-11-20 02:00 to 2026-11-23 02:00`, the second day only where it is another; in [`DAYS`] columns.
 fn days(from: Timestamp, until: Timestamp, zone: &TimeZone) -> String {
-    format!(
-        "{:24}",
-        match (day(from, zone), day(until, zone)) {
-            (from, until) if from == until => from,
-            (from, until) => format!("{from} to {until}"),
-        }
-    )
+    let (first, last) = (moment(from, zone), moment(until, zone));
+    let text = if first == last {
+        first
+    } else if day(from, zone) == day(until, zone) {
+        format!("{first} to {}", until.to_zoned(zone.clone()).strftime("%H:%M"))
+    } else {
+        format!("{first} to {last}")
+    };
+    format!("{text:DAYS$}")
 }
 
 /// Equal findings of several nodes.
@@ -231,8 +241,8 @@ fn findings(open: &[OpenFinding], zone: &TimeZone, style: &Style, out: &mut Stri
         // A day later than it was found last, somebody has to know that nobody looked since.
         let stale = latest.is_some_and(|latest| latest.as_second() - cause.last.as_second() > 24 * 3600);
         let last =
-            if stale { format!(", not judged since {}", day(cause.last, zone)) } else { String::new() };
-        let since = format!("since {}, {audits}{last}: ", day(cause.since, zone));
+            if stale { format!(", not judged since {}", moment(cause.last, zone)) } else { String::new() };
+        let since = format!("since {}, {audits}{last}: ", moment(cause.since, zone));
         wrapped(&left, 2 + 7 + 2 + 10 + 14 + 2 + NAMES + 2, &(since + &cause.sentence()), style, out);
     }
     let mut left: Vec<String> = Vec::new();
@@ -289,6 +299,17 @@ mod tests {
     }
 
     #[test]
+    fn a_span_has_its_times_and_its_end() {
+        let text = |from: i64, until: i64| {
+            let at = |minutes: i64| Timestamp::from_second(1_795_000_000 + minutes * 60).unwrap();
+            days(at(from), at(until), &TimeZone::UTC).trim_end().to_owned()
+        };
+        assert_eq!(text(0, 0), at(0).strftime("%Y-%m-%d %H:%M").to_string());
+        insta::assert_snapshot!(text(0, 90), @"2026-11-18 11:06 to 12:36");
+        insta::assert_snapshot!(text(0, 2880), @"2026-11-18 11:06 to 2026-11-20 11:06");
+    }
+
+    #[test]
     fn equal_findings_are_one_line_with_the_oldest_since() {
         let all = [
             open("gpu002", Verdict::Fail, "a row could not be remapped", 3, 5),
@@ -301,8 +322,8 @@ mod tests {
         let words = out.split_whitespace().collect::<Vec<_>>().join(" ");
         for text in [
             "fail 2 nodes",
-            "since 2026-11-19, 5 audits: GPU 3 a row could not be remapped (mem.remap_failed)",
-            "since 2026-11-18, 3 audits, not judged since 2026-11-20: GPU 3",
+            "since 2026-11-19 11:06, 5 audits: GPU 3 a row could not be remapped (mem.remap_failed)",
+            "since 2026-11-18 11:06, 3 audits, not judged since 2026-11-20 11:06: GPU 3",
             "(remap_failed 1) (mem.remap_failed)",
         ] {
             assert!(words.contains(text), "{text}: {out}");

@@ -81,6 +81,8 @@ impl AuditScope {
         let groups = self.groups_of(host);
         let policy = self.policy.for_node(host, &groups);
         let at = at.as_second();
+        // Growth and loss between two machines are none.
+        let earlier = earlier.filter(|earlier| earlier.may_be_of(signals));
         let mut findings = judge_after(&policy, signals, earlier, at);
         let memory = Memory::after(earlier, signals, &findings, at);
         let asked = Asked { host, groups: &groups, today: self.today, gate: false };

@@ -32,6 +32,17 @@ impl Tail {
     /// # Errors
     /// As [`read_events`](super::read_events).
     pub fn read(&mut self) -> Result<Vec<Event>, JournalError> {
+        loop {
+            let before = self.offset;
+            let events = self.part()?;
+            // A part may have records for a resume only; no events is what the end has.
+            if !events.is_empty() || self.offset == before {
+                return Ok(events);
+            }
+        }
+    }
+
+    fn part(&mut self) -> Result<Vec<Event>, JournalError> {
         let mut part = Vec::new();
         self.fill(&mut part).map_err(|cause| JournalError::Io { path: self.path.clone(), cause })?;
         let whole = part.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);

@@ -5,7 +5,7 @@ use csv::{QuoteStyle, Terminator, WriterBuilder};
 use super::{NodeModel, RunModel};
 use crate::event::Verb;
 
-const COLUMNS: [&str; 12] = [
+const COLUMNS: [&str; 13] = [
     "node",
     "node_verdict",
     "next_action",
@@ -16,6 +16,7 @@ const COLUMNS: [&str; 12] = [
     "action",
     "subject",
     "finding",
+    "expected",
     "waived",
     "explained_by",
 ];
@@ -38,11 +39,11 @@ pub fn csv(model: &RunModel) -> Result<String, Box<dyn std::error::Error + Send 
     Ok(String::from_utf8(writer.into_inner()?)?)
 }
 
-fn rows(node: &NodeModel, verb: Verb) -> Vec<[String; 12]> {
+fn rows(node: &NodeModel, verb: Verb) -> Vec<[String; 13]> {
     let (verdict, action) = (node.verdict(verb).to_string(), node.next_action(verb).to_string());
     let findings = node.findings(verb);
     if findings.is_empty() {
-        let mut row: [String; 12] = Default::default();
+        let mut row: [String; 13] = Default::default();
         (row[0], row[1], row[2]) = (node.name.clone(), verdict, action);
         return vec![row];
     }
@@ -59,6 +60,7 @@ fn rows(node: &NodeModel, verb: Verb) -> Vec<[String; 12]> {
             found.action.to_string(),
             found.subject,
             text,
+            found.expected.unwrap_or_default(),
             found.waived.unwrap_or_default(),
             found.explained_by.unwrap_or_default(),
         ]

@@ -32,6 +32,8 @@ pub struct NodeHealth {
     pub(super) hardware: Option<String>,
     pub(super) driver_version: Option<String>,
     pub(super) readings: NodeReadings,
+    /// Why nothing was compared with earlier audits although there are some.
+    pub(super) stranger: Option<String>,
 }
 
 impl NodeHealth {
@@ -56,6 +58,14 @@ impl NodeHealth {
             return None;
         }
         let Judgement { findings, verdict, memory, peers } = scope.judge(host, &signals, earlier, at);
+        let stranger = earlier.filter(|earlier| !earlier.may_be_of(&signals)).map(|earlier| {
+            let when = Timestamp::from_second(earlier.at()).map(|at| at.strftime("%Y-%m-%d %H:%M UTC").to_string());
+            format!(
+                "{host}: none of its GPUs was there at the audit of {}: all were replaced, or it is another machine of \
+                 that name. Nothing is compared with that audit. Clusters with equal names need a store each (--store).",
+                when.unwrap_or_else(|_| "an unknown time".to_owned())
+            )
+        });
         let text = |signal: Option<&Signal>| {
             Some(signal?.known()?.as_str()?.chars().take(MOST_NAME).collect::<String>())
         };
@@ -70,6 +80,7 @@ impl NodeHealth {
             hardware: class_of(names.iter().map(String::as_str)),
             driver_version: text(signals.node.get("driver_version")),
             readings: NodeReadings::of(&signals, at),
+            stranger,
         })
     }
 }

@@ -97,6 +97,33 @@ fn an_audit_goes_on_from_what_the_last_one_remembers() {
     assert_eq!(memories(&again), memories(&second));
 }
 
+/// Two clusters with a gpu001 each share a history, or all boards of a node were replaced.
+#[test]
+fn nothing_is_compared_with_another_machine_of_the_same_name() {
+    let mut node = signals();
+    node.uptime_s = 5_000;
+    let first = RunModel::of(&audit(&[("gpu001", node.clone())], &[], 0, scope(CHECKS, "")));
+    node.uptime_s += 86_400;
+    node.gpus[0].readings.insert("ecc_unc_agg".to_owned(), 12.into());
+    for (at, gpu) in node.gpus.iter_mut().enumerate() {
+        gpu.id = format!("GPU-other-{at}");
+    }
+    let later = |node: &Signals| {
+        RunModel::of(&audit(&[("gpu001", node.clone())], &memories(&first), 24, scope(CHECKS, "")))
+    };
+    let model = later(&node);
+    assert_eq!(told(&model), [] as [&str; 0], "no growth between two machines");
+    assert_eq!(model.node("gpu001").unwrap().health.as_ref().unwrap().verdict.coverage.no_earlier, 1);
+    let notices: Vec<&str> = model.notices.iter().map(|notice| notice.text.as_str()).collect();
+    assert!(
+        matches!(notices[..], [one] if one.starts_with("gpu001: none of its GPUs was there")),
+        "{notices:?}"
+    );
+    // Of a node without readable GPUs nobody knows that it is another one.
+    node.gpus.clear();
+    assert!(later(&node).notices.is_empty());
+}
+
 #[test]
 fn what_is_no_memory_is_passed_over() {
     let node = [("gpu001", signals())];

@@ -670,6 +670,9 @@ impl RunModel {
                     // Not those of a playbook's own task, which may be of another host, or not as deep.
                     .filter(|_| report.kind == health::KIND && *report.position.file == *HEALTH)
                     .and_then(|scope| NodeHealth::of(scope, host, &report.data, earlier, event.at));
+                if let Some(text) = judged.as_ref().and_then(|judged| judged.stranger.clone()) {
+                    self.notices.push(Notice { at: event.at, level: Level::Warning, text });
+                }
                 let node = self.node_mut(host);
                 node.health = judged.or(node.health.take());
                 let topology = topology::of(report).map(Box::new);

@@ -486,8 +486,7 @@ fn metric(line: &str) -> (String, BTreeMap<String, String>, f64) {
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "counts")]
-fn of_openmetrics(text: &str) -> ReadBack {
-    assert!(text.ends_with("# EOF\n"));
+fn of_metrics(text: &str) -> ReadBack {
     let mut back = ReadBack { verdicts: Some(BTreeMap::new()), ..ReadBack::default() };
     let (mut findings, mut fleet, mut shares) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
     let mut seen = HashSet::new();
@@ -553,7 +552,7 @@ proptest! {
                 "junit" => of_junit(&text),
                 "sarif" => of_sarif(&text),
                 "md" => of_markdown(&text),
-                "openmetrics" => of_openmetrics(&text),
+                "openmetrics" | "prometheus" => of_metrics(&text),
                 _ => continue,
             };
             let name = renderer.name;

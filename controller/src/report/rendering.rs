@@ -1,8 +1,14 @@
 //! The formats of a report. A new one is a file with its function, and a line in [`RENDERERS`].
 
 use super::{
-    RunModel, Timing, csv::csv, document::json, html::html, junit::junit, markdown::markdown,
-    openmetrics::openmetrics, sarif::sarif,
+    RunModel, Timing,
+    csv::csv,
+    document::json,
+    html::html,
+    junit::junit,
+    markdown::markdown,
+    openmetrics::{openmetrics, prometheus},
+    sarif::sarif,
 };
 use crate::event::Event;
 
@@ -70,15 +76,23 @@ static MARKDOWN: Renderer = Renderer {
     make: |model, _| Ok(markdown(model)),
 };
 
+static PROMETHEUS: Renderer = Renderer {
+    name: "prometheus",
+    endings: &["prom"],
+    summary: "Text format of Prometheus, for node_exporter: verdicts and findings of nodes, readings of their GPUs",
+    make: |model, _| Ok(prometheus(&[model])),
+};
+
 static OPENMETRICS: Renderer = Renderer {
     name: "openmetrics",
-    endings: &["prom", "om"],
-    summary: "OpenMetrics, for Prometheus: verdicts and findings of nodes, readings of their GPUs",
+    endings: &["om"],
+    summary: "OpenMetrics 1.0, for scrapers that ask for it; the families of prometheus",
     make: |model, _| Ok(openmetrics(&[model])),
 };
 
 /// All formats, in the order of the help.
-pub static RENDERERS: &[&Renderer] = &[&JSON, &HTML, &JUNIT, &SARIF, &CSV, &MARKDOWN, &OPENMETRICS];
+pub static RENDERERS: &[&Renderer] =
+    &[&JSON, &HTML, &JUNIT, &SARIF, &CSV, &MARKDOWN, &PROMETHEUS, &OPENMETRICS];
 
 impl Renderer {
     /// Returns the format with this name.

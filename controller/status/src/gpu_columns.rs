@@ -106,7 +106,7 @@ pub const GPU_COLUMNS: &[Column<Row>] = &[
     Column {
         name: "use",
         title: "USE%",
-        help: "How busy it was over the window, in percent.",
+        help: "How busy it was over the window, in percent; of a GPU that nothing holds, in the driver's last period.",
         right: true,
         shown: Shown::Always,
         drop: 0,
@@ -127,11 +127,11 @@ pub const GPU_COLUMNS: &[Column<Row>] = &[
         drop: 94,
         least: 5,
         most: 5,
-        cell: |row| match row.now.as_ref().and_then(|now| now.recent) {
+        cell: |row| match row.now.as_ref().and_then(state::busy) {
             Some(recent) => Cell::plain(recent.peak.to_string()),
             None => Cell::none(),
         },
-        key: |row| match row.now.as_ref().and_then(|now| now.recent) {
+        key: |row| match row.now.as_ref().and_then(state::busy) {
             Some(recent) => Key::Number(recent.peak.into()),
             None => Key::Nothing,
         },
@@ -139,17 +139,18 @@ pub const GPU_COLUMNS: &[Column<Row>] = &[
     Column {
         name: "window",
         title: "WINDOW",
-        help: "Seconds that the use is of; the driver keeps 14 on an H100.",
+        help: "Seconds that the use is of, within the life of what holds it; the driver keeps 14 on an H100.",
         right: true,
         shown: Shown::Wide,
         drop: 95,
         least: 4,
         most: 6,
-        cell: |row| match row.now.as_ref().and_then(|now| now.recent) {
+        cell: |row| match row.now.as_ref().and_then(state::busy) {
+            Some(recent) if recent.span_ms == 0 => Cell::plain("now"),
             Some(recent) => Cell::plain(format!("{}s", recent.span_ms.saturating_add(500) / 1000)),
             None => Cell::none(),
         },
-        key: |row| match row.now.as_ref().and_then(|now| now.recent) {
+        key: |row| match row.now.as_ref().and_then(state::busy) {
             Some(recent) => Key::Number(recent.span_ms.into()),
             None => Key::Nothing,
         },
@@ -482,16 +483,123 @@ fn owner(unit: &str) -> String {
     unit.to_owned()
 }
 
-/// Returns what a command line runs: the script of an interpreter, else the program, without its folder.
+/// A program that runs others, and what its options mean.
+struct Interpreter {
+    /// Its name, without a version.
+    name: &'static str,
+    /// Letters after which the text itself is the program.
+    text: &'static str,
+    /// Letters that take the rest of their word, or the next one.
+    takes: &'static str,
+    /// Long options that take the next word.
+    long: &'static [&'static str],
+}
+
+/// Source: the manuals of each, of CPython 3.13, bash 5.2, dash 0.5, Perl 5.40, Ruby 3.3 and Node.js 22.
+const INTERPRETERS: [Interpreter; 9] = [
+    Interpreter { name: "python", text: "c", takes: "WX", long: &["--check-hash-based-pycs"] },
+    Interpreter { name: "pypy", text: "c", takes: "WX", long: &[] },
+    Interpreter { name: "bash", text: "c", takes: "oO", long: &["--rcfile", "--init-file"] },
+    Interpreter { name: "sh", text: "c", takes: "o", long: &[] },
+    Interpreter { name: "dash", text: "c", takes: "o", long: &[] },
+    Interpreter { name: "zsh", text: "c", takes: "o", long: &[] },
+    Interpreter { name: "perl", text: "eE", takes: "I", long: &[] },
+    Interpreter { name: "ruby", text: "e", takes: "Ir", long: &[] },
+    Interpreter { name: "node", text: "ep", takes: "r", long: &["--require", "--import", "--loader"] },
+];
+
+/// Returns what a command line runs: the script or module of an interpreter, else the program, without its folder. Never a
+/// word of a text that an interpreter is given.
 fn program(holder: &Holder) -> String {
     let base = |path: &str| path.rsplit('/').next().unwrap_or(path).to_owned();
     let mut words = holder.command.split_whitespace();
     let first = words.next().map(base).unwrap_or_default();
-    let interprets =
-        ["python", "bash", "sh", "perl", "ruby", "node", "java"].iter().any(|name| first.starts_with(name));
-    match words.find(|word| !word.starts_with('-')) {
-        Some(script) if interprets => base(script),
-        _ if first.is_empty() => format!("pid {}", holder.pid),
-        _ => first,
+    if first.is_empty() {
+        return format!("pid {}", holder.pid);
+    }
+    let unversioned = first.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.');
+    let script = match INTERPRETERS.iter().find(|known| known.name == unversioned) {
+        Some(known) => script(known, words),
+        None if first == "java" => java(words),
+        None => None,
+    };
+    script.map_or(first, base)
+}
+
+fn script<'a>(of: &Interpreter, mut words: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    while let Some(word) = words.next() {
+        let Some(option) = word.strip_prefix('-') else { return Some(word) };
+        if option.is_empty() || matches!(word, "--eval" | "--print") {
+            return None;
+        }
+        if option.starts_with('-') {
+            if of.long.contains(&word) {
+                words.next();
+            }
+            continue;
+        }
+        for (at, letter) in option.char_indices() {
+            let rest = option.get(at + letter.len_utf8()..).filter(|rest| !rest.is_empty());
+            if of.text.contains(letter) {
+                return None;
+            }
+            if letter == 'm' && of.name.starts_with("py") {
+                return rest.or_else(|| words.next());
+            }
+            if of.takes.contains(letter) {
+                if rest.is_none() {
+                    words.next();
+                }
+                break;
+            }
+        }
+    }
+    None
+}
+
+/// Returns the class, or the archive after `-jar`. Source: the manual of java 21.
+fn java<'a>(mut words: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    while let Some(word) = words.next() {
+        match word {
+            "-jar" | "-m" | "--module" => return words.next(),
+            "-cp" | "-classpath" | "--class-path" | "-p" | "--module-path" | "--add-modules" => {
+                words.next();
+            }
+            _ if !word.starts_with('-') => return Some(word),
+            _ => {}
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_holder_is_named_by_its_program_and_by_no_word_of_its_text() {
+        for (command, expected) in [
+            ("/usr/bin/python3 -c import torch; torch.ones(9)", "python3"),
+            ("python3 -uc import torch", "python3"),
+            ("python3.11 -u /home/alice/train.py --epochs 9", "train.py"),
+            ("python3 -X faulthandler -W ignore train.py", "train.py"),
+            ("python3 -Xdev train.py", "train.py"),
+            ("/opt/venv/bin/python -m torch.distributed.run train.py", "torch.distributed.run"),
+            ("python3 - serve", "python3"),
+            ("python3", "python3"),
+            ("bash -lc sleep 9", "bash"),
+            ("sh /srv/run.sh -c", "run.sh"),
+            ("bash -o pipefail run.sh", "run.sh"),
+            ("perl -we print 1", "perl"),
+            ("node --require dotenv server.js", "server.js"),
+            ("node --eval while(1);", "node"),
+            ("java -Xmx4g -cp a.jar:b.jar org.example.Main", "org.example.Main"),
+            ("java -jar /srv/serve.jar --port 1", "serve.jar"),
+            ("/opt/sharder --fast data", "sharder"),
+            ("", "pid 41"),
+        ] {
+            let holder = Holder { pid: 41, command: command.to_owned(), ..Holder::default() };
+            assert_eq!(program(&holder), expected, "{command}");
+        }
     }
 }

@@ -9,8 +9,6 @@ use gpufleet_protocol::{
 };
 use serde_json::Value;
 
-/// More used memory than a GPU without a process has, in MiB. Source: 0 on idle H100 and H200.
-const HELD_MIB: f64 = 256.0;
 /// A GPU that is held and not busier than this is idle, in tenths of a percent.
 const IDLE_PERMILLE: u32 = 50;
 /// Below this mean, in tenths of a percent, work with peaks above [`PEAK`] waits for something else.
@@ -18,6 +16,11 @@ const STARVED_PERMILLE: u32 = 500;
 const PEAK: u32 = 80;
 /// Shortest time, in milliseconds, of which use is judged.
 const JUDGED_MS: u32 = 4500;
+/// A GPU that draws more than this share of its limit works. Source: 17 % of it are drawn by an idle H200 with a context,
+/// 99 % under load; boards of 70 W draw 40 % with an idle context.
+const WORKING_SHARE: f64 = 0.6;
+/// `nvmlClocksEventReasonSwPowerCap`: what it does now would draw more than its limit.
+const POWER_CAP: u64 = 0x4;
 /// `NVML_COMPUTEMODE_PROHIBITED`.
 const PROHIBITED: f64 = 2.0;
 
@@ -32,9 +35,9 @@ pub enum State {
     Degraded,
     /// It refuses new work.
     Drain,
-    /// Held, and idle over the window.
+    /// Held, and idle over the window, which lies within the life of what holds it.
     IdleHeld,
-    /// Held, and busy in bursts only.
+    /// Held, and busy in bursts only, in both halves of the window.
     Starved,
     /// MIG is on, without an instance that work could use.
     NoSlices,
@@ -94,12 +97,47 @@ pub fn number(signal: Option<&Signal>) -> Option<f64> {
     signal?.known().and_then(Value::as_f64)
 }
 
-/// Returns how busy a GPU was: over the window, or in the driver's last sampling period.
+/// Returns how busy a GPU was: over the window, or in the driver's last sampling period if nothing holds it, or if what it
+/// draws says that the window is of another time.
 pub fn busy(now: &GpuNow) -> Option<Recent> {
-    now.recent.filter(|recent| recent.span_ms >= 1000).or_else(|| {
+    let recent = now.recent.filter(|recent| now.is_held() && recent.span_ms >= 1000);
+    recent.filter(|recent| recent.permille >= STARVED_PERMILLE || !draws_power(now)).or_else(|| {
         let percent = number(now.signals.readings.get("util_gpu"))?.clamp(0.0, 100.0) as u32;
-        Some(Recent { permille: percent * 10, peak: percent, span_ms: 0 })
+        Some(Recent { permille: percent * 10, halves: [percent * 10; 2], peak: percent, span_ms: 0 })
     })
+}
+
+/// Whether its power says that it works at this moment, whatever its use says of the last seconds.
+fn draws_power(now: &GpuNow) -> bool {
+    let known = |name: &str| number(now.signals.readings.get(name));
+    let capped = known("reasons").is_some_and(|bits| bits as u64 & POWER_CAP != 0);
+    let drawn = known("power_draw_w").zip(known("power_limit_w"));
+    capped || drawn.is_some_and(|(draw, limit)| draw >= WORKING_SHARE * limit)
+}
+
+/// Judges the use of a GPU that something holds. Without a window of [`JUDGED_MS`] it is busy.
+fn in_use(now: &GpuNow) -> (State, String) {
+    let busy = busy(now).unwrap_or_default();
+    let seconds = busy.span_ms / 1000;
+    let mean = f64::from(busy.permille) / 10.0;
+    let at_once = number(now.signals.readings.get("util_gpu")).unwrap_or(0.0);
+    let [older, newer] = busy.halves;
+    if busy.span_ms < JUDGED_MS {
+        return match now.held_ms.filter(|held| *held < JUDGED_MS.into()) {
+            Some(_) => (State::Busy, "its use is not judged: what holds it has just begun".to_owned()),
+            None => (State::Busy, String::new()),
+        };
+    }
+    // What holds it may have begun within the window: only what shows no work at all is told of it.
+    let idle = if now.held_ms.is_some() { busy.permille } else { busy.peak * 10 } <= IDLE_PERMILLE;
+    if idle && older.max(newer) <= 2 * IDLE_PERMILLE && at_once * 10.0 < STARVED_PERMILLE.into() {
+        return (State::IdleHeld, format!("held, and {mean:.0} % busy in {seconds} s"));
+    }
+    let in_both = older.min(newer) > IDLE_PERMILLE && older.max(newer) < STARVED_PERMILLE;
+    if now.held_ms.is_some() && in_both && busy.peak >= PEAK {
+        return (State::Starved, format!("{mean:.0} % busy in {seconds} s, with peaks of {} %", busy.peak));
+    }
+    (State::Busy, String::new())
 }
 
 /// Judges one GPU. The text says why, where the state alone does not.
@@ -133,33 +171,14 @@ pub fn judge(now: &GpuNow) -> (State, String) {
         (Some(Signal::Unknown(why)), _) => return told(State::Unknown, &format!("MIG mode: {why}")),
         _ => {}
     }
-    if !is_held(now) {
+    if !now.is_held() {
         return match (signal("process_count"), known("mem_used_mib")) {
             (Some(Signal::Known(_)), Some(_)) => told(State::Free, ""),
             (Some(Signal::Unknown(why)), _) => told(State::Unknown, &format!("processes: {why}")),
             _ => told(State::Unknown, "its processes or its memory could not be read"),
         };
     }
-    match busy(now) {
-        Some(busy) if busy.span_ms < JUDGED_MS => told(State::Busy, ""),
-        Some(busy) if busy.permille <= IDLE_PERMILLE => {
-            let mean = f64::from(busy.permille) / 10.0;
-            (State::IdleHeld, format!("held, and {mean:.0} % busy in {} s", busy.span_ms / 1000))
-        }
-        Some(busy) if busy.permille < STARVED_PERMILLE && busy.peak >= PEAK => {
-            let mean = f64::from(busy.permille) / 10.0;
-            (
-                State::Starved,
-                format!("{mean:.0} % busy in {} s, with peaks of {} %", busy.span_ms / 1000, busy.peak),
-            )
-        }
-        _ => told(State::Busy, ""),
-    }
-}
-
-fn is_held(now: &GpuNow) -> bool {
-    let known = |name: &str| number(now.signals.readings.get(name)).unwrap_or(0.0);
-    !now.holders.is_empty() || known("process_count") > 0.0 || known("mem_used_mib") > HELD_MIB
+    in_use(now)
 }
 
 fn slices(now: &GpuNow) -> (State, String) {

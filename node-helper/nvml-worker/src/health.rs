@@ -5,12 +5,9 @@
 
 use std::time::Duration;
 
-use gpufleet_protocol::{
-    nvml::{
-        Board, Code, Deep, Fan, GpuReading, Health, HealthReading, Heat, Lately, LinkDetail, MemoryHealth,
-        Modes, NvLinks, Pcie, Reading, Slowed, Snapshot, Work,
-    },
-    status::Recent,
+use gpufleet_protocol::nvml::{
+    Board, Code, Deep, Fan, GpuReading, Health, HealthReading, Heat, Lately, LinkDetail, MemoryHealth, Modes,
+    NvLinks, Pcie, Reading, Slowed, Snapshot, Work,
 };
 
 use crate::{
@@ -54,8 +51,8 @@ const MODULE: u32 = 1;
 struct Tiers {
     board: bool,
     deep: bool,
-    /// The seconds that [`Lately`] is about, if it is read.
-    window_s: Option<u32>,
+    /// Whether [`Lately`] is read.
+    lately: bool,
     /// First of the three fields of nanoseconds with slowed clocks: software thermal, hardware thermal, power brake.
     slowed: u32,
 }
@@ -63,14 +60,14 @@ struct Tiers {
 type Pair = (GpuReading, HealthReading);
 
 pub fn read(nvml: &Nvml, deep: bool) -> Health {
-    reading(nvml, deep, None)
+    reading(nvml, deep, false)
 }
 
-pub fn lately(nvml: &Nvml, window_s: u32) -> Health {
-    reading(nvml, false, Some(window_s))
+pub fn lately(nvml: &Nvml) -> Health {
+    reading(nvml, false, true)
 }
 
-fn reading(nvml: &Nvml, deep: bool, window_s: Option<u32>) -> Health {
+fn reading(nvml: &Nvml, deep: bool, lately: bool) -> Health {
     let driver_version = nvml.driver_version();
     let slowed = slowed_fields(driver_version.as_deref().unwrap_or_default());
     nvml.take_doubt();
@@ -84,7 +81,7 @@ fn reading(nvml: &Nvml, deep: bool, window_s: Option<u32>) -> Health {
         nvml.take_doubt();
     }
     let known = count.unwrap_or(0);
-    let tiers = Tiers { board: deep || known <= BOARD_GPUS, deep, window_s, slowed };
+    let tiers = Tiers { board: deep || known <= BOARD_GPUS, deep, lately, slowed };
     let mut seen: Vec<(Reading<Pair>, bool)> = (0..known)
         .map(|index| {
             let pair = gpu(nvml, index, tiers);
@@ -147,10 +144,9 @@ fn gpu(nvml: &Nvml, index: u32, tiers: Tiers) -> Reading<Pair> {
             inforom: nvml.validate_inforom(device),
             links: links.and_then(|links| detail(nvml, device, links.count, &reading)),
         }),
-        lately: tiers.window_s.map(|window_s| Lately {
-            power_draw_mw: nvml.power_draw(device),
-            busy: nvml.use_samples(device).and_then(|samples| busy(&samples, window_s)),
-        }),
+        lately: tiers
+            .lately
+            .then(|| Lately { power_draw_mw: nvml.power_draw(device), samples: nvml.use_samples(device) }),
     };
     Ok((reading, health))
 }
@@ -193,26 +189,6 @@ fn work(nvml: &Nvml, device: Device) -> Work {
         memory: nvml.memory_use(device),
         mps_pids: nvml.mps_pids(device),
     }
-}
-
-/// Returns how busy the newest samples say that the GPU was, each in percent with its time in microseconds.
-fn busy(samples: &[(u64, u64)], window_s: u32) -> Reading<Recent> {
-    let newest = samples.iter().map(|(at, _)| *at).max().ok_or(Code::NOT_FOUND)?;
-    let oldest = newest.saturating_sub(u64::from(window_s) * 1_000_000);
-    let within = || samples.iter().filter(|(at, _)| *at >= oldest);
-    let (mut sum, mut count, mut peak) = (0, 0, 0);
-    for (_, percent) in within() {
-        // A driver's wrong number is no reason for a wrong mean.
-        let percent = (*percent).min(100);
-        (sum, count, peak) = (sum + percent, count + 1, percent.max(peak));
-    }
-    let span_us = newest - within().map(|(at, _)| *at).min().unwrap_or(newest);
-    let small = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
-    Ok(Recent {
-        permille: small((sum * 10).checked_div(count).unwrap_or(0)),
-        peak: small(peak),
-        span_ms: small(span_us / 1000),
-    })
 }
 
 /// Counts links. A GPU without NVLink refuses the first one; past the last link the argument is invalid.
@@ -373,17 +349,6 @@ mod tests {
         ] {
             assert_eq!(slowed_fields(driver), first, "{driver}");
         }
-    }
-
-    #[test]
-    fn use_is_averaged_over_the_newest_samples() {
-        let samples: Vec<(u64, u64)> =
-            (0..71).map(|n| (n * 200_000, if n < 50 { 0 } else { 90 + n % 2 * 10 })).collect();
-        let busy = |window_s| busy(&samples, window_s).unwrap();
-        assert_eq!(busy(4), Recent { permille: 947, peak: 100, span_ms: 4000 });
-        assert_eq!(busy(60).span_ms, 14_000);
-        assert_eq!(super::busy(&[], 4), Err(Code::NOT_FOUND));
-        assert_eq!(super::busy(&[(5, 7000)], 0).unwrap(), Recent { permille: 1000, peak: 100, span_ms: 0 });
     }
 
     #[test]

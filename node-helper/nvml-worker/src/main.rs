@@ -105,7 +105,7 @@ impl Worker {
                 Ok(devices) => Answer::Devices(devices),
                 Err(code) => Answer::Failed { call: "nvmlDeviceGetCount_v2".to_owned(), code },
             },
-            Ask::Lately { window_s } => Answer::Health(Box::new(health::lately(nvml, *window_s))),
+            Ask::Lately => Answer::Health(Box::new(health::lately(nvml))),
             Ask::Set { uuid, setting } => setting::apply(nvml, uuid, setting),
             Ask::DrainStates { pcis } => {
                 Answer::DrainStates(pcis.iter().map(|pci| nvml.is_drained(pci)).collect())

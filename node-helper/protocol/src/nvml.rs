@@ -100,9 +100,7 @@ pub enum Ask {
     /// Reads what containers are given: each GPU and MIG device with its UUID.
     Devices,
     /// Reads what [`Ask::Health`] does, and [`Lately`] of each GPU; answered by [`Answer::Health`].
-    Lately {
-        window_s: u32,
-    },
+    Lately,
     Set {
         uuid: String,
         setting: Setting,
@@ -643,11 +641,11 @@ pub struct Work {
 }
 
 /// What one GPU did within the last seconds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lately {
     pub power_draw_mw: Reading<u32>,
-    /// From the samples that the driver keeps. Not supported with MIG.
-    pub busy: Reading<crate::status::Recent>,
+    /// The samples that the driver keeps of its use: microseconds since 1970, and percent. Not supported with MIG.
+    pub samples: Reading<Vec<(u64, u64)>>,
 }
 
 /// In bytes. Source: nvml.h, `nvmlMemory_v2_t`.

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     nvml::Placement,
-    signal::{Readings, SubjectReadings},
+    signal::{Readings, Signal, SubjectReadings},
 };
 
 /// The signals of a GPU that the answer has, by their names in [`crate::signal::SIGNALS`].
@@ -63,9 +63,13 @@ pub struct GpuNow {
     /// The signals of [`SHOWN`].
     #[serde(flatten)]
     pub signals: SubjectReadings,
-    /// How busy it was; `None` where the driver keeps no samples, as with MIG.
+    /// How busy it was while what holds it now did; `None` where nothing does, and where the driver keeps no samples, as
+    /// with MIG.
     #[serde(default)]
     pub recent: Option<Recent>,
+    /// How long its youngest holder has run, in milliseconds; `None` where that is not known of all holders.
+    #[serde(default)]
+    pub held_ms: Option<u64>,
     /// Its MIG instances.
     #[serde(default)]
     pub instances: Vec<MigPart>,
@@ -82,13 +86,27 @@ pub struct GpuNow {
 
 impl GpuNow {
     pub const MOST_HOLDERS: usize = 64;
+    /// More used memory than a GPU without a process has, in MiB. Source: 0 on idle H100 and H200.
+    const HELD_MIB: f64 = 256.0;
+
+    /// Whether something holds it, also what its node cannot see, such as a process of another container.
+    pub fn is_held(&self) -> bool {
+        let known = |name: &str| self.signals.readings.get(name).and_then(Signal::known)?.as_f64();
+        !self.holders.is_empty()
+            || known("process_count").is_some_and(|count| count > 0.0)
+            || known("mem_used_mib").is_some_and(|used| used > Self::HELD_MIB)
+    }
 }
 
-/// How busy a GPU was within the asked window, from the samples that the driver keeps.
+/// How busy a GPU was, from the samples that the driver keeps: within the asked window, up to now, without a gap, and
+/// within the life of what holds it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Recent {
     /// Mean, in tenths of a percent.
     pub permille: u32,
+    /// The means of the older and of the newer half.
+    #[serde(default)]
+    pub halves: [u32; 2],
     /// The busiest sample, in percent.
     pub peak: u32,
     /// How much of the window there are samples of, in milliseconds. Driver 580 keeps 14 s on an H100.

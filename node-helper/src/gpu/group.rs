@@ -355,7 +355,7 @@ impl Gpus {
     pub fn in_use(&mut self, asked: GpuStatusRequest, deadline: &Deadline) -> InUse {
         // Before the scan, which leaves out the main processes of units.
         let host = self.machine.host(deadline);
-        let mut health = self.machine.lately(asked.window_s, deadline);
+        let mut health = self.machine.lately(deadline);
         if let (true, Ok(health)) = (asked.profiles, &mut health) {
             // The reading has none while MIG is off.
             let read = self.machine.snapshot(deadline).map(|read| read.gpus).unwrap_or_default();

@@ -191,8 +191,8 @@ impl Machine for RealMachine {
         self.whole(Ask::Health { deep }, deadline)
     }
 
-    fn lately(&mut self, window_s: u32, deadline: &Deadline) -> Result<Health, NoHealth> {
-        self.whole(Ask::Lately { window_s }, deadline)
+    fn lately(&mut self, deadline: &Deadline) -> Result<Health, NoHealth> {
+        self.whole(Ask::Lately, deadline)
     }
 
     fn set(&mut self, uuid: &str, setting: Setting, deadline: &Deadline) -> Result<SetAnswer, SetError> {

@@ -86,7 +86,7 @@ pub trait Machine: Send {
     ///
     /// # Errors
     /// If NVML cannot be read.
-    fn lately(&mut self, window_s: u32, deadline: &Deadline) -> Result<Health, NoHealth>;
+    fn lately(&mut self, deadline: &Deadline) -> Result<Health, NoHealth>;
 
     /// # Errors
     /// If NVML refuses the setting, or cannot be asked.

@@ -269,7 +269,7 @@ impl Machine for SimMachine {
         Ok(Health { count: Ok(u32::try_from(snapshot.gpus.len()).unwrap()), excluded: Ok(0), snapshot, gpus })
     }
 
-    fn lately(&mut self, _window_s: u32, deadline: &Deadline) -> Result<Health, NoHealth> {
+    fn lately(&mut self, deadline: &Deadline) -> Result<Health, NoHealth> {
         self.health(false, deadline)
     }
 

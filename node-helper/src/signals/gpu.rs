@@ -335,7 +335,7 @@ fn of_gpu(gpu: &GpuReading, reading: &HealthReading, place: &Place) -> Readings 
     }
     if let Some(lately) = &reading.lately {
         into.put("power_draw_w", lately.power_draw_mw.map(watts));
-        into.note(&lately.busy);
+        into.note(&lately.samples);
     }
     let numa =
         gpu.pci.as_ref().map_or_else(|code| Signal::Unknown(code.to_string()), |pci| place.numa_node(pci));

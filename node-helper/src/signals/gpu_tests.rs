@@ -273,7 +273,7 @@ fn a_lost_gpu_is_a_subject() {
     assert_eq!(later["lost_code"], Signal::from(15));
     let last = changed("h200", |_, reading| {
         reading.lately =
-            Some(Lately { power_draw_mw: Err(Code::GPU_IS_LOST), busy: Err(Code::NOT_SUPPORTED) });
+            Some(Lately { power_draw_mw: Err(Code::GPU_IS_LOST), samples: Err(Code::NOT_SUPPORTED) });
     });
     assert_eq!(last["lost_code"], Signal::from(15));
     let corrupt = changed("h200", |gpu, reading| {

@@ -56,7 +56,7 @@ pub struct Processes {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Waiting {
     /// In ticks since the boot.
-    started: u64,
+    pub(super) started: u64,
     /// How often it gave a CPU up.
     switches: u64,
 }
@@ -203,12 +203,12 @@ pub fn is_system(uid: u32) -> bool {
 
 /// What `/proc/PID/stat` begins with: `12 (a name) S 1 …`.
 #[derive(Debug, PartialEq, Eq)]
-struct Stat {
+pub(super) struct Stat {
     comm: String,
     state: char,
     parent: u32,
     /// In ticks since the boot.
-    started: u64,
+    pub(super) started: u64,
 }
 
 fn stat(proc: &fs::File, pid: u32) -> Option<Stat> {
@@ -219,7 +219,7 @@ fn stat(proc: &fs::File, pid: u32) -> Option<Stat> {
     parse_stat(&String::from_utf8_lossy(bytes.get(..count)?))
 }
 
-fn parse_stat(text: &str) -> Option<Stat> {
+pub(super) fn parse_stat(text: &str) -> Option<Stat> {
     // A name may have brackets itself.
     let (head, rest) = text.rsplit_once(") ")?;
     let mut words = rest.split(' ');

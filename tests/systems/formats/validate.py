@@ -1,6 +1,6 @@
 """Reads the documents of one report with programs that know nothing of gpufleet, and compares their numbers.
 
-Usage: validate.py FOLDER REPORT_SCHEMA SARIF_SCHEMA. FOLDER has report.json, .xml, .sarif, .csv, .md and .prom of one
+Usage: validate.py FOLDER REPORT_SCHEMA SARIF_SCHEMA. FOLDER has report.json, .xml, .sarif, .csv, .md, .prom and .om of one
 audit. Prints a line a format; ends with an error at the first that is wrong.
 """
 
@@ -19,7 +19,8 @@ import urllib.request
 
 import junitparser
 from jsonschema import Draft7Validator, Draft202012Validator
-from prometheus_client.openmetrics.parser import text_string_to_metric_families
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
+from prometheus_client.parser import text_string_to_metric_families as prometheus_families
 from sarif import loader
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -79,12 +80,13 @@ def of_csv(folder, nodes):
     must(found == nodes, f"report.csv: {found}, wanted {nodes}")
 
 
-def of_openmetrics(folder, nodes):
-    text = (folder / "report.prom").read_text()
+def of_metrics(folder, name, families, nodes):
+    text = (folder / name).read_text()
     found = {}
     series = 0
-    for family in text_string_to_metric_families(text):
-        must(family.documentation, f"report.prom: {family.name} has no help")
+    for family in families(text):
+        must(family.type != "unknown", f"{name}: {family.name} has no type")
+        must(family.documentation, f"{name}: {family.name} has no help")
         for sample in family.samples:
             series += 1
             if sample.name == "gpufleet_node_verdict" and sample.value == 1:
@@ -94,8 +96,14 @@ def of_openmetrics(folder, nodes):
                 node = sample.labels["node"]
                 verdict, count = found.get(node, (None, 0))
                 found[node] = (verdict, count + int(sample.value))
-    must(found == nodes, f"report.prom: {found}, wanted {nodes}")
+    must(found == nodes, f"{name}: {found}, wanted {nodes}")
     return text, series
+
+
+def node_exporter_takes(text):
+    """By Prometheus' own parser of its text format, which is the one that the textfile collector of node_exporter has."""
+    done = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, text=True)
+    must(done.returncode == 0 and not done.stderr, f"promtool refuses report.prom: {done.stderr}")
 
 
 class Target(http.server.BaseHTTPRequestHandler):
@@ -149,7 +157,7 @@ def prometheus_takes(text, series, nodes):
             if state["health"] != "unknown":
                 break
         must(state is not None, f"prometheus did not start: {(folder / 'log').read_text()[-2000:]}")
-        must(state["health"] == "up", f"prometheus refuses report.prom: {state['lastError']}")
+        must(state["health"] == "up", f"prometheus refuses report.om: {state['lastError']}")
         query = urllib.parse.quote('gpufleet_node_verdict == 1')
         found = {it["metric"]["node"]: it["metric"]["gpufleet_node_verdict"] for it in asked(port, f"query?query={query}")["result"]}
         must(found == {name: verdict for name, (verdict, _) in nodes.items()}, f"prometheus has {found}")
@@ -171,8 +179,11 @@ def main():
     of_sarif(folder, sarif_schema, nodes)
     of_junit(folder, nodes)
     of_csv(folder, nodes)
-    text, series = of_openmetrics(folder, nodes)
-    print(f"sarif, junit, csv, openmetrics: the same; {series} samples")
+    text, series = of_metrics(folder, "report.prom", prometheus_families, nodes)
+    node_exporter_takes(text)
+    text, again = of_metrics(folder, "report.om", openmetrics_families, nodes)
+    must(series == again, f"{series} samples in report.prom, {again} in report.om")
+    print(f"sarif, junit, csv, prometheus, openmetrics: the same; {series} samples")
     prometheus_takes(text, series, nodes)
     print("prometheus: scraped")
 

@@ -186,6 +186,12 @@ fn from_the_fleet_to_a_red_node_and_to_its_check_by_clicks() {
     let heading = "document.querySelector('h1').textContent";
     let told = browser.says(heading);
     assert!(told.as_str().is_some_and(|told| told.contains("of 200 nodes compliant")), "{told}");
+    if let Some(folder) = std::env::var_os("SAMPLES") {
+        browser.photograph(&Path::new(&folder).join("serve.png"));
+    }
+    // Many nodes are racks; one leads to its nodes.
+    assert_eq!(browser.says("document.querySelectorAll('.card').length"), 7);
+    browser.follow(".card[href*='row=rack01']");
     // The cells are coloured and marked, so that the style applies.
     let cell = "var c=document.querySelector('.cells .v.fail');[getComputedStyle(c,'::before').content,getComputedStyle(c).backgroundColor!==\
                 getComputedStyle(document.querySelector('.cells .v.ok')).backgroundColor]";
@@ -195,9 +201,6 @@ fn from_the_fleet_to_a_red_node_and_to_its_check_by_clicks() {
         browser.says(cell)
     );
     assert_eq!(browser.says("typeof window.harm"), "undefined");
-    if let Some(folder) = std::env::var_os("SAMPLES") {
-        browser.photograph(&Path::new(&folder).join("serve.png"));
-    }
 
     browser.follow(".cells .v.fail[href='/nodes/gpu012']");
     assert_eq!(browser.says("location.pathname"), "/nodes/gpu012");
@@ -225,6 +228,51 @@ fn from_the_fleet_to_a_red_node_and_to_its_check_by_clicks() {
     assert_eq!(browser.says(bad), "undefined", "the policy stops what the escapes might let through");
 }
 
+/// In both colour schemes, wide and on a phone: the fleet as racks and node by node, a node, a check and the lists.
+#[test]
+fn axe_core_finds_no_violation() {
+    let served = Served::start(&audits(200), &[]);
+    let mut browser = Browser::at(&served.address("/"), 1440);
+    let mut wrong = Vec::new();
+    for path in [
+        "/",
+        "/?by=groups%3Arack&row=rack01",
+        "/?find=gpu01&sort=name",
+        "/nodes/gpu012",
+        "/checks/mem.remap_failed",
+        "/checks",
+        "/runs",
+    ] {
+        for (width, scheme) in [(1440, "light"), (1440, "dark"), (390, "light")] {
+            browser.resize(width);
+            browser.prefer(scheme);
+            browser.visit(&served.address(path));
+            browser.says("document.querySelectorAll('details').forEach(function(d){d.open=true})");
+            let found = browser.violations();
+            wrong.extend(found.into_iter().map(|one| format!("{path}, {width}, {scheme}: {one}")));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// No word of a table is broken, and a click on a title sorts.
+#[test]
+fn tables_are_whole_and_sorted() {
+    let served = Served::start(&audits(200), &[]);
+    let mut browser = Browser::at(&served.address("/"), 1440);
+    let broken = "Array.from(document.querySelectorAll('td.word,td .chip,th')).filter(function(cell){\
+                  var range=document.createRange();range.selectNodeContents(cell);\
+                  var lines=new Set(Array.from(range.getClientRects()).map(function(box){return Math.round(box.bottom/9)}));\
+                  return lines.size>1&&!/\\s/.test(cell.textContent.trim())}).length";
+    assert_eq!(browser.says(broken), 0);
+    let first = "document.querySelector('table[data-sort] tbody tr').textContent";
+    assert!(browser.says(first).to_string().contains("No row remapping"), "the worst first");
+    browser.says("document.querySelectorAll('table[data-sort] th button')[2].click()");
+    let order = "Array.from(document.querySelectorAll('table[data-sort] tbody tr')).map(function(r){return +r.cells[2].dataset.key})";
+    let order: Vec<u64> = serde_json::from_value(browser.says(order)).expect("numbers");
+    assert!(order.is_sorted() && order.len() > 1, "{order:?}");
+}
+
 #[test]
 fn the_pages_fit_a_phone() {
     let served = Served::start(&audits(100), &[]);
@@ -241,7 +289,14 @@ fn five_thousand_nodes_are_light_in_the_browser() {
     let mut audits = audits(5000);
     let served = Served::start(&audits.split_off(audits.len() - 3), &[]);
     let mut browser = Browser::at(&served.address("/"), 1280);
-    assert_eq!(browser.says("document.querySelectorAll('.cells .v').length"), 5000);
+    assert_eq!(browser.says("document.querySelectorAll('.card').length"), 157);
+    let stops = "Array.from(document.querySelectorAll('a[href],button,input:not([type=hidden]),summary')).filter(function(one){\
+                 return one.tabIndex>=0&&!(one.closest('details:not([open])')&&one.tagName!=='SUMMARY')}).length";
+    let stops = browser.says(stops);
+    assert!(stops.as_u64().is_some_and(|stops| stops < 250), "{stops} stops of the tab key");
+    browser.resize(1440);
+    let height = browser.says("document.documentElement.scrollHeight");
+    assert!(height.as_u64().is_some_and(|height| height < 4000), "{height} pixels");
     browser.visit(&served.address("/"));
     let took = "(function(){var t=performance.getEntriesByType('navigation')[0];\
                 return {server:Math.round(t.responseStart-t.requestStart),load:Math.round(t.loadEventEnd),bytes:t.encodedBodySize}})()";

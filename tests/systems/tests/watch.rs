@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    io::{Read as _, Write as _},
+    io::{BufRead as _, BufReader, Read as _, Write as _},
     net::TcpStream,
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
@@ -78,6 +78,31 @@ fn promtool_takes_the_metrics_of_a_fleet() {
     assert!(output.status.success() && said.is_empty(), "{said}\n{metrics}");
     watch.signal(Signal::TERM);
     watch.wait().expect(0);
+}
+
+/// The secret as `openssl rand -base64 32` prints it, and as the specification writes it.
+#[test]
+fn the_library_of_standard_webhooks_verifies_a_notification() {
+    let python = std::env::var_os("GPUFLEET_FORMATS_PYTHON").expect("run `make test-systems`");
+    let receiver = Path::new(env!("CARGO_MANIFEST_DIR")).join("formats/webhook.py");
+    for secret in
+        ["J0n2iB4wYqJ2eCRrTy2mYjmD4Xb0wq0v3yZ4l0mJ1bY=", "whsec_J0n2iB4wYqJ2eCRrTy2mYjmD4Xb0wq0v3yZ4l0mJ1bY="]
+    {
+        let home = Home::new();
+        home.write("secret", secret);
+        home.write("hosts", "localhost ansible_connection=local\n");
+        let file = home.work().join("secret");
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+        let mut child =
+            Command::new(&python).arg(&receiver).arg(&file).stdout(Stdio::piped()).spawn().expect("python");
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let url = format!("http://127.0.0.1:{}/", lines.next().expect("a port").unwrap());
+        let words = ["watch", "--health", "-i", "hosts", "--every", "1h", "--webhook", &url];
+        home.gpufleet(words).args(["--secret-file", "secret", "--test-notifications"]).run().expect(0);
+        let said = lines.next().expect("a word").unwrap();
+        assert!(said.starts_with("verified "), "{secret}: {said}");
+        child.wait().unwrap();
+    }
 }
 
 const MACHINE: &str = "

@@ -171,6 +171,17 @@ impl Memory {
             })
     }
 
+    /// Whether these readings may be of the machine that this remembers: not where both know GPUs by their UUIDs and none is
+    /// the same. Names tell no machine: two clusters may have a gpu001 each, and share a history. Neither does a machine id,
+    /// which nodes of one image share, and which those without a disk make anew at each boot.
+    pub fn may_be_of(&self, signals: &Signals) -> bool {
+        let is_uuid = |id: &str| id.starts_with("GPU-");
+        let mut now = signals.gpus.iter().map(|gpu| &gpu.id).filter(|id| is_uuid(id)).peekable();
+        now.peek().is_none()
+            || !self.boards.iter().any(|board| is_uuid(board))
+            || now.any(|id| self.boards.contains(id))
+    }
+
     /// Returns when the last audit was, in seconds since 1970.
     pub const fn at(&self) -> i64 {
         self.last.at

@@ -34,6 +34,31 @@ impl Store {
         self.forgotten(run).await.map_err(|fault| self.named(fault))
     }
 
+    /// Removes a node with all that audits found of it, and returns whether there was one. Audits keep their numbers; one that
+    /// has the node again makes it a new one.
+    ///
+    /// # Errors
+    /// Those of the database; nothing is removed then.
+    pub async fn retire(&self, node: &str) -> Result<bool, StoreError> {
+        self.retired(node).await.map_err(|fault| self.named(fault))
+    }
+
+    async fn retired(&self, node: &str) -> Result<bool, Fault> {
+        let mut transaction = self.write().await?;
+        let connection = &mut *transaction;
+        let row = sqlx::query("SELECT id FROM nodes WHERE name = $1").bind(node.to_owned());
+        let Some(row) = row.fetch_optional(&mut *connection).await? else { return Ok(false) };
+        let id = number(&row, "id")?;
+        for statement in ["DELETE FROM observations WHERE node = $1", "DELETE FROM carried WHERE node = $1"] {
+            sqlx::query(statement).bind(id).execute(&mut *connection).await?;
+        }
+        // A node without any readings is none.
+        derive::again(connection, &[id]).await?;
+        remove_unused(connection).await?;
+        transaction.commit().await?;
+        Ok(true)
+    }
+
     async fn forgotten(&self, run: &str) -> Result<bool, Fault> {
         let mut transaction = self.write().await?;
         let connection = &mut *transaction;

@@ -164,6 +164,72 @@ impl Store {
         .await
     }
 
+    /// Returns all nodes and what is open as if some audits had not been: nodes as the latest other audit found them, and
+    /// without findings that only one of these has. A node that no other audit has is as it is.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub async fn without(&self, runs: &[String]) -> Result<(Vec<NodeRow>, Vec<OpenFinding>), StoreError> {
+        const LATEST: &str = "SELECT n.name, o.at, a.run, o.verdict, o.action, o.compliant, o.score, o.judged, o.applicable FROM \
+                              observations o JOIN audits a ON a.id = o.audit JOIN nodes n ON n.id = o.node JOIN (SELECT p.node AS \
+                              node, max(p.at) AS at FROM observations p JOIN audits b ON b.id = p.audit WHERE b.run NOT IN {} \
+                              GROUP BY p.node) m ON m.node = o.node AND m.at = o.at ORDER BY a.run";
+        self.ask(async |connection| {
+            let values: Vec<Value> = runs.iter().map(|run| Value::from(run.as_str())).collect();
+            let series =
+                select_in(connection, "SELECT series FROM audits WHERE run IN {}", values.clone()).await?;
+            let series: BTreeSet<String> =
+                series.iter().map(|row| text(row, "series")).collect::<Result<_, _>>()?;
+            let mut counted = Vec::new();
+            for row in sqlx::query(OPEN).fetch_all(&mut *connection).await? {
+                // A finding of more than one audit is not of a series that has one.
+                if count(&row, "audits")? > 1 || !series.contains(&text(&row, "series")?) {
+                    counted.push(row);
+                }
+            }
+            let open = open_findings(connection, &counted).await?;
+            let rows = sqlx::query(NODES).fetch_all(&mut *connection).await?;
+            let mut nodes: BTreeMap<String, NodeRow> = BTreeMap::new();
+            for row in &rows {
+                let node = node_row(row)?;
+                nodes.insert(node.node.clone(), node);
+            }
+            let stale = nodes.values().filter(|node| runs.contains(&node.run));
+            let stale: BTreeSet<String> = stale.map(|node| node.node.clone()).collect();
+            if !stale.is_empty() {
+                for row in &select_in(connection, LATEST, values).await? {
+                    let run = text(row, "run")?;
+                    let name = text(row, "name")?;
+                    let Some(node) = nodes.get_mut(&name).filter(|_| stale.contains(&name)) else { continue };
+                    if runs.contains(&run) {
+                        continue;
+                    }
+                    let before = node.verdict;
+                    node.at = timestamp(number(row, "at")?)?;
+                    node.verdict = verdict(&text(row, "verdict")?)?;
+                    if node.verdict != before {
+                        node.since = node.at;
+                    }
+                    node.action = action(&text(row, "action")?)?;
+                    node.compliant = number(row, "compliant")? != 0;
+                    node.score = score(number(row, "score")?);
+                    node.judged = count(row, "judged")?;
+                    node.applicable = count(row, "applicable")?;
+                    node.run = run;
+                }
+            }
+            let mut findings: BTreeMap<&str, u32> = BTreeMap::new();
+            for one in open.iter().filter(|one| one.found.waived.is_none()) {
+                *findings.entry(&one.node).or_default() += 1;
+            }
+            for node in nodes.values_mut() {
+                node.findings = findings.get(node.node.as_str()).copied().unwrap_or(0);
+            }
+            Ok((nodes.into_values().collect(), open))
+        })
+        .await
+    }
+
     /// Returns the memory of the latest audit of each of these nodes that left one.
     ///
     /// # Errors

@@ -368,3 +368,61 @@ fn an_earlier_audit_is_one_of_the_same_baselines_and_nodes() {
         assert_eq!(of(&names, -1).await, None);
     });
 }
+
+#[test]
+fn a_retired_node_is_gone_and_can_come_again() {
+    let folder = TempDir::new().unwrap();
+    block_on(async {
+        let audits = sample::random(3, 4);
+        let store = store(&folder, "store.db").await;
+        for audit in &audits {
+            store.record(audit).await.unwrap();
+        }
+        let name = audits[3].nodes[0].node.clone();
+        let before = store.audits(None).await.unwrap();
+        assert!(store.retire(&name).await.unwrap());
+        assert!(!store.retire(&name).await.unwrap(), "once");
+        assert_eq!(store.node(&name).await.unwrap(), None);
+        assert!(store.open_findings().await.unwrap().iter().all(|open| open.node != name));
+        assert!(store.memories(std::slice::from_ref(&name)).await.unwrap().is_empty());
+        assert_eq!(store.audits(None).await.unwrap(), before, "audits keep their numbers");
+        let mut again = audits[3].clone();
+        again.run = "01JZZZZZZZZZZZZZZZZZZZZZZZ".to_owned();
+        store.record(&again).await.unwrap();
+        assert!(store.node(&name).await.unwrap().is_some_and(|node| node.spans.len() == 1));
+    });
+}
+
+#[test]
+fn nodes_are_as_they_were_without_an_audit() {
+    let folder = TempDir::new().unwrap();
+    block_on(async {
+        let mut audits = sample::random(5, 6);
+        let store = store(&folder, "store.db").await;
+        audits.sort_by_key(|audit| audit.started);
+        let mut trial = audits[5].clone();
+        trial.run = "01JZZZZZZZZZZZZZZZZZZZZZZZ".to_owned();
+        trial.baselines = vec!["tried once".to_owned()];
+        for node in &mut trial.nodes {
+            node.at += jiff::SignedDuration::from_hours(1000);
+            node.compliant = !node.compliant;
+            node.verdict = Verdict::Fail;
+        }
+        for audit in &audits {
+            store.record(audit).await.unwrap();
+        }
+        let wanted: Vec<_> = store
+            .nodes()
+            .await
+            .unwrap()
+            .into_iter()
+            .map(|node| (node.node, node.run, node.verdict, node.compliant))
+            .collect();
+        store.record(&trial).await.unwrap();
+        assert!(store.nodes().await.unwrap().iter().any(|node| node.run == trial.run));
+        let (nodes, _) = store.without(std::slice::from_ref(&trial.run)).await.unwrap();
+        let found: Vec<_> =
+            nodes.into_iter().map(|node| (node.node, node.run, node.verdict, node.compliant)).collect();
+        assert_eq!(found, wanted);
+    });
+}

@@ -22,6 +22,34 @@
     if(cell&&!cell.title)cell.title=cell.textContent;
   });
 
+  // Tables are sorted by a click on a title, the worst first as the server made them.
+  function sorted(table){
+    var body=table.tBodies[0],rows=Array.prototype.slice.call(body.rows);
+    var order={fail:0,unknown:1,drift:2,warn:3,ok:4,na:5,critical:0,high:1,medium:2,low:3,info:4};
+    function key(row,at){
+      var cell=row.cells[at];
+      if(!cell)return "";
+      var text=cell.dataset.key||cell.textContent.trim(),known=order[text];
+      return known!==undefined?known:text!==""&&!isNaN(text)?Number(text):text;
+    }
+    Array.prototype.forEach.call(table.tHead.rows[0].cells,function(th,at){
+      if(!th.textContent.trim()||rows.length<2)return;
+      var button=document.createElement("button");
+      button.type="button";button.textContent=th.textContent;th.textContent="";th.append(button);
+      button.addEventListener("click",function(){
+        var down=th.getAttribute("aria-sort")==="ascending";
+        Array.prototype.forEach.call(table.tHead.rows[0].cells,function(one){one.removeAttribute("aria-sort")});
+        th.setAttribute("aria-sort",down?"descending":"ascending");
+        rows.slice().sort(function(a,b){
+          var x=key(a,at),y=key(b,at);
+          var less=typeof x===typeof y?(typeof x==="number"?x-y:x.localeCompare(y,"en",{numeric:true})):typeof x==="number"?-1:1;
+          return down?-less:less;
+        }).forEach(function(row){body.append(row)});
+      });
+    });
+  }
+  document.querySelectorAll("table[data-sort]").forEach(sorted);
+
   var live=document.getElementById("live");
   if(!live)return;
   var rows=document.getElementById("nodes"),by=function(id){return document.getElementById(id)};

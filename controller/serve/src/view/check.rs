@@ -91,7 +91,7 @@ impl CheckView {
                     Moment::from(at).text,
                     if count == 1 { "node" } else { "nodes" }
                 ),
-                href: None,
+
                 aside: false,
             })
             .collect();
@@ -109,7 +109,7 @@ impl CheckView {
                     finding,
                 })
                 .collect(),
-            chart: Chart::of(&values, 0.0, most, |value| format!("{value:.0}")),
+            chart: Chart::of(&values, 0.0, most, "nodes", |value| format!("{value:.0}")),
         })
     }
 }

@@ -15,20 +15,92 @@ use super::{
     order::natural,
 };
 
+/// Nodes that a page shows one by one; of more it shows racks, each with a link to its nodes.
+const ONE_BY_ONE: usize = 128;
 /// Cells that a page has at most: a node stands in each of its groups.
-const CELLS: usize = 20_000;
+const CELLS: usize = 2_000;
+/// Trials that a page names.
+const TRIALS: usize = 3;
+/// Racks that a page has at most.
+const CARDS: usize = 2_000;
+/// Nodes of one rack that are drawn; of more the shares are.
+const DRAWN: usize = 144;
+/// Nodes side by side in the drawing of a rack.
+const ABREAST: usize = 16;
 /// How old a node's reading is before its cell says so.
 const OLD: SignedDuration = SignedDuration::from_hours(48);
 
-/// What a reader chose.
+/// The order of racks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// By the share of nodes that are not well, the worst first.
+    #[default]
+    Worst,
+    Name,
+    /// By the number of nodes, the largest first.
+    Size,
+}
+
+impl Order {
+    const ALL: [(Self, &'static str, &'static str); 3] = [
+        (Self::Worst, "worst", "worst first"),
+        (Self::Name, "name", "by name"),
+        (Self::Size, "size", "largest first"),
+    ];
+
+    pub(crate) fn of_word(word: &str) -> Option<Self> {
+        Self::ALL.iter().find(|(_, known, _)| *known == word).map(|(order, ..)| *order)
+    }
+
+    fn word(self) -> Option<&'static str> {
+        Self::ALL.iter().find(|(order, ..)| *order == self).map(|(_, word, _)| *word)
+    }
+}
+
+/// What a reader chose; the address of the page says it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Asked {
     /// The word of an axis.
     pub by: Option<String>,
     /// Only nodes of this group.
     pub group: Option<String>,
+    /// Only nodes of this row of the axis; empty for those without one.
+    pub row: Option<String>,
     /// Only nodes with this verdict.
     pub verdict: Option<Verdict>,
+    /// Only nodes with this in their name.
+    pub find: Option<String>,
+    pub order: Order,
+}
+
+impl Asked {
+    fn address(&self) -> String {
+        let verdict = self.verdict.map(|verdict| verdict.word().to_owned());
+        let order = self.order.word().filter(|_| self.order != Order::default()).map(str::to_owned);
+        let (by, group, row) = (self.by.clone(), self.group.clone(), self.row.clone());
+        let find = self.find.clone();
+        let parts = [
+            ("by", by),
+            ("group", group),
+            ("row", row),
+            ("verdict", verdict),
+            ("find", find),
+            ("sort", order),
+        ];
+        let parts: Vec<String> = parts
+            .into_iter()
+            .filter_map(|(name, value)| {
+                // Why through an address: it is quoted the same way there.
+                let quoted = address("", &value?);
+                Some(format!("{name}={}", quoted.trim_start_matches('/')))
+            })
+            .collect();
+        if parts.is_empty() { "/".to_owned() } else { format!("/?{}", parts.join("&")) }
+    }
+
+    const fn narrows(&self) -> bool {
+        self.group.is_some() || self.row.is_some() || self.verdict.is_some() || self.find.is_some()
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -38,13 +110,24 @@ pub(crate) struct FleetView {
     /// The share of compliant nodes, such as `97.5`.
     percent: String,
     newest: Option<Newest>,
+    /// Audits that nothing here is of.
+    trials: Vec<Trial>,
     /// Nodes that were not read for long.
     old: usize,
     tiles: Vec<Tile>,
     axes: Vec<Choice>,
+    orders: Vec<Choice>,
     groups: Vec<Choice>,
+    /// What narrows the page, each with the page without it.
+    narrowed: Vec<Choice>,
+    /// Hidden fields of the search, so that it keeps the other choices.
+    kept: Vec<(&'static str, String)>,
+    find: String,
     filtered: bool,
+    /// Nodes one by one, where they are few.
     rows: Vec<Row>,
+    /// Racks, where nodes are many.
+    cards: Vec<Card>,
     /// Rows that the page leaves out.
     rows_left_out: usize,
     chart: Option<Chart>,
@@ -63,6 +146,17 @@ struct Newest {
     playbooks: Vec<String>,
     /// Days since then, where they are many.
     days: Option<i64>,
+}
+
+/// An audit that stands alone, with what it came to.
+#[derive(Debug, Serialize)]
+struct Trial {
+    run: String,
+    names: String,
+    href: String,
+    finished: Moment,
+    nodes: u32,
+    compliant: u32,
 }
 
 /// A verdict, and how many nodes have it.
@@ -104,6 +198,25 @@ struct Cell {
     old: bool,
 }
 
+/// A rack or group as a whole.
+#[derive(Debug, Serialize)]
+struct Card {
+    name: String,
+    href: String,
+    count: usize,
+    compliant: usize,
+    /// How much of it is not compliant: 0 for nothing, 4 for half and more.
+    heat: u8,
+    /// Verdicts that are not ok, the worst first, and how many nodes have them.
+    bad: Vec<(Verdict, usize)>,
+    /// The bar of its verdicts: start and length of each, in percent.
+    shares: Vec<(Verdict, f64, f64)>,
+    /// The outlines of its nodes, by verdict, as paths; none where they are many.
+    drawn: Vec<(Verdict, String)>,
+    /// Lines of the drawing.
+    lines: usize,
+}
+
 impl FleetView {
     /// `audits` come the newest first.
     pub(crate) fn of(
@@ -114,35 +227,50 @@ impl FleetView {
         now: Timestamp,
     ) -> Self {
         let newest = audits.first();
-        let in_group = |node: &&NodeRow| asked.group.as_ref().is_none_or(|group| node.groups.contains(group));
-        let members: Vec<&NodeRow> = nodes.iter().filter(in_group).collect();
+        let axes = Axis::of(nodes);
+        let axis = asked.by.as_ref().and_then(|by| axes.iter().find(|axis| axis.word() == *by));
+        let axis = axis.or_else(|| axes.first());
+        let find = asked.find.as_ref().map(|find| find.to_lowercase());
+        let is_member = |node: &&NodeRow| {
+            let in_row = |row: &String| {
+                axis.map(|axis| axis.rows(node)).is_some_and(|rows| match row.as_str() {
+                    "" => rows.is_empty(),
+                    row => rows.contains(&row),
+                })
+            };
+            asked.group.as_ref().is_none_or(|group| node.groups.contains(group))
+                && asked.row.as_ref().is_none_or(in_row)
+                && find.as_ref().is_none_or(|find| node.node.to_lowercase().contains(find))
+        };
+        let members: Vec<&NodeRow> = nodes.iter().filter(is_member).collect();
         let shown: Vec<&NodeRow> = members
             .iter()
             .copied()
             .filter(|node| asked.verdict.is_none_or(|one| node.verdict == one))
             .collect();
-        let filtered = asked.group.is_some() || asked.verdict.is_some();
         let names: BTreeSet<&str> = shown.iter().map(|node| node.node.as_str()).collect();
         let findings: Vec<&OpenFinding> =
             findings.iter().filter(|finding| names.contains(finding.node.as_str())).collect();
-        let axes = Axis::of(nodes);
-        let axis = asked.by.as_ref().and_then(|by| axes.iter().find(|axis| axis.word() == *by));
-        let axis = axis.or_else(|| axes.first());
-        let link = Link { by: axis.map(Axis::word), group: asked.group.as_deref(), verdict: asked.verdict };
+        let link = Asked { by: axis.map(Axis::word), ..asked.clone() };
         // Against the clock too: where nobody audits any more, all readings are as old as the latest audit.
         let latest = newest.map_or(now, |one| one.finished.max(now));
         let is_old = |node: &NodeRow| latest.duration_since(node.at) > OLD;
-        let mut rows = axis.map(|axis| rows(axis, &shown, &is_old)).unwrap_or_default();
-        let mut cells = 0;
-        let kept = rows
-            .iter()
-            .take_while(|row| {
-                cells += row.cells.len();
-                cells <= CELLS
-            })
-            .count();
-        let rows_left_out = rows.len() - kept;
-        rows.truncate(kept);
+        let parts = axis.map(|axis| parts(axis, &shown, asked.order)).unwrap_or_default();
+        let all = parts.len();
+        let (mut rows, mut cards) = (Vec::new(), Vec::new());
+        if shown.len() <= ONE_BY_ONE {
+            let mut cells = 0;
+            for part in parts {
+                cells += part.nodes.len();
+                if cells > CELLS {
+                    break;
+                }
+                rows.push(part.row(axis, &is_old));
+            }
+        } else {
+            cards = parts.into_iter().take(CARDS).map(|part| part.card(axis, &link)).collect();
+        }
+        let rows_left_out = all - rows.len() - cards.len();
         let compliant = members.iter().filter(|node| node.compliant).count();
         Self {
             nodes: members.len(),
@@ -160,19 +288,32 @@ impl FleetView {
                     .filter(|age| *age > OLD)
                     .map(|age| age.as_hours() / 24),
             }),
+            trials: Vec::new(),
             old: members.iter().filter(|node| is_old(node)).count(),
             tiles: tiles(&members, &link),
+            orders: Order::ALL
+                .iter()
+                .map(|(order, _, label)| Choice {
+                    label: (*label).to_owned(),
+                    href: Asked { order: *order, ..link.clone() }.address(),
+                    chosen: *order == asked.order,
+                })
+                .collect(),
+            narrowed: narrowed(&link),
+            kept: kept(&link),
+            find: asked.find.clone().unwrap_or_default(),
             axes: axes
                 .iter()
                 .map(|one| Choice {
                     label: one.label(),
-                    href: Link { by: Some(one.word()), ..link.clone() }.address(),
+                    href: Asked { by: Some(one.word()), row: None, ..link.clone() }.address(),
                     chosen: Some(one) == axis,
                 })
                 .collect(),
             groups: groups(nodes, &link),
-            filtered,
+            filtered: asked.narrows(),
             rows,
+            cards,
             rows_left_out,
             chart: trend(audits),
             open: Open::of(findings.iter().copied()),
@@ -181,29 +322,59 @@ impl FleetView {
     }
 }
 
-/// What the address of the page says.
-#[derive(Clone, Debug)]
-struct Link<'a> {
-    by: Option<String>,
-    group: Option<&'a str>,
-    verdict: Option<Verdict>,
-}
-
-impl Link<'_> {
-    fn address(&self) -> String {
-        let group = self.group.map(str::to_owned);
-        let verdict = self.verdict.map(|verdict| verdict.word().to_owned());
-        let parts = [("by", self.by.clone()), ("group", group), ("verdict", verdict)];
-        let parts: Vec<String> = parts
-            .into_iter()
-            .filter_map(|(name, value)| {
-                // Why through an address: it is quoted the same way there.
-                let quoted = address("", &value?);
-                Some(format!("{name}={}", quoted.trim_start_matches('/')))
+impl FleetView {
+    /// Names audits that the page is not of, the newest first.
+    #[must_use]
+    pub(crate) fn beside(mut self, trials: &[AuditRow]) -> Self {
+        let named = |audit: &AuditRow| {
+            let names = audit.playbooks.iter().chain(&audit.baselines);
+            names.cloned().collect::<Vec<_>>().join(", ")
+        };
+        self.trials = trials
+            .iter()
+            .take(TRIALS)
+            .map(|audit| Trial {
+                run: audit.run.clone(),
+                names: named(audit),
+                href: address("runs", &audit.run),
+                finished: audit.finished.into(),
+                nodes: audit.nodes,
+                compliant: audit.compliant,
             })
             .collect();
-        if parts.is_empty() { "/".to_owned() } else { format!("/?{}", parts.join("&")) }
+        self
     }
+}
+
+/// What narrows the page, each with the address without it.
+fn narrowed(link: &Asked) -> Vec<Choice> {
+    let without = |label: String, other: Asked| Choice { label, href: other.address(), chosen: true };
+    let mut all = Vec::new();
+    if let Some(group) = &link.group {
+        all.push(without(format!("group {group}"), Asked { group: None, ..link.clone() }));
+    }
+    if let Some(row) = &link.row {
+        let label = if row.is_empty() { "the others".to_owned() } else { row.clone() };
+        all.push(without(label, Asked { row: None, ..link.clone() }));
+    }
+    if let Some(verdict) = link.verdict {
+        all.push(without(label(verdict).to_owned(), Asked { verdict: None, ..link.clone() }));
+    }
+    if let Some(find) = &link.find {
+        all.push(without(format!("names with {find}"), Asked { find: None, ..link.clone() }));
+    }
+    all
+}
+
+fn kept(link: &Asked) -> Vec<(&'static str, String)> {
+    let verdict = link.verdict.map(|verdict| verdict.word().to_owned());
+    let all = [
+        ("by", link.by.clone()),
+        ("group", link.group.clone()),
+        ("row", link.row.clone()),
+        ("verdict", verdict),
+    ];
+    all.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
 }
 
 /// Returns a share in percent, with one decimal; never 100.0 where one is missing.
@@ -229,7 +400,7 @@ const fn label(verdict: Verdict) -> &'static str {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "numbers of nodes, in a drawing")]
-fn tiles(nodes: &[&NodeRow], link: &Link<'_>) -> Vec<Tile> {
+fn tiles(nodes: &[&NodeRow], link: &Asked) -> Vec<Tile> {
     let mut from = 0.0;
     let whole = nodes.len().max(1) as f64;
     Verdict::WORST_FIRST
@@ -239,7 +410,7 @@ fn tiles(nodes: &[&NodeRow], link: &Link<'_>) -> Vec<Tile> {
             let share = count as f64 * 100.0 / whole;
             let chosen = link.verdict == Some(verdict);
             // A click on the chosen one takes the choice back.
-            let href = Link { verdict: (!chosen).then_some(verdict), ..link.clone() }.address();
+            let href = Asked { verdict: (!chosen).then_some(verdict), ..link.clone() }.address();
             let tile = Tile { verdict, label: label(verdict), count, from, share, href, chosen };
             from += share;
             tile
@@ -249,61 +420,129 @@ fn tiles(nodes: &[&NodeRow], link: &Link<'_>) -> Vec<Tile> {
 }
 
 /// All groups, to choose the nodes of one.
-fn groups(nodes: &[NodeRow], link: &Link<'_>) -> Vec<Choice> {
+fn groups(nodes: &[NodeRow], link: &Asked) -> Vec<Choice> {
     let mut names: Vec<&str> = nodes.iter().flat_map(|node| &node.groups).map(String::as_str).collect();
     names.sort_unstable();
     names.dedup();
     names.sort_by(|a, b| natural(a, b));
     let choice = |name: &str| {
-        let chosen = link.group == Some(name);
-        let href = Link { by: link.by.clone(), group: (!chosen).then_some(name), verdict: link.verdict };
+        let chosen = link.group.as_deref() == Some(name);
+        let href = Asked { group: (!chosen).then(|| name.to_owned()), ..link.clone() };
         Choice { label: name.to_owned(), href: href.address(), chosen }
     };
     names.into_iter().map(choice).collect()
 }
 
-/// Rows, the worst first.
-fn rows(axis: &Axis, nodes: &[&NodeRow], is_old: &impl Fn(&NodeRow) -> bool) -> Vec<Row> {
+/// The nodes of one row, in the order of their names.
+struct Part<'a> {
+    /// Empty for the nodes without a row.
+    name: &'a str,
+    nodes: Vec<&'a NodeRow>,
+}
+
+impl Part<'_> {
+    fn label(&self, axis: Option<&Axis>) -> String {
+        match self.name {
+            "" => format!("no {}", axis.map(Axis::label).unwrap_or_default()),
+            name => name.to_owned(),
+        }
+    }
+
+    fn count(&self, verdict: Verdict) -> usize {
+        self.nodes.iter().filter(|node| node.verdict == verdict).count()
+    }
+
+    fn bad(&self) -> Vec<(Verdict, usize)> {
+        let bad = Verdict::WORST_FIRST.into_iter().filter(|verdict| verdict.is_not_ok());
+        bad.map(|verdict| (verdict, self.count(verdict))).filter(|(_, count)| *count > 0).collect()
+    }
+
+    /// Returns how much of it is how bad, the worst verdict first, in parts of a million.
+    fn badness(&self) -> [usize; 4] {
+        [Verdict::Fail, Verdict::Unknown, Verdict::Drift, Verdict::Warn]
+            .map(|verdict| self.count(verdict) * 1_000_000 / self.nodes.len().max(1))
+    }
+
+    fn row(&self, axis: Option<&Axis>, is_old: &impl Fn(&NodeRow) -> bool) -> Row {
+        let cell = |node: &&NodeRow| Cell {
+            name: node.node.clone(),
+            href: address("nodes", &node.node),
+            verdict: node.verdict,
+            old: is_old(node),
+        };
+        Row {
+            name: self.label(axis),
+            count: self.nodes.len(),
+            bad: self.bad(),
+            cells: self.nodes.iter().map(cell).collect(),
+        }
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "numbers of nodes, in a drawing")]
+    fn card(&self, axis: Option<&Axis>, link: &Asked) -> Card {
+        let count = self.nodes.len();
+        let compliant = self.nodes.iter().filter(|node| node.compliant).count();
+        let mut from = 0.0;
+        let mut shares = Vec::new();
+        for verdict in Verdict::WORST_FIRST {
+            let share = self.count(verdict) as f64 * 100.0 / count.max(1) as f64;
+            if share > 0.0 {
+                shares.push((verdict, from, share));
+                from += share;
+            }
+        }
+        let mut drawn: BTreeMap<Verdict, String> = BTreeMap::new();
+        for (at, node) in self.nodes.iter().enumerate().take(if count <= DRAWN { count } else { 0 }) {
+            let (x, y) = (at % ABREAST * 8, at / ABREAST * 8);
+            drawn.entry(node.verdict).or_default().push_str(&format!("M{x} {y}h7v7h-7z"));
+        }
+        Card {
+            name: self.label(axis),
+            href: Asked { row: Some(self.name.to_owned()), ..link.clone() }.address(),
+            count,
+            compliant,
+            heat: heat(count - compliant, count),
+            bad: self.bad(),
+            shares,
+            lines: if drawn.is_empty() { 0 } else { count.div_ceil(ABREAST) },
+            drawn: drawn.into_iter().collect(),
+        }
+    }
+}
+
+/// The colour of a share: 0 for nothing, then up to a tenth, a quarter, a half, and more.
+const fn heat(part: usize, whole: usize) -> u8 {
+    match part {
+        0 => 0,
+        part if part * 10 <= whole => 1,
+        part if part * 4 <= whole => 2,
+        part if part * 2 <= whole => 3,
+        _ => 4,
+    }
+}
+
+fn parts<'a>(axis: &Axis, nodes: &[&'a NodeRow], order: Order) -> Vec<Part<'a>> {
     let mut members: BTreeMap<&str, Vec<&NodeRow>> = BTreeMap::new();
-    let mut without: Vec<&NodeRow> = Vec::new();
     for &node in nodes {
         let names = axis.rows(node);
-        if names.is_empty() {
-            without.push(node);
-        }
-        for name in names {
+        for name in if names.is_empty() { vec![""] } else { names } {
             members.entry(name).or_default().push(node);
         }
     }
-    let row = |(name, mut nodes): (String, Vec<&NodeRow>)| {
-        nodes.sort_by(|a, b| natural(&a.node, &b.node));
-        let count = |verdict: Verdict| nodes.iter().filter(|node| node.verdict == verdict).count();
-        let bad = Verdict::WORST_FIRST.into_iter().filter(|verdict| verdict.is_not_ok());
-        Row {
-            name,
-            count: nodes.len(),
-            bad: bad.map(|verdict| (verdict, count(verdict))).filter(|(_, count)| *count > 0).collect(),
-            cells: nodes
-                .iter()
-                .map(|node| Cell {
-                    name: node.node.clone(),
-                    href: address("nodes", &node.node),
-                    verdict: node.verdict,
-                    old: is_old(node),
-                })
-                .collect(),
-        }
-    };
-    let named = members.into_iter().map(|(name, nodes)| (name.to_owned(), nodes));
-    let rest = (!without.is_empty()).then(|| (format!("no {}", axis.label()), without));
-    let mut rows: Vec<Row> = named.chain(rest).map(row).collect();
-    let badness = |row: &Row| {
-        let of =
-            |wanted| row.bad.iter().find(|(verdict, _)| *verdict == wanted).map_or(0, |(_, count)| *count);
-        [Verdict::Fail, Verdict::Unknown, Verdict::Drift, Verdict::Warn].map(of)
-    };
-    rows.sort_by(|a, b| badness(b).cmp(&badness(a)).then_with(|| natural(&a.name, &b.name)));
-    rows
+    let mut parts: Vec<Part<'_>> = members.into_iter().map(|(name, nodes)| Part { name, nodes }).collect();
+    for part in &mut parts {
+        part.nodes.sort_by(|a, b| natural(&a.node, &b.node));
+    }
+    parts.sort_by(|a, b| {
+        let first = match order {
+            Order::Worst => b.badness().cmp(&a.badness()),
+            Order::Size => b.nodes.len().cmp(&a.nodes.len()),
+            Order::Name => std::cmp::Ordering::Equal,
+        };
+        // Those without a row come last.
+        first.then_with(|| a.name.is_empty().cmp(&b.name.is_empty())).then_with(|| natural(a.name, b.name))
+    });
+    parts
 }
 
 /// The share of compliant nodes over time. An audit of less than half of the fleet says nothing about the fleet.
@@ -324,159 +563,15 @@ fn trend(audits: &[AuditRow]) -> Option<Chart> {
                 audit.nodes,
                 percent(audit.compliant as usize, audit.nodes as usize)
             ),
-            href: Some(address("runs", &audit.run)),
             aside: audit.nodes < most.div_ceil(2),
         })
         .collect();
     let lowest = values.iter().map(|value| value.value).fold(100.0, f64::min);
     // In steps, so that the scale does not change with every audit.
     let low = (lowest / 10.0).floor() * 10.0;
-    Chart::of(&values, low.min(90.0), 100.0, |value| format!("{value:.0} %"))
+    Chart::of(&values, low.min(90.0), 100.0, "compliant", |value| format!("{value:.0} %"))
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
-    use gpufleet_compliance::Action;
-
-    use super::*;
-
-    pub(crate) fn at(seconds: i64) -> Timestamp {
-        Timestamp::from_second(1_700_000_000 + seconds).unwrap()
-    }
-
-    pub(crate) fn node(name: &str) -> NodeRow {
-        NodeRow {
-            node: name.to_owned(),
-            groups: Vec::new(),
-            hardware: Some("8x H100 80GB HBM3".to_owned()),
-            driver: None,
-            run: "01A".to_owned(),
-            at: at(0),
-            verdict: Verdict::Ok,
-            since: at(-86_400),
-            action: Action::None,
-            compliant: true,
-            score: Some(100),
-            judged: 60,
-            applicable: 60,
-            findings: 0,
-        }
-    }
-
-    pub(crate) fn audit(run: &str, second: i64, nodes: u32, compliant: u32) -> AuditRow {
-        AuditRow {
-            run: run.to_owned(),
-            controller: "login1".to_owned(),
-            started: at(second - 60),
-            finished: at(second),
-            playbooks: Vec::new(),
-            baselines: vec!["training".to_owned()],
-            exit_code: 3,
-            nodes,
-            compliant,
-            verdicts: BTreeMap::new(),
-        }
-    }
-
-    fn fleet() -> Vec<NodeRow> {
-        let mut nodes: Vec<NodeRow> = (1..=12).map(|at| node(&format!("gpu{at}"))).collect();
-        for (at, node) in nodes.iter_mut().enumerate() {
-            node.groups = vec![format!("rack{}", at / 4 + 1), "training".to_owned()];
-        }
-        nodes[10].verdict = Verdict::Fail;
-        nodes[10].compliant = false;
-        nodes[1].verdict = Verdict::Warn;
-        nodes[9].groups.clear();
-        nodes
-    }
-
-    fn names(view: &FleetView) -> Vec<(&str, Vec<&str>)> {
-        view.rows
-            .iter()
-            .map(|row| (row.name.as_str(), row.cells.iter().map(|cell| cell.name.as_str()).collect()))
-            .collect()
-    }
-
-    #[test]
-    fn the_worst_rack_comes_first_and_nodes_keep_their_order() {
-        let nodes = fleet();
-        let view = FleetView::of(&[audit("01A", 0, 12, 11)], &nodes, &[], &Asked::default(), now());
-        assert_eq!(
-            names(&view),
-            [
-                ("rack3", vec!["gpu9", "gpu11", "gpu12"]),
-                ("rack1", vec!["gpu1", "gpu2", "gpu3", "gpu4"]),
-                ("no rack", vec!["gpu10"]),
-                ("rack2", vec!["gpu5", "gpu6", "gpu7", "gpu8"]),
-            ]
-        );
-        assert_eq!((view.nodes, view.compliant, view.percent.as_str()), (12, 11, "91.7"));
-        let tiles: Vec<_> = view.tiles.iter().map(|tile| (tile.verdict.word(), tile.count)).collect();
-        assert_eq!(tiles, [("fail", 1), ("unknown", 0), ("drift", 0), ("warn", 1), ("ok", 10)]);
-        assert_eq!(view.tiles[0].href, "/?by=groups%3Arack&verdict=fail");
-    }
-
-    #[test]
-    fn a_choice_of_group_and_verdict_narrows_everything() {
-        let nodes = fleet();
-        let asked = Asked {
-            by: Some("group".to_owned()),
-            group: Some("rack3".to_owned()),
-            verdict: Some(Verdict::Fail),
-        };
-        let view = FleetView::of(&[], &nodes, &[], &asked, now());
-        assert_eq!(names(&view), [("rack3", vec!["gpu11"]), ("training", vec!["gpu11"])]);
-        assert_eq!((view.nodes, view.percent.as_str()), (3, "66.7"), "of the group, whatever the verdict");
-        let fail = &view.tiles[0];
-        assert!(fail.chosen && fail.href == "/?by=group&group=rack3", "{fail:?}");
-        let rack3 = view.groups.iter().find(|group| group.label == "rack3").unwrap();
-        assert_eq!(rack3.href, "/?by=group&verdict=fail", "a second click takes it back");
-        let odd = Asked { by: Some("no such axis".to_owned()), ..Asked::default() };
-        assert_eq!(FleetView::of(&[], &nodes, &[], &odd, now()).rows[0].name, "rack3");
-    }
-
-    fn now() -> Timestamp {
-        at(120)
-    }
-
-    #[test]
-    fn where_nobody_audits_any_more_everything_is_old() {
-        let nodes = [node("gpu1")];
-        let audits = [audit("01A", 0, 1, 1)];
-        let view = FleetView::of(&audits, &nodes, &[], &Asked::default(), at(12 * 86_400));
-        assert_eq!((view.old, view.newest.and_then(|newest| newest.days)), (1, Some(12)));
-        let view = FleetView::of(&audits, &nodes, &[], &Asked::default(), now());
-        assert_eq!((view.old, view.newest.and_then(|newest| newest.days)), (0, None));
-    }
-
-    #[test]
-    fn a_reading_much_older_than_the_latest_audit_says_so() {
-        let mut nodes = vec![node("fresh"), node("stale")];
-        nodes[1].at = at(-3 * 86_400);
-        let view = FleetView::of(&[audit("01A", 60, 1, 1)], &nodes, &[], &Asked::default(), now());
-        let cells: Vec<_> = view.rows.iter().flat_map(|row| &row.cells).map(|cell| cell.old).collect();
-        assert_eq!((view.old, cells), (1, vec![false, true]));
-    }
-
-    #[test]
-    fn nearly_all_is_not_all_and_nothing_is_no_share() {
-        assert_eq!(percent(4999, 5000), "99.9");
-        assert_eq!(percent(5000, 5000), "100.0");
-        assert_eq!(percent(0, 0), "–");
-        let view = FleetView::of(&[], &[], &[], &Asked::default(), now());
-        assert!(view.rows.is_empty() && view.chart.is_none() && view.newest.is_none());
-    }
-
-    #[test]
-    fn an_audit_of_a_few_nodes_is_no_part_of_the_trend() {
-        let audits = [audit("01C", 300, 3, 0), audit("01B", 200, 100, 97), audit("01A", 100, 98, 98)];
-        let chart = serde_json::to_value(trend(&audits).unwrap()).unwrap();
-        let points = chart["points"].as_array().unwrap();
-        assert_eq!(
-            points.iter().map(|point| point["aside"] == true).collect::<Vec<_>>(),
-            [false, false, true]
-        );
-        assert_eq!(chart["line"].as_str().unwrap().split(' ').count(), 2);
-        assert_eq!(points[0]["href"], "/runs/01A");
-    }
-}
+#[path = "fleet_tests.rs"]
+pub(crate) mod tests;

@@ -12,7 +12,7 @@ mod timeline;
 
 pub(crate) use axis::Axis;
 pub(crate) use check::{CheckView, check_lines};
-pub(crate) use fleet::{Asked, FleetView};
+pub(crate) use fleet::{Asked, FleetView, Order};
 pub(crate) use node::NodeView;
 
 use jiff::{Timestamp, tz::TimeZone};

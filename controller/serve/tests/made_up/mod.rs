@@ -46,7 +46,7 @@ fn reading(name: &str, rack: usize, day: i64, findings: Vec<Found>) -> NodeReadi
     }
 }
 
-fn found(control: &str, text: &str) -> Found {
+pub fn found(control: &str, text: &str) -> Found {
     Found {
         control: control.to_owned(),
         title: format!("Title of {control}"),
@@ -139,6 +139,7 @@ fn line(id: &str, standing: RunStanding) -> RunLine {
         id: id.to_owned(),
         verb: "run".to_owned(),
         playbooks: vec![format!("site.yaml{EVIL}")],
+        baselines: vec!["training".to_owned()],
         started: at(9),
         standing,
         exit_code: (standing == RunStanding::Finished).then_some(0),

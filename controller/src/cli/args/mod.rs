@@ -173,6 +173,7 @@ pub enum Command {
         gpufleet history\n  \
         gpufleet history gpu017\n  \
         gpufleet history mem.remap_failed --format json\n  \
+        gpufleet history retire gpu017\n  \
         gpufleet history prune --keep 400d")]
     History(HistoryArgs),
     /// Finds everything that is wrong or doubtful in playbooks, without any node.

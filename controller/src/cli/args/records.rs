@@ -60,7 +60,7 @@ pub struct ReportArgs {
     #[arg(long, value_name = "FORMAT", value_parser = ReportWord)]
     pub format: Option<ReportFormat>,
     /// Writes the document to this file; without --format the one of the name's ending: `.html`, `.xml` (JUnit),
-    /// `.sarif`, `.csv`, `.md`, `.prom`, else JSON.
+    /// `.sarif`, `.csv`, `.md`, `.prom`, `.om`, else JSON.
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
     /// Signs FILE with this SSH key into FILE.sig: a private key, or a public one whose private half the SSH agent has.
@@ -215,6 +215,12 @@ pub enum HistoryCommand {
         /// The run, as `gpufleet runs` names it.
         #[arg(value_name = "RUN")]
         run: String,
+    },
+    /// Removes nodes that are no more, with all that audits found of them.
+    Retire {
+        /// Nodes, by their names in the history.
+        #[arg(value_name = "NODE", required = true)]
+        nodes: Vec<String>,
     },
     /// Removes audits that are older than this; since when a finding is open stays known.
     Prune {

@@ -1,6 +1,7 @@
-//! Writes metric families in OpenMetrics 1.0 text.
+//! Writes metric families in OpenMetrics 1.0 text, or in the older text format of Prometheus.
 //!
-//! Source: the OpenMetrics specification 1.0.0. Why not the encoder of `prometheus-client`, which the workspace has: it
+//! Source: the OpenMetrics specification 1.0.0; Prometheus' exposition formats, text 0.0.4, the only one that the textfile
+//! collector of node_exporter reads (it knows no state sets, infos and units). Why not the encoder of `prometheus-client`, which the workspace has: it
 //! knows no state sets, and its families are registered once and live on, while these are made anew from the model of
 //! a run. Samples have no time of their own: the textfile collector of node_exporter refuses a file with times, and
 //! the time of each reading is a family.
@@ -14,6 +15,14 @@ use crate::visible::visible;
 /// Characters of a label's value. Longer ones are cut, and marked so that two of them stay two.
 const MOST_LABEL: usize = 128;
 
+/// The two formats.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Form {
+    #[default]
+    OpenMetrics,
+    Text,
+}
+
 /// What the samples of a family are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -24,12 +33,12 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    const fn word(self) -> &'static str {
-        match self {
-            Self::Gauge => "gauge",
-            Self::Counter => "counter",
-            Self::Info => "info",
-            Self::StateSet => "stateset",
+    const fn word(self, form: Form) -> &'static str {
+        match (self, form) {
+            (Self::Counter, _) => "counter",
+            (Self::Gauge, _) | (_, Form::Text) => "gauge",
+            (Self::Info, Form::OpenMetrics) => "info",
+            (Self::StateSet, Form::OpenMetrics) => "stateset",
         }
     }
 
@@ -56,11 +65,16 @@ pub(super) struct Family {
 #[derive(Debug, Default)]
 pub(super) struct Exposition {
     text: String,
+    form: Form,
     /// The family whose samples are being written.
     current: Option<&'static str>,
 }
 
 impl Exposition {
+    pub(super) fn new(form: Form) -> Self {
+        Self { form, ..Self::default() }
+    }
+
     /// Writes one sample. All samples of a family come one after the other; a family without any is left out.
     ///
     /// A value that is not finite, and a counter below 0, is no reading, and is left out.
@@ -109,15 +123,19 @@ impl Exposition {
 
     fn header(&mut self, family: &Family) {
         let Family { name, kind, unit, help } = family;
-        let _ = writeln!(self.text, "# TYPE {name} {}", kind.word());
-        if !unit.is_empty() {
+        // The older format has the headers of what it sees: the names of samples.
+        let suffix = if self.form == Form::Text { kind.suffix() } else { "" };
+        let _ = writeln!(self.text, "# TYPE {name}{suffix} {}", kind.word(self.form));
+        if !unit.is_empty() && self.form == Form::OpenMetrics {
             let _ = writeln!(self.text, "# UNIT {name} {unit}");
         }
-        let _ = writeln!(self.text, "# HELP {name} {help}");
+        let _ = writeln!(self.text, "# HELP {name}{suffix} {help}");
     }
 
     pub(super) fn finish(mut self) -> String {
-        self.text.push_str("# EOF\n");
+        if self.form == Form::OpenMetrics {
+            self.text.push_str("# EOF\n");
+        }
         self.text
     }
 }
@@ -147,19 +165,23 @@ pub(super) fn label(text: &str) -> String {
 mod tests {
     use super::*;
 
-    #[test]
-    fn families_have_their_header_once_and_values_are_escaped() {
+    fn written(form: Form) -> String {
         let watts = Family { name: "x_watts", kind: Kind::Gauge, unit: "watts", help: "Power." };
         let total = Family { name: "y", kind: Kind::Counter, unit: "", help: "Errors." };
         let state = Family { name: "z", kind: Kind::StateSet, unit: "", help: "State." };
-        let mut out = Exposition::default();
+        let mut out = Exposition::new(form);
         out.sample(&watts, &[("gpu", "a\"b\\c\nd")], 90.5);
         out.sample(&watts, &[], 3.0);
         out.sample(&watts, &[], f64::NAN);
         out.sample(&total, &[], -1.0);
         out.sample(&total, &[("gpu", "0")], 1e12);
         out.states(&state, &[("node", "a")], ["ok", "fail"], "fail");
-        insta::assert_snapshot!(out.finish(), @r##"
+        out.finish()
+    }
+
+    #[test]
+    fn families_have_their_header_once_and_values_are_escaped() {
+        insta::assert_snapshot!(written(Form::OpenMetrics), @r##"
         # TYPE x_watts gauge
         # UNIT x_watts watts
         # HELP x_watts Power.
@@ -173,6 +195,23 @@ mod tests {
         z{node="a",z="ok"} 0
         z{node="a",z="fail"} 1
         # EOF
+        "##);
+    }
+
+    #[test]
+    fn the_older_format_knows_gauges_and_counters_only() {
+        insta::assert_snapshot!(written(Form::Text), @r##"
+        # TYPE x_watts gauge
+        # HELP x_watts Power.
+        x_watts{gpu="a\"b\\c\nd"} 90.5
+        x_watts 3
+        # TYPE y_total counter
+        # HELP y_total Errors.
+        y_total{gpu="0"} 1000000000000
+        # TYPE z gauge
+        # HELP z State.
+        z{node="a",z="ok"} 0
+        z{node="a",z="fail"} 1
         "##);
     }
 

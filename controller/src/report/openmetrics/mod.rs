@@ -12,7 +12,7 @@ use gpufleet_compliance::{Action, Severity};
 use gpufleet_protocol::keep::KeptVerdict;
 use jiff::{Timestamp, ToSpan as _, tz::TimeZone};
 
-use self::exposition::{Exposition, Family, Kind, label};
+use self::exposition::{Exposition, Family, Form, Kind, label};
 pub(super) use self::readings::NodeReadings;
 use super::{NodeModel, RunModel, Totals, Verdict};
 
@@ -55,6 +55,15 @@ type Series = (String, Severity, Verdict, bool);
 
 /// Returns runs as one document; a node that several of them have is as in the last of these.
 pub fn openmetrics(runs: &[&RunModel]) -> String {
+    document(runs, Form::OpenMetrics)
+}
+
+/// Returns the same in the text format of Prometheus, for the textfile collector of node_exporter.
+pub fn prometheus(runs: &[&RunModel]) -> String {
+    document(runs, Form::Text)
+}
+
+fn document(runs: &[&RunModel], form: Form) -> String {
     let mut rows: Vec<Row<'_>> = Vec::new();
     let mut places: HashMap<&str, usize> = HashMap::new();
     for run in runs {
@@ -69,7 +78,7 @@ pub fn openmetrics(runs: &[&RunModel]) -> String {
             }
         }
     }
-    let mut out = Exposition::default();
+    let mut out = Exposition::new(form);
     verdicts(&mut out, &rows);
     findings(&mut out, &rows);
     fleet(&mut out, &rows, runs);

@@ -34,8 +34,8 @@ const HELP: &[&str] = &[
     "q, Ctrl-C         leave",
     "",
     "A dimmed line is of a node that did not answer lately; AGE is how old its numbers are.",
-    "USE% is averaged over the window. idle-held: held and at most 5 % busy. starved: busy below",
-    "50 % with peaks of 80 % and more, as of work that waits for its data.",
+    "USE% is averaged over the window, within the life of what holds the GPU. idle-held: held and at most",
+    "5 % busy. starved: busy below 50 % with peaks of 80 % and more, as of work that waits for its data.",
 ];
 
 impl<R: Line> Screen<R> {

@@ -28,7 +28,7 @@ pub fn gpu(index: u32) -> GpuNow {
     now.signals.id = format!("GPU-{index:08}-1c2d-4e5f-8a9b-0123456789ab");
     now.signals.label = format!("GPU {index}");
     now.signals.readings = serde_json::from_value(readings).unwrap();
-    now.recent = Some(Recent { permille: 0, peak: 0, span_ms: 9800 });
+    now.recent = Some(Recent { span_ms: 9800, ..Recent::default() });
     now
 }
 
@@ -39,13 +39,16 @@ pub fn set(now: &mut GpuNow, name: &str, value: impl Into<Value>) {
 /// One that a process works on, busy to this degree.
 pub fn held(index: u32, permille: u32, peak: u32) -> GpuNow {
     let mut now = gpu(index);
+    let works = permille >= 500;
+    let reasons = if works { 4 } else { 0 };
     for (name, value) in
-        [("mem_used_mib", 72_887), ("process_count", 1), ("util_gpu", permille / 10), ("reasons", 4)]
+        [("mem_used_mib", 72_887), ("process_count", 1), ("util_gpu", permille / 10), ("reasons", reasons)]
     {
         set(&mut now, name, value);
     }
-    set(&mut now, "power_draw_w", 612.4);
-    now.recent = Some(Recent { permille, peak, span_ms: 9800 });
+    set(&mut now, "power_draw_w", if works { 612.4 } else { 118.2 + f64::from(permille) / 2.0 });
+    now.recent = Some(Recent { permille, halves: [permille; 2], peak, span_ms: 9800 });
+    now.held_ms = Some(3_600_000);
     now.holders = vec![Holder {
         pid: 4711,
         command: "/usr/bin/python3 -u /home/alice/train.py --epochs 9".to_owned(),

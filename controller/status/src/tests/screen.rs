@@ -77,15 +77,15 @@ impl<R: Line> Stage<R> {
 #[test]
 fn the_screen_shows_all_that_was_heard() {
     insta::assert_snapshot!(Stage::<Row>::of_fleet(120, 18).text(3), @r"
-    5 nodes (1 unknown), 9 GPUs: 1 lost, 1 idle-held, 1 starved, 3 busy, 1 part-free, 2 free; 38 % busy, 2736 W
+    5 nodes (1 unknown), 9 GPUs: 1 lost, 1 idle-held, 1 starved, 3 busy, 1 part-free, 2 free; 38 % busy, 1907 W
     every 5 s, 1 of 5 nodes silent
     NODE    GPU  MODEL         MIG          USE%  MEM GiB  TEMP  POWER W  ECC  THROTTLE      HELD BY         STATE       AGE
     gpu001    0  H100 80GB H…  -               0   0.0/80    34   72/700    0  -             -               free         2s
     gpu001    1  H100 80GB H…  -              97  71.2/80    34  612/700    0  power-cap     job 1812 alic…  busy         2s
     gpu001    2  H100 80GB H…  -              99  71.2/80    34  612/700    2  hw-thermal,…  job 1812 alic…  busy         2s
     gpu001    3  -             -               -        -     -        -    -  -             -               lost         2s
-    gpu002    0  H100 80GB H…  -               1  71.2/80    34  612/700    0  power-cap     job 1812 alic…  idle-held    2s
-    gpu002    1  H100 80GB H…  -              31  71.2/80    34  612/700    0  power-cap     job 1812 alic…  starved      2s
+    gpu002    0  H100 80GB H…  -               1  71.2/80    34  123/700    0  -             job 1812 alic…  idle-held    2s
+    gpu002    1  H100 80GB H…  -              31  71.2/80    34  273/700    0  -             job 1812 alic…  starved      2s
     gpu003    0  H100 80GB H…  5/7 1g.10gb     -   0.0/80    34   72/700    0  -             bob serve x2    part-free    2s
     gpu003    1  H100 80GB H…  0/2 3g.40gb     -   0.0/80    34   72/700    0  -             bob serve x2    busy         2s
     gpu004    0  H100 80GB H…  -               0   0.0/80    34   72/700    0  -             MPS daemon      free         2s
@@ -105,7 +105,7 @@ fn nodes_have_a_screen_too() {
     every 5 s, 1 of 5 nodes silent
     NODE    GPUS  MODEL       HELD  FREE        USE%  MEM GiB  POWER W  MPS  DRIVER      WORST       AGE
     gpu001     4  H100 80GB…     2  1 whole       65  142/239     1296  -    580.159.04  lost         2s
-    gpu002     2  H100 80GB…     2  -             16  142/159     1225  -    580.159.04  idle-held    2s
+    gpu002     2  H100 80GB…     2  -             16  142/159      396  -    580.159.04  idle-held    2s
     gpu003     2  H100 80GB…     2  5 MIG 1g.…     -    0/159      143  -    580.159.04  busy         2s
     gpu004     1  H100 80GB…     0  1 MPS          0     0/80       72  yes  580.159.04  free         2s
     gpu005     ?  -              ?  ?              ?        ?        ?  -    ?           unknown       -

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use super::{fleet, gpu, held, read, set, sliced, status};
 use crate::{
     row::rows,
-    state::{State, judge},
+    state::{State, busy, judge},
     totals::{Totals, free_by_group},
 };
 
@@ -56,10 +56,43 @@ fn work_that_waits_is_told_from_work() {
         assert_eq!(judge(&held(0, permille, peak)).0, expected, "{permille} {peak}");
     }
     let mut brief = held(0, 0, 0);
-    brief.recent = Some(Recent { permille: 0, peak: 0, span_ms: 4000 });
+    brief.recent = Some(Recent { span_ms: 4000, ..Recent::default() });
     assert_eq!(judge(&brief).0, State::Busy, "nothing is said of a moment");
     brief.recent = None;
     assert_eq!(judge(&brief).0, State::Busy);
+}
+
+#[test]
+fn no_verdict_contradicts_the_power_of_the_gpu() {
+    // An H200 in the second second of its job: nvidia-smi read 98 %, the samples of before it 18 %.
+    let mut began = held(0, 180, 98);
+    set(&mut began, "util_gpu", 98);
+    for change in [("power_draw_w", 693), ("reasons", 4)] {
+        let mut works = began.clone();
+        set(&mut works, change.0, change.1);
+        assert_eq!((judge(&works).0, busy(&works).unwrap().permille), (State::Busy, 980), "{change:?}");
+        works.recent = Some(Recent { permille: 20, halves: [20; 2], peak: 98, span_ms: 9800 });
+        assert_eq!(judge(&works).0, State::Busy, "{change:?}");
+    }
+    began.recent = Some(Recent { permille: 180, halves: [0, 360], peak: 98, span_ms: 9800 });
+    assert_eq!(judge(&began).0, State::Busy, "its work began within the window");
+    began.recent = Some(Recent { permille: 40, halves: [0, 80], peak: 98, span_ms: 9800 });
+    assert_eq!(judge(&began).0, State::Busy, "idle is not said of a GPU that is at 98 % now");
+    began.recent = Some(Recent { permille: 180, halves: [180; 2], peak: 98, span_ms: 9800 });
+    began.held_ms = None;
+    assert_eq!(judge(&began).0, State::Busy, "nobody knows whether the window is of what holds it");
+    let mut short = held(0, 0, 0);
+    short.recent = Some(Recent { span_ms: 2000, ..Recent::default() });
+    short.held_ms = Some(2100);
+    let (state, why) = judge(&short);
+    assert_eq!((state, why.as_str()), (State::Busy, "its use is not judged: what holds it has just begun"));
+}
+
+#[test]
+fn a_gpu_that_nothing_holds_is_as_busy_as_it_is_now() {
+    let mut left = gpu(0);
+    left.recent = Some(Recent { permille: 710, halves: [1000, 420], peak: 100, span_ms: 9800 });
+    assert_eq!((judge(&left).0, busy(&left).unwrap().permille), (State::Free, 0));
 }
 
 #[test]
@@ -85,7 +118,7 @@ fn what_is_free_adds_up() {
     let readings = fleet();
     let all: Vec<_> = readings.iter().flat_map(rows).collect();
     let totals = Totals::of(&all, readings.len());
-    insta::assert_snapshot!(totals.text(), @"5 nodes (1 unknown), 9 GPUs: 1 lost, 1 idle-held, 1 starved, 3 busy, 1 part-free, 2 free; 38 % busy, 2736 W");
+    insta::assert_snapshot!(totals.text(), @"5 nodes (1 unknown), 9 GPUs: 1 lost, 1 idle-held, 1 starved, 3 busy, 1 part-free, 2 free; 38 % busy, 1907 W");
     insta::assert_snapshot!(totals.free.text(), @"1 whole, 5 MIG 1g.10gb, 1 MPS");
     let groups: Vec<String> =
         free_by_group(&all).into_iter().map(|(group, free)| format!("{group}: {}", free.text())).collect();

@@ -34,8 +34,8 @@ fn eighty_columns_keep_what_matters() {
     gpu001    1    97  71.2/80    34  612/700  power-cap   job 1812 alic…  busy
     gpu001    2    99  71.2/80    34  612/700  hw-therma…  job 1812 alic…  busy
     gpu001    3     -        -     -        -  -           -               lost
-    gpu002    0     1  71.2/80    34  612/700  power-cap   job 1812 alic…  idle-held
-    gpu002    1    31  71.2/80    34  612/700  power-cap   job 1812 alic…  starved
+    gpu002    0     1  71.2/80    34  123/700  -           job 1812 alic…  idle-held
+    gpu002    1    31  71.2/80    34  273/700  -           job 1812 alic…  starved
     gpu003    0     -   0.0/80    34   72/700  -           bob serve x2    part-free
     gpu003    1     -   0.0/80    34   72/700  -           bob serve x2    busy
     gpu004    0     0   0.0/80    34   72/700  -           MPS daemon      free
@@ -51,8 +51,8 @@ fn a_hundred_and_twenty_columns_have_room_for_more() {
     gpu001    1  H100 80GB HBM3  -              97  71.2/80    34  612/700    0  power-cap        job 1812 alice…  busy
     gpu001    2  H100 80GB HBM3  -              99  71.2/80    34  612/700    2  hw-thermal,hw-…  job 1812 alice…  busy
     gpu001    3  -               -               -        -     -        -    -  -                -                lost
-    gpu002    0  H100 80GB HBM3  -               1  71.2/80    34  612/700    0  power-cap        job 1812 alice…  idle-held
-    gpu002    1  H100 80GB HBM3  -              31  71.2/80    34  612/700    0  power-cap        job 1812 alice…  starved
+    gpu002    0  H100 80GB HBM3  -               1  71.2/80    34  123/700    0  -                job 1812 alice…  idle-held
+    gpu002    1  H100 80GB HBM3  -              31  71.2/80    34  273/700    0  -                job 1812 alice…  starved
     gpu003    0  H100 80GB HBM3  5/7 1g.10gb     -   0.0/80    34   72/700    0  -                bob serve x2     part-free
     gpu003    1  H100 80GB HBM3  0/2 3g.40gb     -   0.0/80    34   72/700    0  -                bob serve x2     busy
     gpu004    0  H100 80GB HBM3  -               0   0.0/80    34   72/700    0  -                MPS daemon       free
@@ -68,8 +68,8 @@ fn two_hundred_columns_show_everything() {
     gpu001    1  H100 80GB HBM3  -              97  71.2/80    34  612/700    0  power-cap                       job 1812 alice train.py           busy
     gpu001    2  H100 80GB HBM3  -              99  71.2/80    34  612/700    2  hw-thermal,hw-slowdown,thermal  job 1812 alice train.py           busy
     gpu001    3  -               -               -        -     -        -    -  -                               -                                 lost
-    gpu002    0  H100 80GB HBM3  -               1  71.2/80    34  612/700    0  power-cap                       job 1812 alice train.py           idle-held
-    gpu002    1  H100 80GB HBM3  -              31  71.2/80    34  612/700    0  power-cap                       job 1812 alice train.py           starved
+    gpu002    0  H100 80GB HBM3  -               1  71.2/80    34  123/700    0  -                               job 1812 alice train.py           idle-held
+    gpu002    1  H100 80GB HBM3  -              31  71.2/80    34  273/700    0  -                               job 1812 alice train.py           starved
     gpu003    0  H100 80GB HBM3  5/7 1g.10gb     -   0.0/80    34   72/700    0  -                               bob serve x2                      part-free
     gpu003    1  H100 80GB HBM3  0/2 3g.40gb     -   0.0/80    34   72/700    0  -                               bob serve x2                      busy
     gpu004    0  H100 80GB HBM3  -               0   0.0/80    34   72/700    0  -                               MPS daemon                        free
@@ -82,7 +82,7 @@ fn nodes_have_a_line_each() {
     insta::assert_snapshot!(text::<NodeRow>(120), @r"
     NODE    GPUS  MODEL           HELD  FREE           USE%  MEM GiB  POWER W  MPS  DRIVER      WORST
     gpu001     4  H100 80GB HBM3     2  1 whole          65  142/239     1296  -    580.159.04  lost
-    gpu002     2  H100 80GB HBM3     2  -                16  142/159     1225  -    580.159.04  idle-held
+    gpu002     2  H100 80GB HBM3     2  -                16  142/159      396  -    580.159.04  idle-held
     gpu003     2  H100 80GB HBM3     2  5 MIG 1g.10gb     -    0/159      143  -    580.159.04  busy
     gpu004     1  H100 80GB HBM3     0  1 MPS             0     0/80       72  yes  580.159.04  free
     gpu005     ?  -                  ?  ?                 ?        ?        ?  -    ?           unknown

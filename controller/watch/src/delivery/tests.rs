@@ -268,12 +268,12 @@ fn secrets_that_every_user_can_read_or_that_are_none_are_refused() {
         Courier::prepare(&channel(Means::Webhook(webhook), LONG), folder.path()).map(|it| it.destination())
     };
     assert!(prepare().unwrap_err().contains("cannot read the secret"));
-    private(folder.path(), "secret", "short");
+    private(folder.path(), "secret", "c2hvcnQ=");
     let error = prepare().unwrap_err();
-    assert!(error.contains("less than 16 bytes") && !error.contains("short"), "{error}");
+    assert!(error.contains("less than 16 bytes") && !error.contains("c2hvcnQ="), "{error}");
     private(folder.path(), "secret", "\n");
     assert!(prepare().unwrap_err().contains("is empty"));
-    private(folder.path(), "secret", "a secret of enough bytes");
+    private(folder.path(), "secret", "YSBzZWNyZXQgb2YgZW5vdWdoIGJ5dGVz");
     assert_eq!(prepare(), Ok("https://example.com".to_owned()));
     fs::set_permissions(folder.path().join("secret"), fs::Permissions::from_mode(0o644)).unwrap();
     assert!(prepare().unwrap_err().contains("chmod o="));

@@ -146,6 +146,9 @@ pub struct Client {
     pub memory_mib: u64,
     /// The GPU instance that it runs on, under MIG.
     pub gpu_instance: Option<u32>,
+    /// When it began, in microseconds since 1970.
+    #[serde(default)]
+    pub since_us: u64,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

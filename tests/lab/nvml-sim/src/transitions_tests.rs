@@ -109,7 +109,7 @@ fn a_working_client_keeps_its_instance() {
     gpu.set_mig_mode(true, &Users::default(), 0, false);
     let gi = gpu.create_instance(0, None).unwrap();
     let ci = gpu.create_compute_instance(gi, 4, None).unwrap();
-    gpu.clients.push(crate::state::Client { pid: 9, memory_mib: 1, gpu_instance: Some(gi) });
+    gpu.clients.push(crate::state::Client { pid: 9, memory_mib: 1, gpu_instance: Some(gi), since_us: 0 });
     assert_eq!(gpu.destroy_compute_instance(gi, ci, &computing(9)), Err(code::IN_USE));
     assert_eq!(gpu.destroy_compute_instance(gi, ci, &Users::default()), Ok(()));
 }

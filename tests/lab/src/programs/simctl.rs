@@ -1,6 +1,7 @@
 //! `gpusimctl`: shows a node's simulated machine, and changes what no driver call can.
 
 use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use nvml_sim::defect;
 use nvml_sim::fault::Rule;
@@ -71,7 +72,9 @@ fn act(store: &Store, words: &[&str]) -> Result<String, String> {
             let gpu_instance = number(1)?.map(|id| id as u32);
             let minor = store.read().map_err(say)?.gpus.get(index).ok_or("no such GPU")?.minor;
             let pid = detach(&["__client", &minor.to_string()]).map_err(|e| e.to_string())?;
-            let client = Client { pid, memory_mib, gpu_instance };
+            let since_us =
+                SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_micros() as u64);
+            let client = Client { pid, memory_mib, gpu_instance, since_us };
             store.update(|m| m.gpus.get_mut(index).map(|gpu| gpu.clients.push(client))).map_err(say)?;
             Ok(pid.to_string())
         }

@@ -134,6 +134,7 @@ unsafe extern "C" fn nvmlDeviceGetSamples(
             return Err(code::NOT_SUPPORTED);
         }
         let busy = super::devices::busy(call);
+        let since = call.gpu.clients.iter().map(|client| client.since_us).min().unwrap_or(0);
         let fifths = call.gpu.broken(BUSY_FIFTHS).unwrap_or(5);
         let now_us = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_micros() as u64);
         let newest = now_us / SAMPLE_US * SAMPLE_US;
@@ -142,7 +143,9 @@ unsafe extern "C" fn nvmlDeviceGetSamples(
             .filter(|at| *at > since_us)
             .map(|at| nvmlSample_st {
                 timeStamp: at,
-                sampleValue: nvmlValue_st { uiVal: if at / SAMPLE_US % 5 < fifths { busy } else { 0 } },
+                sampleValue: nvmlValue_st {
+                    uiVal: if at >= since && at / SAMPLE_US % 5 < fifths { busy } else { 0 },
+                },
             })
             .collect();
         // SAFETY: NVML's own contract for these pointers; without a buffer only the number is asked for.
