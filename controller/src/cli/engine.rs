@@ -11,7 +11,7 @@ use gpufleet::{
     display::{self, AnsibleLines, PlanView},
     drain::{self, LocalRunner, Logins, Marker, PlayHosts, Scheduler, Surroundings},
     engine::{
-        Engine, EngineError, Options, Overrules, PlayInputs, Recorder, Refusal, ResultsBudget,
+        EarlierRuns, Engine, EngineError, Options, Overrules, PlayInputs, Recorder, Refusal, ResultsBudget,
         RolloutOptions, RunHistory, RunResult, Sink, Stepper, Stop, TaskOptions, finished,
     },
     event::{EVENT_VERSION, ResultScreen, RunStarted, Verb, What},
@@ -39,7 +39,7 @@ use super::{
     inputs::{Inputs, programs},
     keep_key::KeepKey,
     late_files::LateFiles,
-    listing,
+    left_drained, listing,
     loading::{Loaded, delegates, load, tags},
     machine::ThisMachine,
     output::Output,
@@ -373,6 +373,14 @@ pub fn carry_out(
             (started, Vec::new())
         }
     };
+    let earlier = EarlierRuns {
+        adopted: request.adopted.clone(),
+        left: match request.verb.writes() && schedulers.iter().any(Option::is_some) {
+            true => left_drained::of_hosts(&started, &environment.state_dir),
+            false => Vec::new(),
+        },
+        adopt: left_drained::adopt_command(&started),
+    };
     let durations = match request.verb.info().uses_learned_durations {
         true => experience::learned(&loaded.program, &request.overrides, &environment.state_dir, &run),
         false => Vec::new(),
@@ -430,6 +438,7 @@ pub fn carry_out(
             rollout: RolloutOptions {
                 max_unavailable: request.max_unavailable,
                 overrides: request.overrides.clone(),
+                limited: loaded.limited,
             },
             tasks: TaskOptions {
                 timeout_s: request.connection.task_timeout_s(),
@@ -451,7 +460,7 @@ pub fn carry_out(
             winds_up: request.winds_up,
             overrules: request.overrules,
             own_boot: environment.boot_id.clone(),
-            adopted: request.adopted.clone(),
+            earlier,
         },
     };
     let code = block_on(drive(engine, started, past, recorder, &screen, request))??;

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::{Role, Style, Verbosity, clean, clock, count, figures::wrap, plan::cause_text};
 use crate::{
-    event::{NodeState, RecapCounts},
+    event::{NOT_CONFIRMED, NodeState, RecapCounts},
     report::{NOT_OVER, NodeModel, RunModel, Standing, Verdict, causes, exit_code, fold_names},
     visible::command_line,
 };
@@ -248,20 +248,34 @@ pub fn again(model: &RunModel) -> Option<String> {
     if names.chars().count() > NAMED {
         return Some(command_line(&run.command_line));
     }
+    let mut words = limited(&run.command_line, &names)?;
+    let confirmed = |word: &String| word == "--yes" || word == "-y";
+    if model.stopped() == Some(NOT_CONFIRMED) && !words.iter().any(confirmed) {
+        words.push("--yes".to_owned());
+    }
+    Some(command_line(words))
+}
+
+/// Returns the words of a command line for these nodes alone; `None` where no command line is known.
+pub fn limited(command_line: &[String], names: &str) -> Option<Vec<String>> {
+    if command_line.is_empty() {
+        return None;
+    }
     let mut words = Vec::new();
     let mut skip = false;
-    for word in &run.command_line {
-        if std::mem::take(&mut skip) || word.starts_with("--limit=") {
+    for word in command_line {
+        let joined = word.strip_prefix("-l").is_some_and(|names| !names.is_empty());
+        if std::mem::take(&mut skip) || word.starts_with("--limit=") || joined {
             continue;
         }
         if word == "--limit" || word == "-l" {
             skip = true;
             continue;
         }
-        words.push(word.as_str());
+        words.push(word.clone());
     }
-    words.extend(["--limit", &names]);
-    Some(command_line(words))
+    words.extend(["--limit".to_owned(), names.to_owned()]);
+    Some(words)
 }
 
 /// Returns the line at the top for a run that has not ended; empty otherwise.

@@ -247,6 +247,10 @@ pub(crate) const READ: &str = "read";
 
 /// How the reason of a node begins that somebody else has out of service.
 pub(crate) const HELD_BY_OTHERS: &str = "somebody else holds it out of service";
+/// Follows `run RUN` where a run of gpufleet has the node out; behind it stands what leads on.
+pub(crate) const HELD_BY_A_RUN: &str = " has it drained: ";
+/// Why a run stopped that had nobody to ask.
+pub(crate) const NOT_CONFIRMED: &str = "not confirmed: --yes is needed without a terminal";
 
 /// How a notice ends that tells of a safety gate.
 pub(crate) const NOTHING_NEW: &str = ": nothing new starts";

@@ -11,6 +11,7 @@ use crate::{
             settings::{PlaySettings, RunSettings},
             turn::MakeCursor,
         },
+        ports::scheduler::EarlierRuns,
     },
     interpreter::HostSnapshots,
     rollout::SoFar,
@@ -24,6 +25,7 @@ pub(crate) struct EarlierPlays {
     /// An earlier play stopped the run: what is under way is finished to a safe point, and nothing else is done.
     pub(crate) stopped: bool,
     pub(crate) settings: Arc<RunSettings>,
+    pub(crate) runs: Arc<EarlierRuns>,
 }
 
 /// What the dispatcher of one play works with.

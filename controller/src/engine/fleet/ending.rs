@@ -2,7 +2,7 @@
 
 use crate::{
     engine::{host::HostState, ports::confirm::Refusal},
-    event::RunFinished,
+    event::{NOT_CONFIRMED, RunFinished},
     report::fold_names,
     rollout::StopReason,
 };
@@ -72,9 +72,7 @@ pub fn finished(exit_code: u8, summary: String, result: &RunResult, winds_up: bo
         Stop::Interrupted | Stop::Declined(Refusal::Interrupted) => "interrupted".to_owned(),
         Stop::Aborted => "left at your word".to_owned(),
         Stop::Declined(Refusal::Declined) => "declined".to_owned(),
-        Stop::Declined(Refusal::NobodyToAsk) => {
-            "not confirmed: --yes is needed without a terminal".to_owned()
-        }
+        Stop::Declined(Refusal::NobodyToAsk) => NOT_CONFIRMED.to_owned(),
     });
     let goes_on = matches!(result.stop, Some(Stop::Interrupted | Stop::Aborted | Stop::WindowClosed(_)));
     let left = matches!(result.stop, Some(Stop::Aborted));

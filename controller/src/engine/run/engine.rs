@@ -43,7 +43,7 @@ use crate::{
         run::{
             drain_preview,
             options::{Options, PlayInputs},
-            peers, policy,
+            peers, policy, take_over,
         },
     },
     event::{DrainStep, EVENT_VERSION, HEALTH, Level, NodeState, PlayStarted, RunStarted, WaveShape, What},
@@ -121,13 +121,18 @@ impl Engine {
     ) -> Result<RunResult, EngineError> {
         let mut host_states: HashMap<String, HostState> =
             order.iter().map(|name| (name.clone(), HostState::new(name.clone()))).collect();
+        let mut left_behind = match self.options.verb.writes() {
+            true => take_over::taken_over(&self.options.earlier, &self.plays.schedulers, recorder).await?,
+            false => HashMap::new(),
+        };
         for host_state in host_states.values_mut() {
-            host_state.custody.left_behind = self.options.adopted.get(&host_state.name).cloned();
+            host_state.custody.left_behind = left_behind.remove(&host_state.name);
             run_history.restore(host_state);
         }
         let ways =
             Ways::new(Arc::clone(&self.connector), &order, run_history.heard(), run_history.power_cycles());
         let settings = Arc::new(self.settings(ways));
+        let earlier = Arc::new(self.options.earlier.clone());
         let mut stop = None;
         let mut lost = Lost::default();
         let mut over = false;
@@ -169,6 +174,7 @@ impl Engine {
                 out_elsewhere,
                 stopped: stop.is_some() && !self.options.winds_up,
                 settings: Arc::clone(&settings),
+                runs: Arc::clone(&earlier),
             };
             let outcome = match play_history {
                 Some(play_history) => {
@@ -258,19 +264,19 @@ impl Engine {
         let targets: Vec<Target> = hosts.values().map(|host| scheduler.target(host)).collect();
         // Why no error: it is a last look, and changes nothing.
         let Ok(outages) = scheduler.drainer.survey(&targets).await else { return Ok(()) };
-        let mut left: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
+        let mut left: BTreeMap<String, (String, BTreeSet<&str>)> = BTreeMap::new();
         for outage in &outages {
             if let (Some(marker), Some(host)) = (&outage.marker, hosts.get(&outage.node))
                 && marker.run != self.options.holder.run
             {
-                left.entry(marker.run.clone()).or_default().insert(host);
+                let (run, next) = self.options.earlier.next(marker);
+                left.entry(run.to_owned()).or_insert_with(|| (next, BTreeSet::new())).1.insert(host);
             }
         }
-        for (run, names) in left {
+        for (run, (next, names)) in left {
             let names: Vec<&str> = names.into_iter().collect();
             let text = format!(
-                "{} still drained at {} by run {run}: `gpufleet resume {run}` goes on with that run, or \
-                 `gpufleet adopt PLAYBOOK --run {run}` takes over what it left",
+                "{} still drained at {} by run {run}: {next}",
                 match names.as_slice() {
                     [one] => format!("{one} is"),
                     names => format!("{} are", fold_names(names)),
@@ -414,7 +420,7 @@ impl Engine {
         let writes = self.options.verb.writes();
         let names: Vec<String> = host_states.iter().map(|host_state| host_state.name.clone()).collect();
         let disrupts = play.disruption > Disruption::Live;
-        let budget = match self.amount(play).budget(names.len()) {
+        let budget = match self.amount(play).budget(names.len(), self.options.rollout.limited) {
             Ok(budget) => budget,
             Err(_) if !disrupts => 1,
             Err(cause) => return Err(EngineError::Budget { play: play.name.clone(), cause }),

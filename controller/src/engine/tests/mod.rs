@@ -167,7 +167,7 @@ fn engine(playbook: &str, world: &Arc<World>, hosts: &[String], epoch: u64) -> E
             winds_up: false,
             overrules: super::Overrules::default(),
             own_boot: world.own_boot.lock().unwrap().clone(),
-            adopted: HashMap::new(),
+            earlier: super::EarlierRuns::default(),
         },
     }
 }

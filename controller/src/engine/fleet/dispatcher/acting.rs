@@ -17,6 +17,7 @@ use crate::{
             message::{FromNode, Pace, ToNode},
             turn::Turn,
         },
+        ports::scheduler::Marker,
     },
     event::{HELD_BY_OTHERS, Level, NOTHING_NEW, NodeState, What},
     rollout::{Action, Denial, End, Input, StopReason},
@@ -169,7 +170,10 @@ impl Dispatcher<'_, '_> {
                 "{limit} may be out of service in {domain}, and these will not come back by themselves: {}",
                 self.names_out(out)
             ),
-            Denial::HeldByOthers { by } => format!("{HELD_BY_OTHERS}: {by}"),
+            Denial::HeldByOthers { by } => match Marker::find(by) {
+                Some(marker) => self.context.before.runs.meaning(&marker),
+                None => format!("{HELD_BY_OTHERS}: {by}"),
+            },
             Denial::NotDrained { why } => format!("its scheduler did not let go of it: {why}"),
             Denial::NotSurveyed { why } => format!("nobody could say who else is out of service: {why}"),
             Denial::WindowTooShort { needs_s, closes } => {
