@@ -435,13 +435,13 @@ impl Engine {
             // Why none in a reading: a host that is left out would look as if nothing were wrong. Why none if a person is
             // asked: the question has to name all that will be disturbed.
             let spare = if writes && self.confirm.is_blanket() { budget } else { 0 };
-            dispatcher.preflight(canary || disrupts, disrupts || !writes, spare).await?;
+            dispatcher.preflight(canary || disrupts, canary || disrupts || !writes, spare).await?;
         }
         let hosts: Vec<WaveHost> = dispatcher
             .host_states()
             .zip(gone)
             .map(|(host_state, gone)| match host_state {
-                Some(host_state) => host_state.in_waves(gone, writes, disrupts),
+                Some(host_state) => host_state.in_waves(gone, writes),
                 None => WaveHost { late: true, gone, ..WaveHost::default() },
             })
             .collect();
