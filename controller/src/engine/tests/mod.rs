@@ -4,6 +4,7 @@
 mod drains;
 mod fatal;
 mod gifts;
+mod give_back;
 mod interrupts;
 mod jobs;
 mod late;

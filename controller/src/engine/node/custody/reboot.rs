@@ -292,9 +292,10 @@ impl Custody {
         let on_bus = self.node.host.facts.as_ref().map_or(0, |facts| facts.gpu.pci_count);
         if had.gpu.gpus.is_empty() && on_bus < had.gpu.pci_count {
             return Err(EarlyEnd::Failed(format!(
-                "came back from its reboot with {on_bus} of {} GPUs on its PCI bus; it stays out of service: look at its kernel \
+                "came back from its reboot with {on_bus} of {} GPUs on its PCI bus; it {}: look at its kernel \
                  log, or power-cycle it",
-                had.gpu.pci_count
+                had.gpu.pci_count,
+                self.stays()
             )));
         }
         if self.driver_failed(had) {
@@ -310,9 +311,10 @@ impl Custody {
             return Ok(());
         }
         Err(EarlyEnd::Failed(format!(
-            "came back from its reboot without {}; it stays out of service: look at its PCI bus and kernel log, or \
+            "came back from its reboot without {}; it {}: look at its PCI bus and kernel log, or \
              power-cycle it",
-            gone.join(", ")
+            gone.join(", "),
+            self.stays()
         )))
     }
 
