@@ -373,12 +373,14 @@ pub fn carry_out(
             (started, Vec::new())
         }
     };
+    let (left, vain) = match request.verb.writes() {
+        true => left_drained::of_hosts(&started, &environment.state_dir),
+        false => Default::default(),
+    };
     let earlier = EarlierRuns {
         adopted: request.adopted.clone(),
-        left: match request.verb.writes() && schedulers.iter().any(Option::is_some) {
-            true => left_drained::of_hosts(&started, &environment.state_dir),
-            false => Vec::new(),
-        },
+        left,
+        vain,
         adopt: left_drained::adopt_command(&started),
     };
     let durations = match request.verb.info().uses_learned_durations {
@@ -463,7 +465,17 @@ pub fn carry_out(
             earlier,
         },
     };
-    let code = block_on(drive(engine, started, past, recorder, &screen, request))??;
+    let code = match block_on(drive(engine, started, past, recorder, &screen, request))? {
+        Ok(code) => code,
+        Err(error) => {
+            // Why all the same: a program that reads the result has to see how far it came.
+            if request.format() == Format::Json {
+                let screen = screen.lock().unwrap_or_else(PoisonError::into_inner);
+                output.data(&report::json(&screen.model).map_err(CommandError::internal)?)?;
+            }
+            return Err(error);
+        }
+    };
     let resumable = screen.lock().unwrap_or_else(PoisonError::into_inner).model.is_resumable();
     if !resumable {
         resume::forget(&dir);
@@ -485,7 +497,11 @@ fn open_journal(
 ) -> Result<Journal, CommandError> {
     trust::demand_state_dir(&environment.state_dir)?;
     // Why a lock around it: two that begin at once must see each other.
-    let turn = journal::take_turn(&environment.state_dir).map_err(CommandError::user)?;
+    let turn = journal::take_turn(&environment.state_dir).map_err(|error| {
+        let path = environment.state_dir.display();
+        CommandError::user(format!("the state directory {path} cannot be written to: {error}"))
+            .hint("runs are recorded there; name another one with XDG_STATE_HOME")
+    })?;
     if verb.writes()
         && let Some(other) = journal::at_work(&environment.state_dir, hosts)
     {
@@ -634,9 +650,9 @@ fn finish(
     let screen = screen.lock().unwrap_or_else(PoisonError::into_inner);
     let model = &screen.model;
     let document = report::json(model).map_err(CommandError::internal)?;
-    dir.put(&dir.report_json(), &document)?;
     let page = report::html(model).map_err(CommandError::internal)?;
-    dir.put(&dir.report_html(), &page)?;
+    // Why not at once: what happened is told, also where the disk is full.
+    let kept = dir.put(&dir.report_json(), &document).and_then(|()| dir.put(&dir.report_html(), &page));
     match request.format() {
         Format::Json => output.data(&document)?,
         Format::Jsonl => {}
@@ -669,6 +685,7 @@ fn finish(
     if let Some(timing) = &screen.timing {
         write_times(request.documents, timing, &screen.model, output)?;
     }
+    kept?;
     Ok(code)
 }
 

@@ -5,18 +5,21 @@
 //! it asks the scheduler.
 
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     path::Path,
 };
 
 use gpufleet::{
     display,
-    drain::{LeftBehind, Marker},
-    event::{DrainStep, RunStarted, What},
+    drain::{LeftBehind, Marker, VainReboot},
+    event::{DrainStep, REBOOT_IN_VAIN, RunStarted, What},
     journal::{RunDir, RunId, RunSummary, glance, newest_runs, skim},
     report::fold_names,
     visible::command_line,
 };
+
+/// Kinds of events that are looked at.
+const KINDS: [&str; 4] = ["drain", "reboot_issued", "rebooted", "node_finished"];
 
 /// A drain of one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,12 +35,16 @@ struct Drains {
     begun: HashSet<(String, Marker)>,
     /// Those that have no end, by host.
     open: BTreeMap<String, Drain>,
+    /// The last reboot of each host.
+    reboots: HashMap<String, VainReboot>,
+    /// Those that did not make current what they were for.
+    in_vain: HashMap<String, VainReboot>,
 }
 
 /// `None` where the journal cannot be read.
 fn drains(dir: &RunDir) -> Option<Drains> {
     let mut drains = Drains::default();
-    for event in skim(dir, &["drain"], u64::MAX)? {
+    for event in skim(dir, &KINDS, u64::MAX)? {
         match event.what {
             What::Drain { host, step: DrainStep::Begun { scheduler, node, run, nonce } } => {
                 let marker = Marker { run, nonce };
@@ -45,6 +52,20 @@ fn drains(dir: &RunDir) -> Option<Drains> {
                 drains.open.insert(host, Drain { scheduler, node, marker });
             }
             What::Drain { host, step } if !step.holds() => _ = drains.open.remove(&host),
+            What::RebootIssued { host, why, .. } => {
+                let vain = VainReboot { why, boot_id: String::new(), at: event.at, run: String::new() };
+                drains.reboots.insert(host, vain);
+            }
+            What::Rebooted { host, boot_id, .. } => {
+                if let Some(reboot) = drains.reboots.get_mut(&host) {
+                    reboot.boot_id = boot_id;
+                }
+            }
+            What::NodeFinished { host, outcome } => {
+                let is_vain = outcome.message.is_some_and(|why| why.contains(REBOOT_IN_VAIN));
+                let reboot = drains.reboots.remove(&host).filter(|_| is_vain);
+                drains.in_vain.extend(reboot.map(|reboot| (host, reboot)));
+            }
             _ => {}
         }
     }
@@ -52,19 +73,14 @@ fn drains(dir: &RunDir) -> Option<Drains> {
 }
 
 /// The nodes that each run left drained, newest run first. What a newer run took over is that run's.
-fn left(
-    runs: impl Iterator<Item = RunSummary>,
-    state_dir: &Path,
-) -> Vec<(RunSummary, BTreeMap<String, Drain>)> {
+fn left(runs: impl Iterator<Item = RunSummary>, state_dir: &Path) -> Vec<(RunSummary, Drains)> {
     let mut taken: HashSet<(String, Marker)> = HashSet::new();
     let mut all = Vec::new();
     for run in runs.filter(|run| run.started.verb.writes()) {
         let Some(mut drains) = drains(&RunDir::new(state_dir, &run.run)) else { continue };
         drains.open.retain(|host, drain| !taken.contains(&(host.clone(), drain.marker.clone())));
-        taken.extend(drains.begun);
-        if !drains.open.is_empty() {
-            all.push((run, drains.open));
-        }
+        taken.extend(std::mem::take(&mut drains.begun));
+        all.push((run, drains));
     }
     all
 }
@@ -73,16 +89,17 @@ fn left(
 pub fn lines(runs: &[RunSummary], state_dir: &Path) -> Vec<(RunId, String)> {
     left(runs.iter().cloned(), state_dir)
         .into_iter()
-        .map(|(run, open)| {
-            let hosts: Vec<&str> = open.keys().map(String::as_str).collect();
+        .filter(|(_, drains)| !drains.open.is_empty())
+        .map(|(run, drains)| {
+            let hosts: Vec<&str> = drains.open.keys().map(String::as_str).collect();
             let text = format!("drained {}; {}", fold_names(&hosts), next(&run, &hosts));
             (run.run, text)
         })
         .collect()
 }
 
-/// What earlier runs left drained of the hosts of this one.
-pub fn of_hosts(mine: &RunStarted, state_dir: &Path) -> Vec<LeftBehind> {
+/// What earlier runs left of the hosts of this one: drained, or rebooted in vain.
+pub fn of_hosts(mine: &RunStarted, state_dir: &Path) -> (Vec<LeftBehind>, HashMap<String, VainReboot>) {
     let hosts: HashSet<&String> = mine.hosts.iter().collect();
     // Why by these two first: a journal is large, and nearly all runs left nothing.
     let may_have_left = |run: &RunSummary| match &run.finished {
@@ -91,10 +108,13 @@ pub fn of_hosts(mine: &RunStarted, state_dir: &Path) -> Vec<LeftBehind> {
     };
     let runs = newest_runs(state_dir).into_iter().filter(|run| run.as_str() != mine.run_id);
     let runs = runs.filter_map(|run| glance(state_dir, run)).filter(may_have_left);
-    let mut all = Vec::new();
-    for (run, open) in left(runs, state_dir) {
+    let (mut all, mut in_vain) = (Vec::new(), HashMap::new());
+    for (run, drains) in left(runs, state_dir) {
+        for (host, vain) in drains.in_vain {
+            in_vain.entry(host).or_insert(VainReboot { run: run.run.to_string(), ..vain });
+        }
         let is_taken_over = is_over(&run) && is_same_work(mine, &run.started);
-        for (host, drain) in open.into_iter().filter(|(host, _)| hosts.contains(host)) {
+        for (host, drain) in drains.open.into_iter().filter(|(host, _)| hosts.contains(host)) {
             let Drain { scheduler, node, marker } = drain;
             let next = next(&run, &[&host]);
             all.push(LeftBehind {
@@ -108,7 +128,7 @@ pub fn of_hosts(mine: &RunStarted, state_dir: &Path) -> Vec<LeftBehind> {
             });
         }
     }
-    all
+    (all, in_vain)
 }
 
 /// The command of this run that takes over what a lost run left; the lost run's id stands behind it.
@@ -168,7 +188,7 @@ fn chooses_tasks(word: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use gpufleet::{
-        event::{EVENT_VERSION, Event, RunFinished, Verb},
+        event::{EVENT_VERSION, Event, NodeOutcome, NodeState, RecapCounts, RunFinished, Verb},
         journal::Journal,
     };
 
@@ -230,7 +250,7 @@ mod tests {
         let back = |host| step(host, DrainStep::GivenBack);
         let steps = vec![begun("gpu001", "R"), back("gpu001"), begun("gpu002", "R")];
         let first = write(state.path(), night, steps, Some((&["gpu002"], false)));
-        let mine = |words| of_hosts(&started(&RunId::generate(), words), state.path());
+        let mine = |words| of_hosts(&started(&RunId::generate(), words), state.path()).0;
         let [left] = mine(night).try_into().unwrap();
         assert_eq!(
             (left.host.as_str(), left.run.as_str(), left.is_taken_over),
@@ -252,13 +272,44 @@ mod tests {
     }
 
     #[test]
+    fn a_reboot_in_vain_is_known_by_its_boot_and_its_reasons() {
+        let state = tempfile::tempdir().unwrap();
+        let night = "gpufleet run night.yaml";
+        let ended = |host: &str, message: &str| {
+            let (host, boot_id) = (host.to_owned(), format!("boot of {host}"));
+            let outcome = NodeOutcome {
+                state: NodeState::Failed,
+                message: Some(message.to_owned()),
+                counts: RecapCounts::default(),
+                seconds: 1,
+                rebooted: true,
+                out_of_service: true,
+            };
+            let why = vec!["GPU 0 ECC is pending".to_owned()];
+            [
+                What::RebootIssued { host: host.clone(), boot_id: "before".to_owned(), why, deadline: None },
+                What::Rebooted { host: host.clone(), boot_id, seconds: 90 },
+                What::NodeFinished { host, outcome },
+            ]
+        };
+        let vain = format!("{REBOOT_IN_VAIN}, so it stays out of service");
+        let steps = [ended("gpu001", &vain), ended("gpu002", "no GPU")].concat();
+        let run = write(state.path(), night, steps, Some((&["gpu001", "gpu002"], false)));
+        let (left, in_vain) = of_hosts(&started(&RunId::generate(), night), state.path());
+        assert_eq!((left, in_vain.len()), (Vec::new(), 1));
+        let vain = &in_vain["gpu001"];
+        assert_eq!((vain.boot_id.as_str(), vain.run.as_str()), ("boot of gpu001", run.as_str()));
+        assert_eq!(vain.why, ["GPU 0 ECC is pending"]);
+    }
+
+    #[test]
     fn what_can_be_resumed_is_not_taken_over() {
         let state = tempfile::tempdir().unwrap();
         let night = "gpufleet run night.yaml";
         for (out, resumable) in [(Some(["gpu001"]), true), (None, false)] {
             let out = out.as_ref().map(|out| (out.as_slice(), resumable));
             let run = write(state.path(), night, vec![begun("gpu001", "R")], out);
-            let left = of_hosts(&started(&RunId::generate(), night), state.path()).swap_remove(0);
+            let left = of_hosts(&started(&RunId::generate(), night), state.path()).0.swap_remove(0);
             assert!(!left.is_taken_over, "{left:?}");
             assert!(left.next.contains(&format!("`gpufleet resume {run}`")), "{left:?}");
             std::fs::remove_dir_all(state.path().join("runs").join(run.as_str())).unwrap();

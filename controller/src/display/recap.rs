@@ -2,10 +2,10 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::{Role, Style, Verbosity, clean, clock, count, figures::wrap, plan::cause_text};
+use super::{Role, Style, Verbosity, clean, clock, count, figures::wrap, plan::cause_text, shared::Shared};
 use crate::{
-    event::{NOT_CONFIRMED, NodeState, RecapCounts},
-    report::{NOT_OVER, NodeModel, RunModel, Standing, Verdict, causes, exit_code, fold_names},
+    event::{ABORTED, NOT_CONFIRMED, NodeState, RecapCounts},
+    report::{NOT_OVER, NodeModel, RunModel, Standing, Verdict, causes, exit_code, fold_names, without_name},
     visible::command_line,
 };
 
@@ -312,11 +312,18 @@ pub fn ending_lines(model: &RunModel, report: Option<&str>, style: &Style) -> St
     let not_applicable = model.nodes().iter().filter(|node| !node.applies(verb)).count();
     let good = (model.count(NodeState::Done) + model.count(NodeState::Compliant))
         .saturating_sub(open + not_applicable);
+    let ignored = model.ignored_failures();
+    let with_ignored: HashSet<&str> = ignored.iter().map(|(node, _)| node.name.as_str()).collect();
+    let good = good.saturating_sub(with_ignored.len());
     let mut parts = vec![if good == total {
         format!("{} as declared", count(total, "node"))
     } else {
         format!("{good} of {} as declared", count(total, "node"))
     }];
+    if !with_ignored.is_empty() {
+        let text = format!("{} with failures that are ignored", with_ignored.len());
+        parts.push(style.paint(Role::Warning, text));
+    }
     if open > 0 {
         parts.push(style.state(NodeState::Unknown, format!("{open} not judged")));
     }
@@ -330,6 +337,18 @@ pub fn ending_lines(model: &RunModel, report: Option<&str>, style: &Style) -> St
         parts.push(style.state(state, format!("{} {state}", model.count(state))));
     }
     let mut out = format!("{}.", parts.join(", "));
+    let mut alike: Shared<'_, String> = Shared::default();
+    for (node, task) in &ignored {
+        let why = task.message.as_deref().unwrap_or("no reason was given");
+        let why = without_name(&clean(why), &node.name);
+        alike.add(format!("{}: {why}   {}", clean(&task.task), task.position), &node.name);
+    }
+    let alike = alike.in_order();
+    let ignored_lines = alike.iter().take(CAUSES).map(|(text, hosts)| {
+        format!("{} {}  {text}\n", style.paint(Role::Warning, "ignored:"), fold_names(hosts))
+    });
+    let ignored_lines: String = ignored_lines.collect();
+    out.insert_str(0, &ignored_lines);
     tail(model, report, style, &mut out);
     out
 }
@@ -360,6 +379,10 @@ fn tail(model: &RunModel, report: Option<&str>, style: &Style, out: &mut String)
         out.push_str(&match model.verb().info().judges {
             // An audit takes no node out of service.
             true => format!("Exit {code}.\n"),
+            // An abort ends well once no node is out; what was not begun is on record.
+            false if left_out.is_empty() && code == 5 && model.stopped() == Some(ABORTED) => {
+                "Aborted. Still out of service: none.\n".to_owned()
+            }
             false => format!("Exit {code}. Still out of service: {who}.\n"),
         });
         let left_in = model.left_in_service();

@@ -33,7 +33,7 @@ pub use ports::{
     runner::{Call, Output, RunError, Runner},
     scheduler::{
         Activity, Cordon, DrainError, Drainer, EarlierRuns, Effect, GpuOffer, Labelled, LeftBehind, Marker,
-        NoticePlan, Outage, Ownership, RebootOrder, Scheduler, Target, WantedObject,
+        NoticePlan, Outage, Ownership, RebootOrder, Scheduler, Target, VainReboot, WantedObject,
     },
     sink::Sink,
 };

@@ -11,7 +11,6 @@ use crate::{
             settings::{PlaySettings, RunSettings},
             turn::MakeCursor,
         },
-        ports::scheduler::EarlierRuns,
     },
     interpreter::HostSnapshots,
     rollout::SoFar,
@@ -25,7 +24,6 @@ pub(crate) struct EarlierPlays {
     /// An earlier play stopped the run: what is under way is finished to a safe point, and nothing else is done.
     pub(crate) stopped: bool,
     pub(crate) settings: Arc<RunSettings>,
-    pub(crate) runs: Arc<EarlierRuns>,
 }
 
 /// What the dispatcher of one play works with.

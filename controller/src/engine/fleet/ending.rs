@@ -2,7 +2,7 @@
 
 use crate::{
     engine::{host::HostState, ports::confirm::Refusal},
-    event::{NOT_CONFIRMED, RunFinished},
+    event::{ABORTED, NOT_CONFIRMED, RunFinished},
     report::fold_names,
     rollout::StopReason,
 };
@@ -67,7 +67,7 @@ pub struct RunResult {
 /// The last event of a run.
 pub fn finished(exit_code: u8, summary: String, result: &RunResult, winds_up: bool) -> RunFinished {
     let stopped = result.stop.as_ref().map(|stop| match stop {
-        _ if winds_up => "aborted".to_owned(),
+        _ if winds_up => ABORTED.to_owned(),
         Stop::Threshold(reason) | Stop::WindowClosed(reason) => reason.clone(),
         Stop::Interrupted | Stop::Declined(Refusal::Interrupted) => "interrupted".to_owned(),
         Stop::Aborted => "left at your word".to_owned(),

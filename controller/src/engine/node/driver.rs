@@ -434,6 +434,19 @@ impl NodeDriver {
                     );
                     return Ok(Fed::held(reason));
                 }
+                if *when == RebootWhen::Required
+                    && !self.custody.node.settings.run.overrules.force
+                    && let Some(vain) = self.custody.earlier_in_vain(reasons)
+                {
+                    let reason = format!(
+                        "waits for a reboot ({}), and that of {} by run {} did not make it current; look at its kernel log, or \
+                         power-cycle it; --force reboots it again",
+                        reasons.join(", "),
+                        vain.at.strftime("%Y-%m-%d %H:%M UTC"),
+                        vain.run
+                    );
+                    return Ok(Fed::held(reason));
+                }
                 if let Err(held) = self.custody.permitted(Disruption::Reboot, &reasons.join(", ")).await? {
                     return Ok(held);
                 }

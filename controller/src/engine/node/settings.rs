@@ -5,7 +5,7 @@ use std::{collections::HashSet, sync::Arc};
 use gpufleet_protocol::{RunEpoch, health::HealthCheck};
 
 use crate::{
-    engine::ports::scheduler::Scheduler,
+    engine::ports::scheduler::{EarlierRuns, Scheduler},
     engine::{
         node::{
             conversation::{delegates::Delegates, ways::Ways},
@@ -70,6 +70,7 @@ pub(crate) struct PlaySettings {
     /// In a reading, hosts that a later play selects too.
     pub(crate) later: HashSet<String>,
     pub(crate) throttles: Throttles,
+    pub(crate) earlier: Arc<EarlierRuns>,
 }
 
 /// What a person said may go over a safety check.

@@ -132,7 +132,6 @@ impl Engine {
         let ways =
             Ways::new(Arc::clone(&self.connector), &order, run_history.heard(), run_history.power_cycles());
         let settings = Arc::new(self.settings(ways));
-        let earlier = Arc::new(self.options.earlier.clone());
         let mut stop = None;
         let mut lost = Lost::default();
         let mut over = false;
@@ -174,7 +173,6 @@ impl Engine {
                 out_elsewhere,
                 stopped: stop.is_some() && !self.options.winds_up,
                 settings: Arc::clone(&settings),
-                runs: Arc::clone(&earlier),
             };
             let outcome = match play_history {
                 Some(play_history) => {
@@ -432,6 +430,7 @@ impl Engine {
         let gone: Vec<bool> = host_states.iter().map(|host_state| !host_state.is_alive()).collect();
         let mut dispatcher = Dispatcher::new(&mut context, host_states);
         if disrupts || canary || !writes {
+            // Why also for canaries: they are chosen among nodes that have something to do.
             // Why none in a reading: a host that is left out would look as if nothing were wrong. Why none if a person is
             // asked: the question has to name all that will be disturbed.
             let spare = if writes && self.confirm.is_blanket() { budget } else { 0 };
@@ -549,6 +548,7 @@ impl Engine {
                 false => self.plays.hosts.iter().skip(index.place() + 1).flatten().cloned().collect(),
             },
             throttles: Throttles::default(),
+            earlier: Arc::new(self.options.earlier.clone()),
         };
         PlayContext {
             settings: Arc::new(settings),
@@ -588,8 +588,11 @@ impl Engine {
         let text = match refusal {
             Refusal::Declined | Refusal::Interrupted => "nothing was changed".to_owned(),
             Refusal::NobodyToAsk => format!(
-                "{} nodes would be disturbed ({}), and there is no terminal to ask on: add --yes; nothing was changed",
-                forecast.disturbed.len(),
+                "{} would be disturbed ({}), and there is no terminal to ask on: add --yes; nothing was changed",
+                match forecast.disturbed.len() {
+                    1 => "1 node".to_owned(),
+                    nodes => format!("{nodes} nodes"),
+                },
                 forecast.summary()
             ),
         };

@@ -9,6 +9,7 @@ mod interrupts;
 mod jobs;
 mod late;
 mod learned;
+mod left_behind;
 mod node_objects;
 mod older;
 mod pauses;

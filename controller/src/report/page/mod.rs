@@ -177,6 +177,7 @@ impl Page {
                     format!("Nothing that is declared applies to any of the {total} nodes")
                 }
                 (true, 1) => format!("The node is {good_word}{so_far}"),
+                (false, 1) => format!("The node is not {good_word}{so_far}"),
                 (true, _) => format!("All {total} nodes are {good_word}{so_far}"),
                 (false, _) => format!("{good} of {total} nodes are {good_word}{so_far}"),
             },

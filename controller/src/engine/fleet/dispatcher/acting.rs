@@ -181,7 +181,7 @@ impl Dispatcher<'_, '_> {
                 self.names_out(out)
             ),
             Denial::HeldByOthers { by } => match Marker::find(by) {
-                Some(marker) => self.context.before.runs.meaning(&marker),
+                Some(marker) => self.context.settings.earlier.meaning(&marker),
                 None => format!("{HELD_BY_OTHERS}: {by}"),
             },
             Denial::NotDrained { why } => format!("its scheduler did not let go of it: {why}"),

@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 
+use jiff::Timestamp;
+
 use super::Marker;
 use crate::event::HELD_BY_A_RUN;
 
@@ -22,6 +24,16 @@ pub struct LeftBehind {
     pub next: String,
 }
 
+/// A reboot of an earlier run that did not make current what it was for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VainReboot {
+    pub why: Vec<String>,
+    /// The boot that it led to: any other one may have helped.
+    pub boot_id: String,
+    pub at: Timestamp,
+    pub run: String,
+}
+
 /// What this run knows of earlier ones.
 #[derive(Clone, Debug)]
 pub struct EarlierRuns {
@@ -29,6 +41,8 @@ pub struct EarlierRuns {
     pub adopted: HashMap<String, Marker>,
     /// What journals of this machine tell, newest run first.
     pub left: Vec<LeftBehind>,
+    /// By host.
+    pub vain: HashMap<String, VainReboot>,
     /// The command that takes over what a run left drained whose journal is lost; behind it stands the run.
     pub adopt: String,
 }
@@ -36,7 +50,7 @@ pub struct EarlierRuns {
 impl Default for EarlierRuns {
     fn default() -> Self {
         let adopt = "gpufleet adopt PLAYBOOK --run".to_owned();
-        Self { adopted: HashMap::new(), left: Vec::new(), adopt }
+        Self { adopted: HashMap::new(), left: Vec::new(), vain: HashMap::new(), adopt }
     }
 }
 

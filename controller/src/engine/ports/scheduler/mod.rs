@@ -20,7 +20,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 pub use self::error::{DrainError, Effect};
-pub use self::left::{EarlierRuns, LeftBehind};
+pub use self::left::{EarlierRuns, LeftBehind, VainReboot};
 pub use self::marker::Marker;
 pub(crate) use self::marker::is_word;
 pub use self::offer::GpuOffer;
