@@ -94,7 +94,7 @@ fn playbook(bytes: &[u8]) {
     if let Ok(program) = Program::load(&["play.yml"], &files) {
         let _ = program.check_variables(&Known::default());
         for play in &program.plays {
-            let _ = play.budget(7);
+            let _ = play.budget(7, false);
         }
     }
     let paths = ["play.yml".to_owned()];

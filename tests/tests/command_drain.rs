@@ -327,6 +327,92 @@ fn an_abort_gives_back_what_is_drained_and_ends_the_run_for_good() {
     }
 }
 
+/// The commands that gpufleet printed: behind a colon at the end of a line, and in backquotes.
+fn printed(done: &Finished) -> Vec<Vec<String>> {
+    let text = format!("{}\n{}", done.stdout, done.stderr);
+    let (quoted, behind): (Vec<&str>, Vec<&str>) = (
+        text.split('`').filter(|part| part.starts_with("gpufleet ") && !part.contains('\n')).collect(),
+        text.lines().filter_map(|line| line.split_once(": gpufleet ")).map(|(_, words)| words).collect(),
+    );
+    let quoted = quoted.into_iter().filter_map(|command| command.strip_prefix("gpufleet "));
+    let all: BTreeSet<&str> = quoted.chain(behind).collect();
+    all.into_iter().map(|words| words.split_whitespace().map(str::to_owned).collect()).collect()
+}
+
+#[test]
+fn each_end_of_a_run_prints_commands_that_lead_on() {
+    let site = Site::new();
+    site.write_play(1, "20s", &["out"]);
+    let play = std::fs::read_to_string(site.path("play.yaml")).unwrap();
+    let play = play.replace("max_unavailable: 1", "max_unavailable: 34%").replace(
+        "    - kernel_cmdline: {add: [iommu=pt]}\n",
+        "    - gpu_mig: {mode: enabled, layout: {3g.40gb: 2}}\n",
+    );
+    site.home.write("play.yaml", &play);
+    let inventory = site.fleet.inventory();
+    let run =
+        |words: &[&str]| site.home.gpufleet(["run", "play.yaml", "-i", &inventory].iter().chain(words)).run();
+    let follow = |done: &Finished, verb: &str| {
+        let commands = printed(done);
+        let command = commands.iter().find(|words| words[0] == verb);
+        site.home
+            .gpufleet(command.unwrap_or_else(|| panic!("no `gpufleet {verb}` in {commands:?}: {done}")))
+            .run()
+    };
+
+    // Nobody to ask: the command says what is missing.
+    let refused = run(&["--limit", "gpu001"]).expect(5);
+    follow(&refused, "run").expect(0).says(&["1 node as declared"]);
+
+    // Failed while it was drained: the same work takes it up, also by the command of `locks`.
+    let fault = "{function: nvmlDeviceCreateGpuInstanceWithPlacement, effect: {return: 999}}";
+    for (node, by_locks) in [("gpu002", false), ("gpu003", true)] {
+        site.fleet.control(node, &["fault", "add", fault]);
+        let failed = run(&["--limit", node, "--yes"]).expect(2).says(&["Still out of service: gpu00"]);
+        let marker = site.holder(node);
+        assert!(marker.is_some(), "{failed}");
+        // Another playbook proves nothing about what failed here, and leaves the node as it is.
+        site.home.write("other.yaml", &play.replace("{3g.40gb: 2}", "{1g.10gb: 7}"));
+        let words = ["run", "other.yaml", "-i", &inventory, "--yes", "--limit", node];
+        let other = site.home.gpufleet(words).run().expect(5);
+        assert_eq!(site.holder(node), marker, "{other}");
+        site.fleet.control(node, &["fault", "clear"]);
+        let from = if by_locks { site.home.gpufleet(["locks"]).run().expect(0) } else { failed };
+        follow(&from, "run").expect(0).says(&["left drained, is taken over", "1 node as declared"]);
+        assert_eq!(site.holder(node), None);
+        site.home.gpufleet(["locks"]).run().expect(0).says(&["nobody holds anything"]);
+    }
+
+    // The controller is killed while a node is drained, and its journal is there, then lost.
+    let cmdline = |value: &str| {
+        play.replace(
+            "    - gpu_mig",
+            &format!(
+                "    - kernel_cmdline: {{add: [{value}]}}
+    - gpu_mig"
+            ),
+        )
+    };
+    for (value, lost) in [("nmi_watchdog=0", false), ("audit=0", true)] {
+        site.home.write("play.yaml", &cmdline(value));
+        site.works("gpu001");
+        let words = ["run", "play.yaml", "-i", &inventory, "--yes", "--limit", "gpu001"];
+        let running = site.home.gpufleet(words).start();
+        site.until("drain", &running, || site.holder("gpu001").is_some());
+        running.signal(Signal::KILL);
+        assert_eq!(running.wait().code, None);
+        site.is_free("gpu001");
+        if lost {
+            std::fs::remove_dir_all(site.home.runs()).unwrap();
+        }
+        let held = run(&["--limit", "gpu001", "--yes"])
+            .expect(5)
+            .says(&["gpu001 is held: run ", " has it out of service"]);
+        follow(&held, if lost { "adopt" } else { "resume" }).expect(0).says(&["1 node as declared"]);
+        assert_eq!(site.holder("gpu001"), None);
+    }
+}
+
 #[test]
 fn work_that_does_not_end_keeps_its_node_and_gives_way_to_force_alone() {
     let site = Site::new();

@@ -215,7 +215,7 @@ fn inventory(
             .absorb(inventory.select(&pattern, limit.as_deref()))
             .map(|hosts| hosts.iter().map(ToString::to_string).collect());
         let Some(selected) = selected else { continue };
-        errors.absorb(play.budget(selected.len()));
+        errors.absorb(play.budget(selected.len(), limit.is_some()));
         let fresh: Vec<String> = selected.into_iter().filter(|host| !hosts.contains(host)).collect();
         hosts.extend(fresh);
     }

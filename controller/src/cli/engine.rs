@@ -11,7 +11,7 @@ use gpufleet::{
     display::{self, AnsibleLines, PlanView},
     drain::{self, LocalRunner, Logins, Marker, PlayHosts, Scheduler, Surroundings},
     engine::{
-        Engine, EngineError, Options, Overrules, PlayInputs, Recorder, Refusal, ResultsBudget,
+        EarlierRuns, Engine, EngineError, Options, Overrules, PlayInputs, Recorder, Refusal, ResultsBudget,
         RolloutOptions, RunHistory, RunResult, Sink, Stepper, Stop, TaskOptions, finished,
     },
     event::{EVENT_VERSION, ResultScreen, RunStarted, Verb, What},
@@ -39,7 +39,7 @@ use super::{
     inputs::{Inputs, programs},
     keep_key::KeepKey,
     late_files::LateFiles,
-    listing,
+    left_drained, listing,
     loading::{Loaded, delegates, load, tags},
     machine::ThisMachine,
     output::Output,
@@ -373,6 +373,16 @@ pub fn carry_out(
             (started, Vec::new())
         }
     };
+    let (left, vain) = match request.verb.writes() {
+        true => left_drained::of_hosts(&started, &environment.state_dir),
+        false => Default::default(),
+    };
+    let earlier = EarlierRuns {
+        adopted: request.adopted.clone(),
+        left,
+        vain,
+        adopt: left_drained::adopt_command(&started),
+    };
     let durations = match request.verb.info().uses_learned_durations {
         true => experience::learned(&loaded.program, &request.overrides, &environment.state_dir, &run),
         false => Vec::new(),
@@ -430,6 +440,7 @@ pub fn carry_out(
             rollout: RolloutOptions {
                 max_unavailable: request.max_unavailable,
                 overrides: request.overrides.clone(),
+                limited: loaded.limited,
             },
             tasks: TaskOptions {
                 timeout_s: request.connection.task_timeout_s(),
@@ -451,10 +462,20 @@ pub fn carry_out(
             winds_up: request.winds_up,
             overrules: request.overrules,
             own_boot: environment.boot_id.clone(),
-            adopted: request.adopted.clone(),
+            earlier,
         },
     };
-    let code = block_on(drive(engine, started, past, recorder, &screen, request))??;
+    let code = match block_on(drive(engine, started, past, recorder, &screen, request))? {
+        Ok(code) => code,
+        Err(error) => {
+            // Why all the same: a program that reads the result has to see how far it came.
+            if request.format() == Format::Json {
+                let screen = screen.lock().unwrap_or_else(PoisonError::into_inner);
+                output.data(&report::json(&screen.model).map_err(CommandError::internal)?)?;
+            }
+            return Err(error);
+        }
+    };
     let resumable = screen.lock().unwrap_or_else(PoisonError::into_inner).model.is_resumable();
     if !resumable {
         resume::forget(&dir);
@@ -476,7 +497,11 @@ fn open_journal(
 ) -> Result<Journal, CommandError> {
     trust::demand_state_dir(&environment.state_dir)?;
     // Why a lock around it: two that begin at once must see each other.
-    let turn = journal::take_turn(&environment.state_dir).map_err(CommandError::user)?;
+    let turn = journal::take_turn(&environment.state_dir).map_err(|error| {
+        let path = environment.state_dir.display();
+        CommandError::user(format!("the state directory {path} cannot be written to: {error}"))
+            .hint("runs are recorded there; name another one with XDG_STATE_HOME")
+    })?;
     if verb.writes()
         && let Some(other) = journal::at_work(&environment.state_dir, hosts)
     {
@@ -625,9 +650,9 @@ fn finish(
     let screen = screen.lock().unwrap_or_else(PoisonError::into_inner);
     let model = &screen.model;
     let document = report::json(model).map_err(CommandError::internal)?;
-    dir.put(&dir.report_json(), &document)?;
     let page = report::html(model).map_err(CommandError::internal)?;
-    dir.put(&dir.report_html(), &page)?;
+    // Why not at once: what happened is told, also where the disk is full.
+    let kept = dir.put(&dir.report_json(), &document).and_then(|()| dir.put(&dir.report_html(), &page));
     match request.format() {
         Format::Json => output.data(&document)?,
         Format::Jsonl => {}
@@ -660,6 +685,7 @@ fn finish(
     if let Some(timing) = &screen.timing {
         write_times(request.documents, timing, &screen.model, output)?;
     }
+    kept?;
     Ok(code)
 }
 

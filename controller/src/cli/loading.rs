@@ -45,6 +45,8 @@ pub struct Loaded {
     pub neighbours: Vec<Vec<String>>,
     /// Hosts of any play, in inventory order.
     pub hosts: Vec<String>,
+    /// Whether a limit may leave hosts of plays out.
+    pub limited: bool,
 }
 
 impl Loaded {
@@ -142,9 +144,9 @@ pub fn load(
         }
         order(play.order, &mut selected);
         match max_unavailable {
-            None => _ = play.budget(selected.len())?,
+            None => _ = play.budget(selected.len(), limit.is_some())?,
             Some(amount) if play.disruption > Disruption::Live && !selected.is_empty() => {
-                amount.budget(selected.len()).map_err(|cause| {
+                amount.budget(selected.len(), limit.is_some()).map_err(|cause| {
                     CommandError::user(format!("`--max-unavailable`, play `{}`: {cause}", play.name))
                 })?;
             }
@@ -210,6 +212,7 @@ pub fn load(
         play_hosts,
         neighbours,
         hosts,
+        limited: limit.is_some(),
     })
 }
 

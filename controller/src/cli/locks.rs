@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use gpufleet::{
     drain::{Marker, Target},
     engine::Recorder,
-    event::{DrainStep, RunFinished, What},
-    journal::{Journal, RunDir, RunSummary, list_runs, process_of, read_events, read_for_resume},
+    event::{RunFinished, What},
+    journal::{Journal, RunDir, RunSummary, list_runs, process_of, read_for_resume},
     report::fold_names,
 };
 
@@ -15,6 +15,7 @@ use super::{
     engine,
     environment::Environment,
     error::CommandError,
+    left_drained,
     output::Output,
     resume::{forget, name_unreadable},
 };
@@ -23,20 +24,15 @@ pub fn locks(args: &LocksArgs, environment: &Environment, output: &Output) -> Re
     let mut text = String::new();
     let runs = list_runs(&environment.state_dir);
     name_unreadable(&runs, output);
+    let left = left_drained::lines(&runs.readable, &environment.state_dir);
     for run in runs.readable {
         let dir = RunDir::new(&environment.state_dir, &run.run);
         if let Some(pid) = process_of(&dir).filter(|_| run.started.verb.writes()) {
             let (hosts, pid) = (fold_names(run.started.hosts.iter()), pid.as_raw_nonzero());
             text.push_str(&format!("run {}  process {pid} of this machine works on {hosts}\n", run.run));
         }
-        let out = drained(&dir, &run)?;
-        if !out.is_empty() {
-            let next = match (run.running, run.is_unfinished()) {
-                (true, _) => "it gives them back",
-                (false, true) => "`gpufleet resume` or `abort` gives them back",
-                (false, false) => "`gpufleet adopt PLAYBOOK --run` with its id takes them over",
-            };
-            text.push_str(&format!("run {}  drained {}; {next}\n", run.run, fold_names(out.iter())));
+        if let Some((_, says)) = left.iter().find(|(left, _)| *left == run.run) {
+            text.push_str(&format!("run {}  {says}\n", run.run));
         }
     }
     if !args.source.playbooks.is_empty() {
@@ -62,22 +58,6 @@ pub fn locks(args: &LocksArgs, environment: &Environment, output: &Output) -> Re
     Ok(0)
 }
 
-/// Hosts that a run took from their scheduler and did not give back, as far as its journal says.
-fn drained(dir: &RunDir, run: &RunSummary) -> Result<BTreeSet<String>, CommandError> {
-    let mut out = BTreeSet::new();
-    if !run.started.verb.writes() {
-        return Ok(out);
-    }
-    for event in read_events(&dir.journal())? {
-        match event.what {
-            What::Drain { host, step: DrainStep::Begun { .. } } => _ = out.insert(host),
-            What::Drain { host, step } if !step.holds() => _ = out.remove(&host),
-            _ => {}
-        }
-    }
-    Ok(out)
-}
-
 /// What schedulers say about runs of gpufleet.
 #[derive(Default)]
 struct Found {
@@ -95,8 +75,8 @@ async fn ask(plays: &[engine::DrainingPlay]) -> Result<Found, CommandError> {
         let targets: Vec<Target> = hosts.iter().map(|host| scheduler.target(host)).collect();
         let host: HashMap<&str, &str> =
             targets.iter().map(|target| (target.node.as_str(), target.host.as_str())).collect();
-        for outage in drainer.survey(&targets).await.map_err(CommandError::user)? {
-            if let (Some(marker), Some(host)) = (outage.marker, host.get(outage.node.as_str())) {
+        for (node, marker) in drainer.marked(&targets).await.map_err(CommandError::user)? {
+            if let Some(host) = host.get(node.as_str()) {
                 found.marked.insert((*host).to_owned(), marker);
             }
         }

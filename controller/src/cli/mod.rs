@@ -23,6 +23,7 @@ mod inventory;
 mod keep;
 mod keep_key;
 mod late_files;
+mod left_drained;
 mod listing;
 mod loading;
 mod locks;

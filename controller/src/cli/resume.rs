@@ -12,6 +12,7 @@ use gpufleet::journal::{
     self, JournalError, RunDir, RunId, RunSummary, Runs, list_runs, newest_runs, process_of, read_for_resume,
     resolve_run,
 };
+use gpufleet::visible::command_line;
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -101,12 +102,13 @@ pub fn resume(args: &ResumeArgs, environment: &Environment, output: &Output) -> 
         output.status(&format!("{}; there is nothing to go on with", how_it_ended(&found)));
         return Ok(0);
     }
+    let goes_on = format!("{} goes on", described(&found));
     let (mut began, taken_up) = take_up(found, environment)?;
     began.yes |= args.yes;
     began.overruling.force |= args.overruling.force;
     began.overruling.steal |= args.overruling.steal;
     began.documents.format = Some(args.format);
-    output.status(&format!("run {} goes on", taken_up.run));
+    output.status(&goes_on);
     engine::go_on(&began, taken_up, engine::Ahead::On, environment, output)
 }
 
@@ -115,16 +117,34 @@ pub fn resume(args: &ResumeArgs, environment: &Environment, output: &Output) -> 
 /// # Errors
 /// There is none, or one is at work, or one cannot be read and may be unfinished.
 fn unfinished(mut runs: Runs, output: &Output) -> Result<Option<RunSummary>, CommandError> {
-    if let Some(place) = runs.readable.iter().position(RunSummary::is_unfinished) {
+    let place = runs.readable.iter().position(RunSummary::is_unfinished);
+    // Why one at work before an older one: who does not name a run means the newest.
+    let newer = runs.readable.iter().take(place.unwrap_or(usize::MAX));
+    if let Some(run) = newer.into_iter().find(|run| run.running && run.started.verb.writes()) {
+        let error = still_at_work(&run.run);
+        return Err(match place.and_then(|place| runs.readable.get(place)) {
+            Some(older) => {
+                error.hint(format!("`gpufleet resume {}` goes on with {}", older.run, described(older)))
+            }
+            None => error,
+        });
+    }
+    if let Some(place) = place {
         name_unreadable(&runs, output);
         return Ok(Some(runs.readable.swap_remove(place)));
-    }
-    if let Some(run) = runs.readable.iter().find(|run| run.running && run.started.verb.writes()) {
-        return Err(still_at_work(&run.run));
     }
     match runs.unreadable.into_iter().next() {
         Some((run, error)) => Err(unreadable(&run, &error)),
         None => Ok(None),
+    }
+}
+
+/// `run RUN of 2026-11-28 10:29 UTC (gpufleet run night.yaml)`.
+fn described(run: &RunSummary) -> String {
+    let at = run.started_at.strftime("%Y-%m-%d %H:%M UTC");
+    match run.started.command_line.as_slice() {
+        [] => format!("run {} of {at}", run.run),
+        words => format!("run {} of {at} ({})", run.run, command_line(words)),
     }
 }
 
@@ -242,7 +262,67 @@ pub fn pause(args: &PauseArgs, environment: &Environment, output: &Output) -> Re
 
 #[cfg(test)]
 mod tests {
+    use gpufleet::{
+        event::{EVENT_VERSION, Event, RunStarted, Verb, What},
+        journal::Journal,
+    };
+
     use super::*;
+
+    fn quiet() -> Output {
+        let style = gpufleet::display::Style::default();
+        Output { style, status_style: style, verbose: 0, on_terminal: false }
+    }
+
+    #[test]
+    fn an_old_held_run_is_not_taken_while_the_newest_is_at_work() {
+        let state = tempfile::tempdir().unwrap();
+        let begin = |playbook: &str| {
+            let run = RunId::generate();
+            let started = RunStarted {
+                version: EVENT_VERSION,
+                run_id: run.to_string(),
+                verb: Verb::Run,
+                gpufleet: String::new(),
+                playbooks: vec![playbook.to_owned()],
+                inventories: Vec::new(),
+                hosts: vec!["gpu001".to_owned()],
+                command_line: ["gpufleet", "run", playbook].map(str::to_owned).to_vec(),
+                digest: String::new(),
+                inputs: Default::default(),
+                programs: Default::default(),
+                groups: Default::default(),
+                audit: None,
+                trend: Vec::new(),
+            };
+            let journal = Journal::create(&RunDir::new(state.path(), &run)).unwrap();
+            let what = What::RunStarted(started);
+            journal.append(&Event { seq: 0, at: jiff::Timestamp::UNIX_EPOCH, what }.into()).unwrap();
+            journal.close().unwrap();
+            run
+        };
+        let found = || unfinished(list_runs(state.path()), &quiet());
+        let old = begin("old.yaml");
+        assert_eq!(found().unwrap().unwrap().run, old);
+        // Why waited for: ids of one millisecond have no order.
+        std::thread::sleep(Duration::from_millis(5));
+        let new = begin("new.yaml");
+        let at_work = fs::File::open(RunDir::new(state.path(), &new).journal()).unwrap();
+        at_work.lock().unwrap();
+        let CommandError::Stopped { message, hints } = found().unwrap_err() else { panic!("another error") };
+        assert_eq!(message, format!("run {new} is still at work"));
+        assert_eq!(
+            hints,
+            [
+                format!("`gpufleet pause {new}` stops it at a safe point"),
+                format!(
+                    "`gpufleet resume {old}` goes on with run {old} of 1970-01-01 00:00 UTC (gpufleet run old.yaml)"
+                )
+            ]
+        );
+        drop(at_work);
+        assert_eq!(found().unwrap().unwrap().run, new);
+    }
 
     #[test]
     fn a_run_that_cannot_be_read_is_not_passed_over() {
@@ -251,10 +331,8 @@ mod tests {
         let dir = RunDir::new(state.path(), &run);
         fs::create_dir_all(dir.path()).unwrap();
         fs::write(dir.journal(), "{broken\n").unwrap();
-        let style = gpufleet::display::Style::default();
-        let output = Output { style, status_style: style, verbose: 0, on_terminal: false };
         for error in [
-            unfinished(list_runs(state.path()), &output).unwrap_err(),
+            unfinished(list_runs(state.path()), &quiet()).unwrap_err(),
             one_of(list_runs(state.path()), run.clone()).unwrap_err(),
         ] {
             let CommandError::User { message, .. } = &error else { panic!("{error:?}") };

@@ -11,7 +11,9 @@ use jiff::Timestamp;
 use super::{Role, Style, Verbosity, clean, clock, count};
 use crate::{
     event::{DrainStep, Event, Level, NodeState, Position, TaskReport, TaskStatus, What},
-    report::{ChangeGroup, RunModel, fold_changes, fold_gpus, fold_names, without_name},
+    report::{
+        ChangeGroup, RunModel, fold_changes, fold_gpus, fold_names, with_names_in_commands, without_name,
+    },
 };
 
 /// Seconds during which further nodes with the same cause are collected.
@@ -220,13 +222,13 @@ impl Announcer {
             self.uncounted += 1;
             return Vec::new();
         }
-        let line = self.line(host, &key);
+        let line = self.line(host, &[host.to_owned()], &key);
         self.order.push(key.clone());
         self.causes.insert(key, Collected { waiting: Vec::new(), since: at });
         vec![line]
     }
 
-    fn line(&self, who: &str, key: &Key) -> String {
+    fn line(&self, who: &str, hosts: &[String], key: &Key) -> String {
         let role =
             if key.state == "failed" || key.state == "unreachable" { Role::Bad } else { Role::Warning };
         let state = if key.state == "failed" { String::new() } else { format!("{}: ", key.state) };
@@ -234,8 +236,9 @@ impl Announcer {
             Some((task, place)) => (format!("{}: ", clean(task)), format!("   {place}")),
             None => (String::new(), String::new()),
         };
+        let text = with_names_in_commands(&key.text, hosts);
         let mark = self.style.paint(role, "✗");
-        format!("{mark} {who}  {}{task}{}{}", self.style.paint(role, state), key.text, place)
+        format!("{mark} {who}  {}{task}{}{}", self.style.paint(role, state), text, place)
     }
 
     fn flush(&mut self, due: impl Fn(&Collected) -> bool) -> Vec<String> {
@@ -254,7 +257,7 @@ impl Announcer {
                     self.style.cut(&fold_names(&hosts), 60)
                 ),
             };
-            lines.push(self.line(&who, key));
+            lines.push(self.line(&who, &hosts, key));
         }
         lines
     }

@@ -2,7 +2,7 @@
 
 use super::{Role, Style, clean, figures::wrap};
 use crate::{
-    event::{DrainStep, HELD_BY_OTHERS},
+    event::{DrainStep, HELD_BY_A_RUN, HELD_BY_OTHERS},
     report::{NodeModel, RunModel, fold_changes, fold_gpus, fold_numbers},
     visible::command_word,
 };
@@ -61,16 +61,19 @@ pub fn held_screen(model: &RunModel, node: &NodeModel, style: &Style) -> String 
         (false, true) => "The node was rebooted; this run took it out of service and left it there.",
     };
     // The last step only: a drain of this run that ended before somebody else's does not count.
-    let theirs = node
-        .drains
-        .last()
-        .is_some_and(|(_, step)| matches!(step, DrainStep::LeftTo { .. } | DrainStep::Refused { .. }));
-    let state = match (theirs || why.starts_with(HELD_BY_OTHERS), node.reboots.is_empty()) {
-        (true, true) => "The node was not rebooted, and somebody else has it out of service.",
-        (true, false) => "The node was rebooted by this run, and somebody else has it out of service.",
-        (false, _) => state,
+    let theirs = why.starts_with(HELD_BY_OTHERS)
+        || node
+            .drains
+            .last()
+            .is_some_and(|(_, step)| matches!(step, DrainStep::LeftTo { .. } | DrainStep::Refused { .. }));
+    let run = why.strip_prefix("run ").and_then(|rest| Some(rest.split_once(HELD_BY_A_RUN)?.0));
+    let holder = run.map_or_else(|| "somebody else".to_owned(), |run| format!("run {}", clean(run)));
+    let state = match (theirs || run.is_some(), node.reboots.is_empty()) {
+        (true, true) => format!("The node was not rebooted, and {holder} has it out of service."),
+        (true, false) => format!("The node was rebooted by this run, and {holder} has it out of service."),
+        (false, _) => state.to_owned(),
     };
-    row("state", state);
+    row("state", &state);
     let first = match node.idle.as_ref().is_some_and(|idle| !idle.clients.is_empty()) {
         true => "end what holds it, or wait for it",
         false => "settle that",

@@ -48,6 +48,6 @@ pub use node::node_screen;
 pub use plan::{PlanView, changes_screen, plan_screen};
 pub use profile::profile_screen;
 pub use progress::Progress;
-pub use recap::{again, ending_lines, explained, failures, not_over, recap};
+pub use recap::{again, ending_lines, explained, failures, limited, not_over, recap};
 pub use runs::{RunRow, runs_table};
 pub use style::{Role, Style, Verbosity};

@@ -2,10 +2,10 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::{Role, Style, Verbosity, clean, clock, count, figures::wrap, plan::cause_text};
+use super::{Role, Style, Verbosity, clean, clock, count, figures::wrap, plan::cause_text, shared::Shared};
 use crate::{
-    event::{NodeState, RecapCounts},
-    report::{NOT_OVER, NodeModel, RunModel, Standing, Verdict, causes, exit_code, fold_names},
+    event::{ABORTED, NOT_CONFIRMED, NodeState, RecapCounts},
+    report::{NOT_OVER, NodeModel, RunModel, Standing, Verdict, causes, exit_code, fold_names, without_name},
     visible::command_line,
 };
 
@@ -248,20 +248,34 @@ pub fn again(model: &RunModel) -> Option<String> {
     if names.chars().count() > NAMED {
         return Some(command_line(&run.command_line));
     }
+    let mut words = limited(&run.command_line, &names)?;
+    let confirmed = |word: &String| word == "--yes" || word == "-y";
+    if model.stopped() == Some(NOT_CONFIRMED) && !words.iter().any(confirmed) {
+        words.push("--yes".to_owned());
+    }
+    Some(command_line(words))
+}
+
+/// Returns the words of a command line for these nodes alone; `None` where no command line is known.
+pub fn limited(command_line: &[String], names: &str) -> Option<Vec<String>> {
+    if command_line.is_empty() {
+        return None;
+    }
     let mut words = Vec::new();
     let mut skip = false;
-    for word in &run.command_line {
-        if std::mem::take(&mut skip) || word.starts_with("--limit=") {
+    for word in command_line {
+        let joined = word.strip_prefix("-l").is_some_and(|names| !names.is_empty());
+        if std::mem::take(&mut skip) || word.starts_with("--limit=") || joined {
             continue;
         }
         if word == "--limit" || word == "-l" {
             skip = true;
             continue;
         }
-        words.push(word.as_str());
+        words.push(word.clone());
     }
-    words.extend(["--limit", &names]);
-    Some(command_line(words))
+    words.extend(["--limit".to_owned(), names.to_owned()]);
+    Some(words)
 }
 
 /// Returns the line at the top for a run that has not ended; empty otherwise.
@@ -300,6 +314,9 @@ pub fn ending_lines(model: &RunModel, report: Option<&str>, style: &Style) -> St
     let partly = model.nodes().iter().filter(|node| node.has_unjudged_work(verb)).count() - unjudged;
     let good = (model.count(NodeState::Done) + model.count(NodeState::Compliant))
         .saturating_sub(open + not_applicable + unjudged);
+    let ignored = model.ignored_failures();
+    let with_ignored: HashSet<&str> = ignored.iter().map(|(node, _)| node.name.as_str()).collect();
+    let good = good.saturating_sub(with_ignored.len());
     let mut parts = vec![if good == total {
         format!("{} as declared", count(total, "node"))
     } else {
@@ -311,6 +328,10 @@ pub fn ending_lines(model: &RunModel, report: Option<&str>, style: &Style) -> St
     }
     if partly > 0 {
         parts.push(format!("commands on {partly} of them not judged"));
+    }
+    if !with_ignored.is_empty() {
+        let text = format!("{} with failures that are ignored", with_ignored.len());
+        parts.push(style.paint(Role::Warning, text));
     }
     if open > 0 {
         parts.push(style.state(NodeState::Unknown, format!("{open} not judged")));
@@ -325,6 +346,18 @@ pub fn ending_lines(model: &RunModel, report: Option<&str>, style: &Style) -> St
         parts.push(style.state(state, format!("{} {state}", model.count(state))));
     }
     let mut out = format!("{}.", parts.join(", "));
+    let mut alike: Shared<'_, String> = Shared::default();
+    for (node, task) in &ignored {
+        let why = task.message.as_deref().unwrap_or("no reason was given");
+        let why = without_name(&clean(why), &node.name);
+        alike.add(format!("{}: {why}   {}", clean(&task.task), task.position), &node.name);
+    }
+    let alike = alike.in_order();
+    let ignored_lines = alike.iter().take(CAUSES).map(|(text, hosts)| {
+        format!("{} {}  {text}\n", style.paint(Role::Warning, "ignored:"), fold_names(hosts))
+    });
+    let ignored_lines: String = ignored_lines.collect();
+    out.insert_str(0, &ignored_lines);
     tail(model, report, style, &mut out);
     out
 }
@@ -355,6 +388,10 @@ fn tail(model: &RunModel, report: Option<&str>, style: &Style, out: &mut String)
         out.push_str(&match model.verb().info().judges {
             // An audit takes no node out of service.
             true => format!("Exit {code}.\n"),
+            // An abort ends well once no node is out; what was not begun is on record.
+            false if left_out.is_empty() && code == 5 && model.stopped() == Some(ABORTED) => {
+                "Aborted. Still out of service: none.\n".to_owned()
+            }
             false => format!("Exit {code}. Still out of service: {who}.\n"),
         });
         let left_in = model.left_in_service();

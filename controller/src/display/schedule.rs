@@ -201,9 +201,17 @@ fn whole(play: &PlayStarted, policy: &PolicyShape, model: &RunModel) -> u64 {
     total
 }
 
+/// Seconds of a week: no window that closes at some time is open as long.
+const WEEK: u64 = 7 * 86_400;
+
 fn window_text(window: &str, policy: &PolicyShape, disturbed: Option<Disruption>) -> String {
     let mut text = clean(window);
     let Some(open) = policy.window_longest_s else { return text };
+    // Why not its length: openings that touch are one, as far as anybody looks ahead.
+    if open >= WEEK {
+        text.push_str(", always open");
+        return text;
+    }
     text.push_str(&format!(", {} long", length(open)));
     let Some(needed) = disturbed.and_then(|class| policy.worst_case_s(class)) else { return text };
     if needed > open {

@@ -301,6 +301,36 @@ fn what_only_commands_did_is_done_and_not_as_declared() {
 }
 
 #[test]
+fn an_ignored_failure_of_declared_state_is_listed_and_not_as_declared() {
+    let mut s = Stream::new();
+    s.started(Verb::Run, &["gpu001".to_owned(), "gpu002".to_owned(), "gpu003".to_owned()]);
+    let ignored = |kind: &str| TaskReport {
+        message: Some("`memlock` cannot be raised on gpu001".to_owned()),
+        ignored: true,
+        ..sample::report(kind, 5, TaskStatus::Failed)
+    };
+    // What a command says is its own matter.
+    let fine = sample::report("gpu_power", 9, TaskStatus::Ok);
+    for (host, report) in [
+        ("gpu001", ignored("limits")),
+        ("gpu002", ignored("command")),
+        ("gpu002", fine.clone()),
+        ("gpu003", fine),
+    ] {
+        s.push(What::TaskFinished { host: host.to_owned(), report });
+    }
+    for host in ["gpu001", "gpu002", "gpu003"] {
+        s.push(What::NodeState { host: host.to_owned(), state: NodeState::Compliant, detail: None });
+    }
+    s.finished(0, "3 compliant");
+    let model = RunModel::of(&s.events);
+    insta::assert_snapshot!(ending_lines(&model, None, &style()), @r"
+    ignored: gpu001  limits: `memlock` cannot be raised on the node   playbooks/bringup.yaml:5
+    2 of 3 nodes as declared, 1 with failures that are ignored.
+    ");
+}
+
+#[test]
 fn end_of_a_quiet_run_names_only_trouble() {
     let quiet = Style { verbosity: Verbosity::Quiet, ..style() };
     let text = recap(&RunModel::of(&sample::run()), &quiet);

@@ -216,6 +216,35 @@ impl Drainer for CommandDrainer {
         self.owner(target, marker).boxed()
     }
 
+    fn knows_owner(&self, target: &Target) -> bool {
+        self.hooks(target).is_ok_and(|hooks| hooks.still_ours.is_some())
+    }
+
+    fn marked<'a>(
+        &'a self,
+        targets: &'a [Target],
+    ) -> BoxFuture<'a, Result<Vec<(String, Marker)>, DrainError>> {
+        async move {
+            let mut marked: BTreeMap<String, Marker> = BTreeMap::new();
+            for outage in self.survey(targets).await? {
+                marked.extend(outage.marker.map(|marker| (outage.node, marker)));
+            }
+            // Why besides: `out` may name nodes alone, and may be missing, while `still_ours` prints who holds one.
+            let nobody = Marker { run: "nobody".to_owned(), nonce: "nobody".to_owned() };
+            for target in
+                targets.iter().filter(|target| !marked.contains_key(&target.node)).collect::<Vec<_>>()
+            {
+                if let Some(by) = self.somebody_else(target, &nobody).await?
+                    && let Some(marker) = Marker::find(&by)
+                {
+                    marked.insert(target.node.clone(), marker);
+                }
+            }
+            Ok(marked.into_iter().collect())
+        }
+        .boxed()
+    }
+
     fn resume<'a>(
         &'a self,
         target: &'a Target,

@@ -31,6 +31,6 @@ pub use slurm::{Notice, SlurmDrainer, SlurmOptions, is_node_name};
 
 /// The port that drainers implement.
 pub use crate::engine::{
-    Activity, Call, Cordon, DrainError, Drainer, Effect, GpuOffer, Labelled, Marker, NoticePlan, Outage,
-    Output, Ownership, RebootOrder, RunError, Runner, Scheduler, Target, WantedObject,
+    Activity, Call, Cordon, DrainError, Drainer, Effect, GpuOffer, Labelled, LeftBehind, Marker, NoticePlan,
+    Outage, Output, Ownership, RebootOrder, RunError, Runner, Scheduler, Target, VainReboot, WantedObject,
 };

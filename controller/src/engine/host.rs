@@ -106,6 +106,8 @@ pub(crate) struct Prediction {
     pub(crate) class: Disruption,
     /// A GPU reset and a reboot in the same play: one reboot can serve both.
     pub(crate) reset_and_reboot: bool,
+    /// Stands for the tasks that have something to do; none where all is as declared.
+    pub(crate) work: Option<u64>,
 }
 
 /// A reboot that was asked for and not seen through.
@@ -199,16 +201,15 @@ impl HostState {
     }
 
     /// What the division into waves needs to know of it. A reading has played the whole play by then; a run divides before a
-    /// task fails, so that a node whose task fails is as good a canary in both. One whose reading comes to no end is none, but
-    /// in a run that reads no more than facts before it divides: that of a play that disturbs nothing.
-    pub(crate) fn in_waves(&self, gone: bool, writes: bool, disrupts: bool) -> WaveHost {
-        let was_read = self.forecast.is_some() || !disrupts && self.facts.is_some();
-        let failed_later = !writes && self.verdict == NodeState::Failed && was_read;
+    /// task fails, so that a node whose task fails is as good a canary in both. One whose reading comes to no end is none.
+    pub(crate) fn in_waves(&self, gone: bool, writes: bool) -> WaveHost {
+        let failed_later = !writes && self.verdict == NodeState::Failed && self.forecast.is_some();
         let gpus = self.facts.as_ref().map(|facts| facts.gpu.gpus.as_slice()).unwrap_or_default();
         WaveHost {
             class: self.hardware_class(),
             gpus: gpus.len(),
             flaws: gpus.iter().map(|gpu| gpu.errors.len()).sum(),
+            work: self.forecast.and_then(|forecast| forecast.work),
             reachable: self.is_alive() || failed_later,
             late: false,
             gone,
@@ -323,12 +324,9 @@ mod tests {
             forecast: read.then(Default::default),
             ..HostState::new("gpu001".to_owned())
         };
-        for (read, disrupts, canary) in
-            [(true, true, true), (true, false, true), (false, true, false), (false, false, true)]
-        {
-            let planned = host(read).in_waves(false, false, disrupts);
-            assert_eq!(planned.reachable, canary, "read {read}, disrupts {disrupts}");
-            assert!(!host(read).in_waves(false, true, disrupts).reachable, "a run's own reading failed");
+        for read in [true, false] {
+            assert_eq!(host(read).in_waves(false, false).reachable, read);
+            assert!(!host(read).in_waves(false, true).reachable, "a run's own reading failed");
         }
     }
 }

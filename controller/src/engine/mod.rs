@@ -32,8 +32,8 @@ pub use ports::{
     link::{ConnectFailure, Connector, Link, LinkError, Progress, Purpose, Way},
     runner::{Call, Output, RunError, Runner},
     scheduler::{
-        Activity, Cordon, DrainError, Drainer, Effect, GpuOffer, Labelled, Marker, NoticePlan, Outage,
-        Ownership, RebootOrder, Scheduler, Target, WantedObject,
+        Activity, Cordon, DrainError, Drainer, EarlierRuns, Effect, GpuOffer, Labelled, LeftBehind, Marker,
+        NoticePlan, Outage, Ownership, RebootOrder, Scheduler, Target, VainReboot, WantedObject,
     },
     sink::Sink,
 };

@@ -247,6 +247,14 @@ pub(crate) const READ: &str = "read";
 
 /// How the reason of a node begins that somebody else has out of service.
 pub(crate) const HELD_BY_OTHERS: &str = "somebody else holds it out of service";
+/// Follows `run RUN` where a run of gpufleet has the node out; behind it stands what leads on.
+pub(crate) const HELD_BY_A_RUN: &str = " has it drained: ";
+/// How the reason begins why a node failed whose reboot was in vain.
+pub const REBOOT_IN_VAIN: &str = "its reboot did not make current what waited for it";
+/// Why a run stopped that was ended for good.
+pub(crate) const ABORTED: &str = "aborted";
+/// Why a run stopped that had nobody to ask.
+pub(crate) const NOT_CONFIRMED: &str = "not confirmed: --yes is needed without a terminal";
 
 /// How a notice ends that tells of a safety gate.
 pub(crate) const NOTHING_NEW: &str = ": nothing new starts";

@@ -4,8 +4,11 @@ use std::collections::{BTreeMap, HashMap, HashSet, hash_map::Entry};
 
 use gpufleet_protocol::{Awaiting, Change, Disruption, Layer, Property, Subject, facts::Facts};
 
-use super::{NodeModel, fold_numbers};
-use crate::event::{NodeState, Position, TaskReport, TaskStatus};
+use super::{NodeModel, fold_names, fold_numbers};
+use crate::{
+    event::{NodeState, Position, TaskReport, TaskStatus},
+    visible::command_word,
+};
 
 /// Changes that are equal except for the GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -254,6 +257,9 @@ pub(crate) fn culprit(node: &NodeModel) -> Option<&TaskReport> {
     bad.into_iter().find_map(|status| node.tasks_in(status).next())
 }
 
+/// Stands for a node's own name in commands of a cause's text.
+const IN_COMMAND: &str = "NODE";
+
 /// Removes the node's own name from a cause's text, so that equal causes compare equal.
 pub(crate) fn without_name(text: &str, host: &str) -> String {
     let text = text.strip_prefix(host).and_then(|rest| rest.strip_prefix(": ")).unwrap_or(text);
@@ -269,7 +275,7 @@ pub(crate) fn without_name(text: &str, host: &str) -> String {
                 out.push_str(&text[rest..at]);
                 // Not in commands, because people copy them.
                 let in_command = text[..at].matches('`').count() % 2 == 1;
-                out.push_str(if in_command { "NODE" } else { "the node" });
+                out.push_str(if in_command { IN_COMMAND } else { "the node" });
                 rest = at + host.len();
             }
         }
@@ -295,7 +301,21 @@ pub fn causes<'a>(nodes: impl IntoIterator<Item = &'a NodeModel>) -> Vec<Cause> 
             }
         }
     }
+    for cause in &mut all {
+        cause.text = with_names_in_commands(&cause.text, &cause.hosts);
+    }
     all
+}
+
+/// Puts the names that [`without_name`] took out of commands back where the command works with them: one name in any, several
+/// in those of gpufleet, which take patterns of hosts.
+pub(crate) fn with_names_in_commands(text: &str, hosts: &[String]) -> String {
+    let names = command_word(&fold_names(hosts));
+    let parts = text.split('`').enumerate().map(|(at, part)| {
+        let works = at % 2 == 1 && (hosts.len() == 1 || part.starts_with("gpufleet "));
+        if works { part.replace(IN_COMMAND, &names) } else { part.to_owned() }
+    });
+    parts.collect::<Vec<_>>().join("`")
 }
 
 /// Returns a node's hardware, such as `8x H100 80GB HBM3`; `None` if no GPU could be read.
@@ -323,6 +343,23 @@ mod tests {
         assert_eq!(without_name("no route to gpu1 by gpu12", "gpu1"), "no route to the node by gpu12");
         let command = "gpu1 stays cordoned (`kubectl describe node gpu1`)";
         assert_eq!(without_name(command, "gpu1"), "the node stays cordoned (`kubectl describe node NODE`)");
+    }
+
+    #[test]
+    fn commands_of_a_cause_can_be_pasted() {
+        let named = |text: &str, hosts: &[&str]| {
+            let hosts: Vec<String> = hosts.iter().map(|host| (*host).to_owned()).collect();
+            with_names_in_commands(&without_name(text, &hosts[0]), &hosts)
+        };
+        let own = "gpu1 is out: `gpufleet run p.yaml --limit gpu1`";
+        assert_eq!(named(own, &["gpu1"]), "the node is out: `gpufleet run p.yaml --limit gpu1`");
+        assert_eq!(
+            named(own, &["gpu1", "gpu2"]),
+            "the node is out: `gpufleet run p.yaml --limit 'gpu[1,2]'`"
+        );
+        let foreign = "see `kubectl describe node gpu1`";
+        assert_eq!(named(foreign, &["gpu1"]), foreign);
+        assert_eq!(named(foreign, &["gpu1", "gpu2"]), "see `kubectl describe node NODE`");
     }
 
     #[test]

@@ -11,7 +11,11 @@ pub fn markdown(model: &RunModel) -> String {
     let Totals { nodes, compliant, judgements: Judgements { made, asked, .. }, .. } = totals;
     let mut out = format!("# gpufleet {} {}\n\n", verb.as_str(), cell(model.run_id()));
     // Infallible: a `String` takes all that is written to it.
-    let _ = write!(out, "{compliant} of {nodes} nodes are compliant");
+    let _ = write!(
+        out,
+        "{compliant} of {nodes} {}",
+        if nodes == 1 { "node is compliant" } else { "nodes are compliant" }
+    );
     match totals.with(Verdict::Na) {
         0 => {}
         not_applicable => {

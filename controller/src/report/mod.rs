@@ -36,8 +36,8 @@ pub use difference::{
 pub(crate) use digests::short;
 pub use document::{DOCUMENT_FORMAT, document, document_schema, event_schema, json};
 pub use findings::{Control, FleetFinding, NodeFinding, fleet_findings};
-pub(crate) use grouping::without_name;
 pub use grouping::{Cause, ChangeGroup, causes, fold_changes, fold_gpus, hardware_class, reasons};
+pub(crate) use grouping::{with_names_in_commands, without_name};
 pub use health::NodeHealth;
 pub use html::{HtmlError, html};
 pub use junit::junit;

@@ -34,15 +34,16 @@ impl Amount {
         }
     }
 
-    /// Returns how many of `hosts` nodes may be out at once. Percentages round down.
+    /// Returns how many of `hosts` nodes may be out at once. Percentages round down; of nodes that a limit left
+    /// (`limited`) to at least one.
     ///
     /// # Errors
     /// If the amount rounds to no node.
-    pub fn budget(self, hosts: usize) -> Result<usize, BudgetError> {
+    pub fn budget(self, hosts: usize, limited: bool) -> Result<usize, BudgetError> {
         match self {
             Self::Count(0) => Err(BudgetError::Zero),
             Self::Count(count) => Ok(count),
-            Self::Percent(percent) => match share(percent, hosts) {
+            Self::Percent(percent) => match share(percent, hosts).max(usize::from(limited)) {
                 0 => Err(BudgetError::RoundsToZero { percent, hosts }),
                 count => Ok(count),
             },

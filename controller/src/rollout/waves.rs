@@ -1,6 +1,9 @@
 //! Divides nodes into waves.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet},
+};
 
 use serde::{Deserialize, Serialize};
 
@@ -34,6 +37,9 @@ pub struct WaveHost {
     pub gpus: usize,
     /// Number of its GPUs' readings that failed.
     pub flaws: usize,
+    /// Stands for what is to be done there, the same for nodes that need the same; `None` if all is as declared, or
+    /// nobody knows.
+    pub work: Option<u64>,
     /// Whether the node answers; one that does not is no canary.
     pub reachable: bool,
     /// Whether it has not answered yet; such nodes go last.
@@ -103,8 +109,9 @@ pub fn plan_waves(batches: &[Batch], hosts: &[WaveHost]) -> Vec<Wave> {
     waves
 }
 
-/// Returns one node of each known class: the first of those with as many GPUs as most of the class, as one that lost
-/// some represents no other, and with the fewest failed readings.
+/// Returns one node of each known class in which something is to be done: the first of those with as many GPUs as most of
+/// the class, as one that lost some represents no other, with the fewest failed readings, and with the work that most of
+/// the class have. A node that is as declared proves nothing; only if all are, one of each class goes first.
 fn canaries(left: &[usize], hosts: &[WaveHost]) -> Vec<usize> {
     let here = || left.iter().filter_map(|host| Some((*host, hosts.get(*host)?)));
     let mut classes: BTreeMap<&str, Vec<(usize, &WaveHost)>> = BTreeMap::new();
@@ -118,11 +125,16 @@ fn canaries(left: &[usize], hosts: &[WaveHost]) -> Vec<usize> {
             .into_iter()
             .collect();
     }
+    let works = here().any(|(_, host)| host.is_known() && host.work.is_some());
     let best = |of: Vec<(usize, &WaveHost)>| {
         let mut counts: BTreeMap<usize, usize> = BTreeMap::new();
         of.iter().for_each(|(_, host)| *counts.entry(host.gpus).or_default() += 1);
         let usual = counts.into_iter().max_by_key(|(gpus, nodes)| (*nodes, *gpus)).map(|(gpus, _)| gpus);
-        of.into_iter().min_by_key(|(_, host)| (Some(host.gpus) != usual, host.flaws)).map(|(index, _)| index)
+        let alike = |work: Option<u64>| of.iter().filter(|(_, host)| host.work == work).count();
+        let candidates = of.iter().filter(|(_, host)| !works || host.work.is_some());
+        candidates
+            .min_by_key(|(_, host)| (Some(host.gpus) != usual, host.flaws, Reverse(alike(host.work))))
+            .map(|(index, _)| *index)
     };
     let chosen: BTreeSet<usize> = classes.into_values().filter_map(best).collect();
     left.iter().copied().filter(|host| chosen.contains(host)).collect()

@@ -306,12 +306,14 @@ impl std::fmt::Display for StopReason {
                 write!(f, "{failed} of {of} nodes failed, more than `max_fail_percentage` allows")
             }
             Self::Failures { failed, allowed } => {
-                write!(f, "{failed} nodes failed, more than the {allowed} that `max_failures` allows")
+                let nodes = if *failed == 1 { "node" } else { "nodes" };
+                write!(f, "{failed} {nodes} failed, more than the {allowed} that `max_failures` allows")
             }
             Self::Unreachable { unreachable, allowed } => {
+                let nodes = if *unreachable == 1 { "node does" } else { "nodes do" };
                 write!(
                     f,
-                    "{unreachable} nodes do not answer, more than the {allowed} that `max_unreachable` allows"
+                    "{unreachable} {nodes} not answer, more than the {allowed} that `max_unreachable` allows"
                 )
             }
             Self::Canary { failed } => match failed.len() {

@@ -581,12 +581,14 @@ impl Play {
         sizes
     }
 
-    /// Returns how many hosts may be out of service at once.
+    /// Returns how many hosts may be out of service at once. Where a limit left hosts of the play out (`limited`), a
+    /// percentage is at least one: a person picked the few that are worked on, and a share of them says nothing.
     ///
     /// # Errors
     /// If the budget rounds to 0, or a linear play would wait for it without end.
-    pub fn budget(&self, hosts: usize) -> Result<u32, Diagnostics> {
-        let budget = self.max_unavailable.of(hosts);
+    pub fn budget(&self, hosts: usize, limited: bool) -> Result<u32, Diagnostics> {
+        let least = u32::from(limited && matches!(self.max_unavailable, Amount::Percent(_)));
+        let budget = self.max_unavailable.of(hosts).max(least);
         let at = self.max_unavailable_span.as_ref().unwrap_or(&self.span);
         if self.disruption > Disruption::Live && budget == 0 && hosts > 0 {
             return Err(Diagnostic::error(format!(

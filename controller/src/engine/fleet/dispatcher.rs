@@ -16,6 +16,7 @@ use crate::{
         error::EngineError,
         fleet::{
             barriers::{Barriers, Waiter},
+            clock::Clock,
             context::PlayContext,
             ending::{Stop, told},
             latches::{Latches, TakenLatches},
@@ -81,11 +82,18 @@ pub(crate) struct Dispatcher<'a, 'b> {
     rollout: Option<Rollout>,
     stop: Option<Stop>,
     finished: bool,
-    /// When the rollout wants to be told that time passed.
-    alarm: Option<jiff::Timestamp>,
+    clock: Clock,
     surveys: JoinSet<()>,
+    beside: OutBeside,
+}
+
+/// Outages that are not this run's.
+#[derive(Default)]
+struct OutBeside {
     /// Neighbours that the last survey found out of service, if that takes up something of the play's budget.
-    out_beside: Vec<usize>,
+    places: Vec<usize>,
+    /// Whether people know that the run waits for such outages.
+    is_told: bool,
 }
 
 impl<'a, 'b> Dispatcher<'a, 'b> {
@@ -101,9 +109,9 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
             rollout: None,
             stop: None,
             finished: false,
-            alarm: None,
+            clock: Clock::start(),
             surveys: JoinSet::new(),
-            out_beside: Vec::new(),
+            beside: OutBeside::default(),
         }
     }
 
@@ -137,7 +145,7 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
 
     /// Those of this play that are out, and what counts beside them.
     fn names_out(&self, hosts: &[usize]) -> String {
-        let mut named = self.context.neighbours.named(&self.out_beside);
+        let mut named = self.context.neighbours.named(&self.beside.places);
         if !hosts.is_empty() {
             named.insert(0, self.names(hosts));
         }
@@ -303,6 +311,7 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
 
     /// Waits for the next thing to happen and deals with it.
     async fn turn(&mut self) -> Result<(), EngineError> {
+        let left = self.clock.left();
         tokio::select! {
             biased;
             // Why first: an interrupt must not wait behind a busy fleet.
@@ -395,7 +404,7 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
                 let beside: Vec<usize> = out.iter().filter_map(|place| place.checked_sub(hosts)).collect();
                 out.retain(|place| *place < hosts);
                 let (elsewhere, domains) = self.context.neighbours.taken(&beside);
-                self.out_beside = if elsewhere > 0 || !domains.is_empty() { beside } else { Vec::new() };
+                self.beside.places = if elsewhere > 0 || !domains.is_empty() { beside } else { Vec::new() };
                 self.input(Input::Surveyed { out, elsewhere, domains })?;
                 self.open_barrier()
             }
@@ -531,7 +540,7 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
         let mut inputs = VecDeque::from([input]);
         while let Some(input) = inputs.pop_front() {
             let Some(rollout) = &mut self.rollout else { return Ok(()) };
-            let now = jiff::Timestamp::now();
+            let now = self.clock.now();
             // Why before the step: what follows from an input must not be on disk without it.
             let told = Replayed::Rollout { play: self.context.settings.play, now, input: input.clone() };
             self.context.recorder.emit(told)?;

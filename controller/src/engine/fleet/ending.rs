@@ -2,7 +2,7 @@
 
 use crate::{
     engine::{host::HostState, ports::confirm::Refusal},
-    event::RunFinished,
+    event::{ABORTED, NOT_CONFIRMED, RunFinished},
     report::fold_names,
     rollout::StopReason,
 };
@@ -67,14 +67,12 @@ pub struct RunResult {
 /// The last event of a run.
 pub fn finished(exit_code: u8, summary: String, result: &RunResult, winds_up: bool) -> RunFinished {
     let stopped = result.stop.as_ref().map(|stop| match stop {
-        _ if winds_up => "aborted".to_owned(),
+        _ if winds_up => ABORTED.to_owned(),
         Stop::Threshold(reason) | Stop::WindowClosed(reason) => reason.clone(),
         Stop::Interrupted | Stop::Declined(Refusal::Interrupted) => "interrupted".to_owned(),
         Stop::Aborted => "left at your word".to_owned(),
         Stop::Declined(Refusal::Declined) => "declined".to_owned(),
-        Stop::Declined(Refusal::NobodyToAsk) => {
-            "not confirmed: --yes is needed without a terminal".to_owned()
-        }
+        Stop::Declined(Refusal::NobodyToAsk) => NOT_CONFIRMED.to_owned(),
     });
     let goes_on = matches!(result.stop, Some(Stop::Interrupted | Stop::Aborted | Stop::WindowClosed(_)));
     let left = matches!(result.stop, Some(Stop::Aborted));

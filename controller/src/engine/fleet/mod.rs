@@ -2,6 +2,7 @@
 
 pub(super) mod approval;
 mod barriers;
+pub(super) mod clock;
 pub(super) mod context;
 pub(super) mod dispatcher;
 pub(super) mod domains;

@@ -38,7 +38,7 @@ impl Neighbours {
             place.get(known.of(variable, name)?.as_str()).copied()
         };
         let mut domains: Vec<Option<usize>> = names.iter().map(domain).collect();
-        let everybody = max_unavailable.budget(shape.hosts.len() + names.len()).unwrap_or_default();
+        let everybody = max_unavailable.budget(shape.hosts.len() + names.len(), false).unwrap_or_default();
         let hosts = names.len();
         let mut names = names.to_vec();
         for (node, domain) in known.others() {
@@ -108,7 +108,7 @@ mod tests {
             name: String::new(),
             hosts: (0..10).map(|host| format!("h{host}")).collect(),
             waves: Vec::new(),
-            max_unavailable: allowed.budget(10).unwrap(),
+            max_unavailable: allowed.budget(10, false).unwrap(),
             policy: Some(PolicyShape { domains: vec![domain("a"), domain("b")], ..PolicyShape::default() }),
             work: None,
         };

@@ -4,13 +4,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Ends when the wall clock shows this time, or never.
-pub(crate) async fn alarm(at: Option<jiff::Timestamp>) {
-    match at {
-        Some(at) => {
-            let left = Duration::try_from(at.duration_since(jiff::Timestamp::now())).unwrap_or_default();
-            tokio::time::sleep(left).await;
-        }
+/// Ends when so much time has passed, or never.
+pub(crate) async fn alarm(left: Option<Duration>) {
+    match left {
+        Some(left) => tokio::time::sleep(left).await,
         None => std::future::pending().await,
     }
 }

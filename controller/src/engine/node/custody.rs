@@ -23,4 +23,6 @@ pub(crate) struct Custody {
     pub(crate) proven: Option<Instant>,
     /// What the wanted permit is for.
     pub(crate) reason: String,
+    /// Whether its scheduler was asked in vain to take it back, for as long as it is asked at all.
+    pub(crate) is_stuck: bool,
 }

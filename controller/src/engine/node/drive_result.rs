@@ -1,5 +1,11 @@
 //! The result of driving a cursor through a play.
 
+use std::{
+    collections::BTreeSet,
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+    sync::Arc,
+};
+
 use gpufleet_protocol::{
     Disruption,
     tasks::{self, Class, KindInfo, Reboot},
@@ -20,10 +26,18 @@ pub(crate) struct DriveResult {
     /// A reboot hangs on what only the run can tell.
     pub(crate) may_reboot: bool,
     pub(crate) end: Option<End>,
+    /// Where the tasks stand that have something to do, or may.
+    work: BTreeSet<(Arc<str>, u32)>,
 }
 
 impl DriveResult {
     pub(crate) fn note(&mut self, report: &TaskReport) {
+        if matches!(report.status, TaskStatus::Changed | TaskStatus::Possible) {
+            self.work.insert((report.position.file.clone(), report.position.line));
+            let mut hasher = DefaultHasher::new();
+            self.work.hash(&mut hasher);
+            self.prediction.work = Some(hasher.finish());
+        }
         // Why also a command that was not run: a person has to agree to what its text shows.
         let command = report.status == TaskStatus::Possible
             && tasks::find(&report.kind).is_some_and(|kind| kind.class == Class::Command);

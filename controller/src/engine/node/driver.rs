@@ -60,7 +60,7 @@ impl NodeDriver {
         let permit = PermitUse { acted: host.custody.adopted, ..PermitUse::default() };
         let node =
             Conversation { dispatcher, settings, host, permit, broke: None, boot_id: None, reboot: None };
-        let custody = Custody { node, proven: None, reason: String::new() };
+        let custody = Custody { node, proven: None, reason: String::new(), is_stuck: false };
         Self { custody, ran: HashMap::new(), verifying: false, left }
     }
 
@@ -135,7 +135,9 @@ impl NodeDriver {
         let adopted = self.custody.node.host.custody.adopted
             && matches!(&seen, Ok(DriveResult { end: Some(end), .. }) if end.state == EndState::Done);
         let marked = self.custody.node.host.custody.serves && self.custody.node.host.custody.drain.is_some();
-        if marked || self.custody.node.is_out() && (!self.custody.node.permit.acted || adopted) {
+        // Why not where it was tried just now: that would take as long again, and say the same once more.
+        let is_left = self.custody.node.is_out() && !self.custody.is_stuck;
+        if marked || is_left && (!self.custody.node.permit.acted || adopted) {
             let released =
                 if marked { self.custody.take_marks_off().await } else { self.custody.release().await };
             match (&mut seen, released) {
@@ -436,6 +438,19 @@ impl NodeDriver {
                     let reason = format!(
                         "a second reboot for the same reason ({}): the first did not make it current; look at the node",
                         reasons.join(", ")
+                    );
+                    return Ok(Fed::held(reason));
+                }
+                if *when == RebootWhen::Required
+                    && !self.custody.node.settings.run.overrules.force
+                    && let Some(vain) = self.custody.earlier_in_vain(reasons)
+                {
+                    let reason = format!(
+                        "waits for a reboot ({}), and that of {} by run {} did not make it current; look at its kernel log, or \
+                         power-cycle it; --force reboots it again",
+                        reasons.join(", "),
+                        vain.at.strftime("%Y-%m-%d %H:%M UTC"),
+                        vain.run
                     );
                     return Ok(Fed::held(reason));
                 }

@@ -5,7 +5,7 @@ use std::{collections::HashSet, sync::Arc};
 use gpufleet_protocol::{RunEpoch, health::HealthCheck};
 
 use crate::{
-    engine::ports::scheduler::Scheduler,
+    engine::ports::scheduler::{EarlierRuns, Scheduler},
     engine::{
         node::{
             command_losses::CommandLosses,
@@ -72,6 +72,7 @@ pub(crate) struct PlaySettings {
     pub(crate) later: HashSet<String>,
     pub(crate) throttles: Throttles,
     pub(crate) command_losses: CommandLosses,
+    pub(crate) earlier: Arc<EarlierRuns>,
 }
 
 /// What a person said may go over a safety check.

@@ -148,7 +148,7 @@ impl RunHistory {
             let what = match what {
                 Entry::Event(what) => what,
                 Entry::Replay(Replayed::NodePredicted { host, play, class, one_reboot }) => {
-                    let prediction = Prediction { class: *class, reset_and_reboot: *one_reboot };
+                    let prediction = Prediction { class: *class, reset_and_reboot: *one_reboot, work: None };
                     match past.plays.get_mut(play) {
                         Some(begun) => begun.node(host).prediction = Some(prediction),
                         None => _ = predicted.insert(host.clone(), prediction),

@@ -44,7 +44,7 @@ use crate::{
         run::{
             drain_preview,
             options::{Options, PlayInputs},
-            peers, policy,
+            peers, policy, take_over,
         },
     },
     event::{DrainStep, EVENT_VERSION, HEALTH, Level, NodeState, PlayStarted, RunStarted, WaveShape, What},
@@ -122,8 +122,12 @@ impl Engine {
     ) -> Result<RunResult, EngineError> {
         let mut host_states: HashMap<String, HostState> =
             order.iter().map(|name| (name.clone(), HostState::new(name.clone()))).collect();
+        let mut left_behind = match self.options.verb.writes() {
+            true => take_over::taken_over(&self.options.earlier, &self.plays.schedulers, recorder).await?,
+            false => HashMap::new(),
+        };
         for host_state in host_states.values_mut() {
-            host_state.custody.left_behind = self.options.adopted.get(&host_state.name).cloned();
+            host_state.custody.left_behind = left_behind.remove(&host_state.name);
             run_history.restore(host_state);
         }
         let ways =
@@ -268,19 +272,19 @@ impl Engine {
         let targets: Vec<Target> = hosts.values().map(|host| scheduler.target(host)).collect();
         // Why no error: it is a last look, and changes nothing.
         let Ok(outages) = scheduler.drainer.survey(&targets).await else { return Ok(()) };
-        let mut left: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
+        let mut left: BTreeMap<String, (String, BTreeSet<&str>)> = BTreeMap::new();
         for outage in &outages {
             if let (Some(marker), Some(host)) = (&outage.marker, hosts.get(&outage.node))
                 && marker.run != self.options.holder.run
             {
-                left.entry(marker.run.clone()).or_default().insert(host);
+                let (run, next) = self.options.earlier.next(marker);
+                left.entry(run.to_owned()).or_insert_with(|| (next, BTreeSet::new())).1.insert(host);
             }
         }
-        for (run, names) in left {
+        for (run, (next, names)) in left {
             let names: Vec<&str> = names.into_iter().collect();
             let text = format!(
-                "{} still drained at {} by run {run}: `gpufleet resume {run}` goes on with that run, or \
-                 `gpufleet adopt PLAYBOOK --run {run}` takes over what it left",
+                "{} still drained at {} by run {run}: {next}",
                 match names.as_slice() {
                     [one] => format!("{one} is"),
                     names => format!("{} are", fold_names(names)),
@@ -424,7 +428,7 @@ impl Engine {
         let writes = self.options.verb.writes();
         let names: Vec<String> = host_states.iter().map(|host_state| host_state.name.clone()).collect();
         let disrupts = play.disruption > Disruption::Live;
-        let budget = match self.amount(play).budget(names.len()) {
+        let budget = match self.amount(play).budget(names.len(), self.options.rollout.limited) {
             Ok(budget) => budget,
             Err(_) if !disrupts => 1,
             Err(cause) => return Err(EngineError::Budget { play: play.name.clone(), cause }),
@@ -436,16 +440,17 @@ impl Engine {
         let gone: Vec<bool> = host_states.iter().map(|host_state| !host_state.is_alive()).collect();
         let mut dispatcher = Dispatcher::new(&mut context, host_states);
         if disrupts || canary || !writes {
+            // Why also for canaries: they are chosen among nodes that have something to do.
             // Why none in a reading: a host that is left out would look as if nothing were wrong. Why none if a person is
             // asked: the question has to name all that will be disturbed.
             let spare = if writes && self.confirm.is_blanket() { budget } else { 0 };
-            dispatcher.preflight(canary || disrupts, disrupts || !writes, spare).await?;
+            dispatcher.preflight(canary || disrupts, canary || disrupts || !writes, spare).await?;
         }
         let hosts: Vec<WaveHost> = dispatcher
             .host_states()
             .zip(gone)
             .map(|(host_state, gone)| match host_state {
-                Some(host_state) => host_state.in_waves(gone, writes, disrupts),
+                Some(host_state) => host_state.in_waves(gone, writes),
                 None => WaveHost { late: true, gone, ..WaveHost::default() },
             })
             .collect();
@@ -554,6 +559,7 @@ impl Engine {
             },
             throttles: Throttles::default(),
             command_losses: CommandLosses::new(self.amount(play).budget(names.len()).unwrap_or(1)),
+            earlier: Arc::new(self.options.earlier.clone()),
         };
         PlayContext {
             settings: Arc::new(settings),
@@ -593,8 +599,11 @@ impl Engine {
         let text = match refusal {
             Refusal::Declined | Refusal::Interrupted => "nothing was changed".to_owned(),
             Refusal::NobodyToAsk => format!(
-                "{} nodes would be disturbed ({}), and there is no terminal to ask on: add --yes; nothing was changed",
-                forecast.disturbed.len(),
+                "{} would be disturbed ({}), and there is no terminal to ask on: add --yes; nothing was changed",
+                match forecast.disturbed.len() {
+                    1 => "1 node".to_owned(),
+                    nodes => format!("{nodes} nodes"),
+                },
                 forecast.summary()
             ),
         };

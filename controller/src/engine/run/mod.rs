@@ -6,4 +6,5 @@ pub(super) mod engine;
 pub(super) mod options;
 mod peers;
 mod policy;
+mod take_over;
 mod take_up;

@@ -13,7 +13,7 @@ use crate::{
         ports::{
             confirm::Stepper,
             keep_signer::KeepSigner,
-            scheduler::{Marker, Scheduler},
+            scheduler::{EarlierRuns, Scheduler},
         },
         replay::durations::DurationHistory,
     },
@@ -41,8 +41,7 @@ pub struct Options {
     pub overrules: Overrules,
     /// The boot of the machine that gpufleet itself runs on: a node in the same one is never disturbed.
     pub own_boot: Option<String>,
-    /// Nodes that a run whose journal is lost left drained, with its markers. This run finishes them and gives them back.
-    pub adopted: HashMap<String, Marker>,
+    pub earlier: EarlierRuns,
 }
 
 /// What the command line says over the plays' policies.
@@ -51,6 +50,8 @@ pub struct RolloutOptions {
     /// Wins over the plays' `max_unavailable`.
     pub max_unavailable: Option<Amount>,
     pub overrides: Overrides,
+    /// Whether a limit leaves hosts of the plays out: of the others a share is at least one.
+    pub limited: bool,
 }
 
 /// How tasks are done.

@@ -581,7 +581,7 @@ fn what_a_lost_run_left_drained_is_adopted_and_given_back() {
             let mut recorder = Recorder::new(journal, Vec::new(), jiff::Timestamp::now);
             let (_press, mut interrupts) = mpsc::channel(1);
             let mut engine = engine(PLAYBOOK, &world, &hosts, 1);
-            engine.options.adopted = [("gpu002".to_owned(), marker.clone())].into();
+            engine.options.earlier.adopted = [("gpu002".to_owned(), marker.clone())].into();
             let result = engine.run(started(&hosts), &mut recorder, &mut interrupts).await.unwrap();
             recorder.finish().unwrap();
             assert_eq!((result.stop, result.held), (None, false));
@@ -790,6 +790,6 @@ fn a_node_that_an_earlier_run_left_drained_is_named() {
             What::Notice { text, .. } => Some(text.as_str()),
             _ => None,
         });
-        insta::assert_snapshot!(named.unwrap(), @"gpu002 is still drained at queue by run EARLIER: `gpufleet resume EARLIER` goes on with that run, or `gpufleet adopt PLAYBOOK --run EARLIER` takes over what it left");
+        insta::assert_snapshot!(named.unwrap(), @"gpu002 is still drained at queue by run EARLIER: no journal of this machine tells of it; `gpufleet resume EARLIER` goes on with it where it was started, and `gpufleet adopt PLAYBOOK --run EARLIER` takes over what it left if its journal is lost");
     });
 }

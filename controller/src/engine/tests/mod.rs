@@ -5,10 +5,12 @@ mod commands;
 mod drains;
 mod fatal;
 mod gifts;
+mod give_back;
 mod interrupts;
 mod jobs;
 mod late;
 mod learned;
+mod left_behind;
 mod node_objects;
 mod older;
 mod pauses;
@@ -168,7 +170,7 @@ fn engine(playbook: &str, world: &Arc<World>, hosts: &[String], epoch: u64) -> E
             winds_up: false,
             overrules: super::Overrules::default(),
             own_boot: world.own_boot.lock().unwrap().clone(),
-            adopted: HashMap::new(),
+            earlier: super::EarlierRuns::default(),
         },
     }
 }

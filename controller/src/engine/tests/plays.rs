@@ -294,7 +294,7 @@ fn what_a_lost_run_left_drained_is_adopted_once() {
         let dir = RunDir::new(state.path(), &RunId::generate());
         let mut engine = engine(DRAINED_TWICE, &world, &hosts, 1);
         engine.plays.schedulers = vec![engine.plays.schedulers[0].clone(); 2];
-        engine.options.adopted = [("gpu001".to_owned(), marker)].into();
+        engine.options.earlier.adopted = [("gpu001".to_owned(), marker)].into();
         let (_keep, mut interrupts) = mpsc::channel(1);
         let result = process_with(engine, &world, &hosts, &dir, &mut interrupts).await.unwrap();
         assert_eq!((result.stop, result.out_of_service), (None, Vec::new()));

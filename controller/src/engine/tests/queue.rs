@@ -131,6 +131,7 @@ impl FakeScheduler {
         match self.0.queue.holder(&target.node) {
             None => Ownership::NotDrained,
             Some(Holder::Run(found)) if found == *marker => Ownership::Ours,
+            Some(Holder::Run(other)) => Ownership::Theirs { by: other.to_string() },
             Some(other) => Ownership::Theirs { by: format!("{other:?}") },
         }
     }

@@ -375,3 +375,18 @@ fn nodes_that_wait_for_a_silent_way_leave_their_places_to_others() {
     assert!(took < 10 * MINUTE, "{took:?}");
     assert_eq!(fleet.states()[3..], [NodeState::Done; 3], "{}", fleet.messages());
 }
+
+#[test]
+fn a_node_that_comes_back_while_the_others_are_asked_is_looked_at_once_more() {
+    let fleet = virtual_time(async {
+        let fleet = Fleet::new(5, false);
+        // Why one that is cut off: asking it takes a minute, in which the node comes back.
+        let lost = fleet.hosts[4..].to_vec();
+        fleet.when_down(1, move |world| world.cut(&lost), MINUTE, |_| {});
+        let playbook = "- hosts: all\n  gather_facts: false\n  tasks:\n    - {gpu_ecc: {mode: enabled}, when: \"inventory_hostname == \
+                        'gpu001'\"}\n    - reboot: {when: required, timeout: 70s}\n";
+        fleet.run(playbook, 1).await;
+        fleet
+    });
+    assert_eq!(fleet.states()[0], NodeState::Done, "{}", fleet.messages());
+}

@@ -190,6 +190,7 @@ impl Page {
                     format!("Commands ran on {}; what they did was not judged{so_far}", nodes_text(total))
                 }
                 (true, 1) => format!("The node is {good_word}{so_far}"),
+                (false, 1) => format!("The node is not {good_word}{so_far}"),
                 (true, _) => format!("All {total} nodes are {good_word}{so_far}"),
                 (false, _) => format!("{good} of {total} nodes are {good_word}{so_far}"),
             },

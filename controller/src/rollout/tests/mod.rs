@@ -112,9 +112,13 @@ fn who_is_late_goes_last() {
 
 #[test]
 fn a_budget_of_nothing_is_an_error() {
-    assert_eq!(Amount::Percent(10.0).budget(9), Err(BudgetError::RoundsToZero { percent: 10.0, hosts: 9 }));
-    assert_eq!(Amount::Percent(29.0).budget(100), Ok(29));
-    assert_eq!(Amount::Count(0).budget(9), Err(BudgetError::Zero));
+    assert_eq!(
+        Amount::Percent(10.0).budget(9, false),
+        Err(BudgetError::RoundsToZero { percent: 10.0, hosts: 9 })
+    );
+    assert_eq!(Amount::Percent(10.0).budget(9, true), Ok(1), "of what a limit left");
+    assert_eq!(Amount::Percent(29.0).budget(100, false), Ok(29));
+    assert_eq!(Amount::Count(0).budget(9, true), Err(BudgetError::Zero));
     assert_eq!(Amount::parse("0%"), None);
 }
 

@@ -95,5 +95,5 @@ fn a_batch_is_never_empty_and_never_rounded_up() {
     for percent in 1..=100 {
         assert_eq!(Amount::Percent(f64::from(percent)).batch(100), usize::try_from(percent).unwrap());
     }
-    assert_eq!(Amount::Count(3).budget(2), Ok(3));
+    assert_eq!(Amount::Count(3).budget(2, false), Ok(3));
 }

@@ -79,6 +79,19 @@ fn a_canary_has_as_many_gpus_as_most_of_its_class() {
 }
 
 #[test]
+fn a_canary_has_something_to_do_and_what_most_of_its_class_have() {
+    let works = |work: u64| WaveHost { work: Some(work), ..well() };
+    let canary = |hosts: &[WaveHost]| plan_waves(&WAVES, hosts)[0].hosts.clone();
+    assert_eq!(canary(&[well(), works(1), works(2), works(2)]), [2], "the most typical one");
+    assert_eq!(canary(&[well(), works(2), works(1)]), [1], "the first of those that are alike");
+    // A node with fewer GPUs stands for nobody, but one that is as declared for nobody at all.
+    assert_eq!(canary(&[well(), well(), WaveHost { gpus: 7, ..works(1) }]), [2]);
+    let of_a100 = WaveHost { class: Some("a100".to_owned()), ..well() };
+    assert_eq!(canary(&[of_a100.clone(), works(1)]), [1], "nothing is to be done in the other class");
+    assert_eq!(canary(&[of_a100, well()]), [0, 1], "all are as declared");
+}
+
+#[test]
 fn six_broken_nodes_of_two_hundred_stop_nobody() {
     let mut hosts = all(198);
     (0..6).for_each(|broken_one| hosts[broken_one * 7] = broken());

@@ -67,7 +67,7 @@ fn waves_have_sizes() {
 fn budgets_that_cannot_work_are_errors() {
     let budget = |keys: &str, hosts| {
         let text = format!("- hosts: all\n{keys}  tasks:\n    - reboot: {{}}\n");
-        play(&text).budget(hosts).map_err(|errors| errors.to_string())
+        play(&text).budget(hosts, false).map_err(|errors| errors.to_string())
     };
     assert_eq!(budget("", 100), Ok(1));
     assert_eq!(budget("  max_unavailable: 10%\n", 100), Ok(10));

@@ -271,8 +271,9 @@ fn a_login_host_that_is_not_there() {
 #[test]
 fn a_budget_of_nobody() {
     let play = play(&with_rollout("    max_unavailable: 10%\n"));
-    assert_eq!(play.budget(10).unwrap(), 1);
-    insta::assert_snapshot!(play.budget(9).unwrap_err().to_string(), @r#"
+    assert_eq!(play.budget(10, false).unwrap(), 1);
+    assert_eq!(play.budget(1, true).unwrap(), 1, "a share of what a limit leaves is at least one");
+    insta::assert_snapshot!(play.budget(9, false).unwrap_err().to_string(), @r#"
     error: `max_unavailable: 10%` of 9 hosts is none: no node could ever be disturbed
       --> play.yml:3:22
        |

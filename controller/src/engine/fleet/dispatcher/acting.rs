@@ -17,9 +17,10 @@ use crate::{
             message::{FromNode, Pace, ToNode},
             turn::Turn,
         },
+        ports::scheduler::Marker,
     },
     event::{HELD_BY_OTHERS, Level, NOTHING_NEW, NodeState, What},
-    rollout::{Action, Denial, End, Input, StopReason},
+    rollout::{Action, Denial, End, Input, Rollout, StopReason},
 };
 
 impl Dispatcher<'_, '_> {
@@ -77,6 +78,16 @@ impl Dispatcher<'_, '_> {
                     }
                     names => format!("for the budget: out are {names}"),
                 };
+                // Why once: each further node waits for the same.
+                let ours = self.rollout.as_ref().map(Rollout::ours).unwrap_or_default();
+                let others = !self.beside.places.is_empty() || out.iter().any(|host| !ours.contains(host));
+                let surveys =
+                    self.context.settings.scheduler.as_ref().is_some_and(|scheduler| scheduler.surveys);
+                if surveys && others && !std::mem::replace(&mut self.beside.is_told, true) {
+                    let host = self.name(host);
+                    let text = format!("{host} waits {detail}; who is out is asked again every 10 s");
+                    self.emit(What::Notice { level: Level::Warning, text })?;
+                }
                 let what = What::NodeState {
                     host: self.name(host),
                     state: NodeState::Waiting,
@@ -99,7 +110,7 @@ impl Dispatcher<'_, '_> {
                 Ok(())
             }
             Action::WakeAt { at } => {
-                self.alarm = Some(at);
+                self.clock.alarm = Some(at);
                 Ok(())
             }
             Action::WaitsForWindow { opens } => {
@@ -158,7 +169,7 @@ impl Dispatcher<'_, '_> {
             Denial::Busy { reason } => reason.clone(),
             Denial::BudgetSpent { out, budget } => format!(
                 "`max_unavailable` allows {budget} out of service, and {}: {}",
-                if out.len() + self.context.before.out_elsewhere.len() == 1 && self.out_beside.is_empty() {
+                if out.len() + self.context.before.out_elsewhere.len() == 1 && self.beside.places.is_empty() {
                     "one will not come back by itself"
                 } else {
                     "these will not come back by themselves"
@@ -169,7 +180,10 @@ impl Dispatcher<'_, '_> {
                 "{limit} may be out of service in {domain}, and these will not come back by themselves: {}",
                 self.names_out(out)
             ),
-            Denial::HeldByOthers { by } => format!("{HELD_BY_OTHERS}: {by}"),
+            Denial::HeldByOthers { by } => match Marker::find(by) {
+                Some(marker) => self.context.settings.earlier.meaning(&marker),
+                None => format!("{HELD_BY_OTHERS}: {by}"),
+            },
             Denial::NotDrained { why } => format!("its scheduler did not let go of it: {why}"),
             Denial::NotSurveyed { why } => format!("nobody could say who else is out of service: {why}"),
             Denial::WindowTooShort { needs_s, closes } => {

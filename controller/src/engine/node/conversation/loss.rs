@@ -116,6 +116,7 @@ impl Conversation {
         let purpose = Purpose { writes: false, ..self.settings.purpose };
         let mut deadline = Instant::now() + LOOKED_FOR;
         let mut until = None;
+        let mut is_last = false;
         loop {
             let attempt = self.settings.run.connector.connect(&self.host.name, purpose);
             match tokio::time::timeout_at(deadline, attempt).await {
@@ -143,6 +144,8 @@ impl Conversation {
             }
             match self.way_is_silent(&mut until).await {
                 Ok(true) => deadline = Instant::now() + LOOKED_FOR,
+                // Why once more: all those questions took their time.
+                Ok(false) if !std::mem::replace(&mut is_last, true) => deadline = Instant::now() + LOOKED_FOR,
                 Ok(false) => return Found::Silent,
                 Err(why) => return Found::OutOfReach(why),
             }

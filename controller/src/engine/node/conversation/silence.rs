@@ -73,6 +73,7 @@ impl Conversation {
     pub(crate) async fn reach(&mut self) -> Result<Arc<dyn Link>, ConnectFailure> {
         let mut until = None;
         let mut told: Option<String> = None;
+        let mut is_last = false;
         loop {
             let failure =
                 match self.settings.run.connector.connect(&self.host.name, self.settings.purpose).await {
@@ -95,9 +96,14 @@ impl Conversation {
                     if self.settings.run.ways.is_missed(&self.host.name) => {}
                 failure => return Err(failure),
             }
+            if std::mem::take(&mut is_last) {
+                return Err(failure);
+            }
             let reading = self.read_silence(false, false).await;
             if reading.whose != Silence::Way {
-                return Err(failure);
+                // Why once more: all those questions took their time.
+                is_last = true;
+                continue;
             }
             let until = *until.get_or_insert_with(|| Instant::now() + PATIENCE);
             told.get_or_insert_with(|| reading.shared.clone());

@@ -13,6 +13,7 @@ use crate::{
         custody::{
             Custody,
             asking::{Not, shown},
+            give_back::NOT_PUT_BACK,
             refusal::No,
         },
         early_end::EarlyEnd,
@@ -37,11 +38,18 @@ impl Custody {
         let answer = match self.take(deadline).await? {
             Ok(()) => Input::Drained { host },
             Err(Not::Theirs(mut by)) => {
-                if let Err(left) = self.let_go().await {
-                    by.push_str(&format!("; what the drain changed besides could not be put back: {left}"));
+                match self.let_go().await {
+                    Ok(()) => {
+                        self.node.host.custody.drain = None;
+                        self.step(DrainStep::Refused { by: by.clone() }).await;
+                    }
+                    // Why the drain stays open: a resume has to try again.
+                    Err(left) => {
+                        by.push_str(&format!("; {NOT_PUT_BACK}: {left}"));
+                        self.is_stuck = true;
+                        self.step(DrainStep::Stuck { why: by.clone() }).await;
+                    }
                 }
-                self.node.host.custody.drain = None;
-                self.step(DrainStep::Refused { by: by.clone() }).await;
                 Input::DrainRefused { host, by }
             }
             Err(not) => {
@@ -52,7 +60,9 @@ impl Custody {
                 match self.give_back().await {
                     Ok(()) => Input::DrainFailed { host, why, still_out: false },
                     Err(stuck) => {
-                        Input::DrainFailed { host, why: format!("{why}; {stuck}"), still_out: true }
+                        // Why not twice: the lock that kept it from being drained keeps it from being given back.
+                        let why = if stuck.contains(&why) { stuck } else { format!("{why}; {stuck}") };
+                        Input::DrainFailed { host, why, still_out: true }
                     }
                 }
             }

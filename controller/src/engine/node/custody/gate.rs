@@ -95,7 +95,8 @@ impl Custody {
         match self.health().await? {
             Ok(()) => Ok(()),
             Err(why) => Err(EarlyEnd::Held(format!(
-                "the health gate is not passed, so it stays out of service: {why}; mend it, then `gpufleet resume`"
+                "the health gate is not passed, so it {}: {why}; mend it, then `gpufleet resume`",
+                self.stays()
             ))),
         }
     }

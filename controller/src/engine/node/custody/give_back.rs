@@ -24,6 +24,8 @@ use crate::{
 
 /// How long a scheduler that does not answer is asked to take a node back.
 const PATIENCE: Duration = Duration::from_secs(180);
+/// What is wrong where the marks of a drain stay on a node that is somebody else's.
+pub(crate) const NOT_PUT_BACK: &str = "what the drain changed besides could not be put back";
 /// How often it is looked at what a scheduler waits for.
 const SHOWING: Duration = Duration::from_secs(1);
 
@@ -34,9 +36,10 @@ impl Custody {
             return Ok(());
         }
         if let Some(why) = self.node.permit.unproven.take() {
-            return Err(EarlyEnd::Held(format!(
-                "failed while it was out of service, and nobody proved it well since: {why}"
-            )));
+            return Err(EarlyEnd::Held(match self.node.host.custody.drain.is_some() {
+                true => format!("failed while it was out of service, and nobody proved it well since: {why}"),
+                false => format!("failed while it was disturbed, and nobody proved it well since: {why}"),
+            }));
         }
         if self.node.permit.acted {
             self.pass_gate().await?;
@@ -55,6 +58,14 @@ impl Custody {
         Ok(())
     }
 
+    /// What becomes of a node that is not well: without a scheduler nothing keeps work away from it.
+    pub(crate) const fn stays(&self) -> &'static str {
+        match self.node.host.custody.drain.is_some() {
+            true => "stays out of service",
+            false => "is not given back as well, though nothing keeps work away from it",
+        }
+    }
+
     /// A node that someone else gave back while this run worked on it is not out of service any more, and keeps none of this
     /// run's marks.
     pub(crate) async fn leave_to_its_work(&mut self, why: &str) {
@@ -64,7 +75,7 @@ impl Custody {
         let mut text = format!("{}: {why} while this run worked on it: it takes work", self.node.host.name);
         let gone = self.let_go().await;
         if let Err(left) = &gone {
-            text.push_str(&format!("; what the drain changed besides could not be put back: {left}"));
+            text.push_str(&format!("; {NOT_PUT_BACK}: {left}"));
         }
         self.node.host.custody.out_of_service = false;
         self.node.host.custody.serves = true;
@@ -143,19 +154,23 @@ impl Custody {
                 self.step(DrainStep::GivenBack).await;
                 return Ok(());
             }
-            Ok(Ownership::Theirs { by }) => {
-                self.node.host.custody.drain = None;
-                self.step(DrainStep::LeftTo { by }).await;
-                self.node
-                    .dispatcher
-                    .tell(Input::OthersOut { host: self.node.dispatcher.host, out: true })
-                    .await;
-                return Ok(());
-            }
+            Ok(Ownership::Theirs { by }) => match self.let_go().await {
+                Ok(()) => {
+                    self.node.host.custody.drain = None;
+                    self.step(DrainStep::LeftTo { by }).await;
+                    self.node
+                        .dispatcher
+                        .tell(Input::OthersOut { host: self.node.dispatcher.host, out: true })
+                        .await;
+                    return Ok(());
+                }
+                Err(left) => format!("{by} has it, and {NOT_PUT_BACK}: {left}"),
+            },
             Ok(Ownership::Ours) => format!("{} still shows it as drained by this run", drainer.name()),
             Err(why) => why,
         };
         self.node.host.custody.out_of_service = true;
+        self.is_stuck = true;
         self.step(DrainStep::Stuck { why: why.clone() }).await;
         Err(format!(
             "it could not be given back to {} ({why}); `gpufleet resume`, or `gpufleet abort` where the run is to end, tries \

@@ -42,7 +42,16 @@ impl Custody {
             let reading = self.node.read_silence(refuses, hung).await;
             if reading.whose != Silence::Way {
                 // Why not at once: the node may have come up long ago, or begin to come up only now.
-                let Some(shared) = told.take() else { return Ok(Err(standing)) };
+                let Some(shared) = told.take() else {
+                    // Why once more: all those questions took their time.
+                    return match timeout(LOOK, self.node.look(&awaited.before)).await {
+                        Ok(Ok(boot_id)) => Ok(Ok(boot_id)),
+                        Ok(Err(seen)) if seen.refuses().is_none() => {
+                            Ok(self.node.until_up(awaited, Instant::now() + awaited.limit.min(RETURN)).await)
+                        }
+                        _ => Ok(Err(standing)),
+                    };
+                };
                 self.node.way_is_back(&shared).await;
                 match self.node.until_up(awaited, Instant::now() + awaited.limit.min(RETURN)).await {
                     Ok(boot_id) => return Ok(Ok(boot_id)),

@@ -9,7 +9,7 @@ use gpufleet_protocol::{
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::{
-    engine::ports::scheduler::RebootOrder,
+    engine::ports::scheduler::{RebootOrder, VainReboot},
     engine::{
         host::PendingReboot,
         node::{
@@ -19,7 +19,7 @@ use crate::{
         },
         ports::link::Link,
     },
-    event::{Level, NodeState, What},
+    event::{Level, NodeState, REBOOT_IN_VAIN, What},
     interpreter::Fed,
 };
 
@@ -87,11 +87,20 @@ impl Custody {
         match still.is_empty() {
             true => Ok(()),
             false => Err(EarlyEnd::Failed(format!(
-                "its reboot did not make current what waited for it, so it stays out of service: {}; look at its \
+                "{REBOOT_IN_VAIN}, so it {}: {}; look at its \
                  kernel log, or power-cycle it",
+                self.stays(),
                 still.join(", ")
             ))),
         }
+    }
+
+    /// The reboot of an earlier run for the same reasons that led to the boot in which the node still is: another one would
+    /// do as little.
+    pub(crate) fn earlier_in_vain(&self, reasons: &[String]) -> Option<&VainReboot> {
+        let vain = self.node.settings.earlier.vain.get(&self.node.host.name)?;
+        let is_same_boot = self.boot_id().is_some_and(|boot_id| boot_id == vain.boot_id);
+        (is_same_boot && reasons.iter().all(|reason| vain.why.contains(reason))).then_some(vain)
     }
 
     /// Reboots the node and returns, in seconds, how long it was gone. Counts only with an observed disconnect and a
@@ -292,9 +301,10 @@ impl Custody {
         let on_bus = self.node.host.facts.as_ref().map_or(0, |facts| facts.gpu.pci_count);
         if had.gpu.gpus.is_empty() && on_bus < had.gpu.pci_count {
             return Err(EarlyEnd::Failed(format!(
-                "came back from its reboot with {on_bus} of {} GPUs on its PCI bus; it stays out of service: look at its kernel \
+                "came back from its reboot with {on_bus} of {} GPUs on its PCI bus; it {}: look at its kernel \
                  log, or power-cycle it",
-                had.gpu.pci_count
+                had.gpu.pci_count,
+                self.stays()
             )));
         }
         if self.driver_failed(had) {
@@ -310,9 +320,10 @@ impl Custody {
             return Ok(());
         }
         Err(EarlyEnd::Failed(format!(
-            "came back from its reboot without {}; it stays out of service: look at its PCI bus and kernel log, or \
+            "came back from its reboot without {}; it {}: look at its PCI bus and kernel log, or \
              power-cycle it",
-            gone.join(", ")
+            gone.join(", "),
+            self.stays()
         )))
     }
 

@@ -27,6 +27,12 @@ impl Marker {
         (is_word(run) && is_word(nonce)).then(|| Self { run: run.to_owned(), nonce: nonce.to_owned() })
     }
 
+    /// Finds a marker that is a word of a text, such as `drained by root: gpufleet:RUN:NONCE mig layout`.
+    pub fn find(text: &str) -> Option<Self> {
+        text.split_whitespace()
+            .find_map(|word| Self::parse(word.trim_matches([',', ';', '"', '\'', '(', ')'])))
+    }
+
     /// Whether this marker can be written at a scheduler and read back as the same.
     pub fn is_writable(&self) -> bool {
         is_word(&self.run) && is_word(&self.nonce)
@@ -72,6 +78,18 @@ mod tests {
             " gpufleet:01J:a-1",
         ] {
             assert_eq!(Marker::parse(text), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_marker_is_found_within_a_sentence() {
+        let marker = Marker { run: "01J".into(), nonce: "a-1".into() };
+        for text in ["gpufleet:01J:a-1", "held by gpufleet:01J:a-1", "drained by root (gpufleet:01J:a-1) mig"]
+        {
+            assert_eq!(Marker::find(text), Some(marker.clone()), "{text}");
+        }
+        for text in ["", "alice: bad DIMM", "xgpufleet:01J:a-1", "gpufleet: 01J:a"] {
+            assert_eq!(Marker::find(text), None, "{text}");
         }
     }
 

@@ -7,6 +7,7 @@
 //! * An error means *unknown*, never *no*: who asks treats the node as busy and not ours.
 
 mod error;
+mod left;
 mod marker;
 mod offer;
 mod play;
@@ -19,6 +20,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 pub use self::error::{DrainError, Effect};
+pub use self::left::{EarlierRuns, LeftBehind, VainReboot};
 pub use self::marker::Marker;
 pub(crate) use self::marker::is_word;
 pub use self::offer::GpuOffer;
@@ -180,6 +182,23 @@ pub trait Drainer: Send + Sync {
         target: &'a Target,
         marker: &'a Marker,
     ) -> BoxFuture<'a, Result<Ownership, DrainError>>;
+
+    /// Whether `ownership` is read at the scheduler; otherwise what was drained is taken for ours.
+    fn knows_owner(&self, _target: &Target) -> bool {
+        true
+    }
+
+    /// The runs of gpufleet that have these out, by the nodes' names at the scheduler.
+    fn marked<'a>(
+        &'a self,
+        targets: &'a [Target],
+    ) -> BoxFuture<'a, Result<Vec<(String, Marker)>, DrainError>> {
+        async move {
+            let outages = self.survey(targets).await?;
+            Ok(outages.into_iter().filter_map(|outage| Some((outage.node, outage.marker?))).collect())
+        }
+        .boxed()
+    }
 
     /// Gives the node back if it is still ours; `NotDrained` means done, everything else that it was left alone.
     ///

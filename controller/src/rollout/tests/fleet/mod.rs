@@ -113,6 +113,7 @@ impl Fleet {
                 class: (!dice.chance(broken)).then(|| (i % 3).to_string()),
                 gpus: 8 - usize::from(dice.chance(broken)),
                 flaws: 0,
+                work: None,
                 reachable: !dice.chance(broken / 3),
                 late: false,
                 gone: dice.chance(losses),
