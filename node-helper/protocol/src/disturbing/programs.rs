@@ -323,21 +323,21 @@ fn scontrol(words: &[&str]) -> Option<Act> {
         return None;
     }
     let state = lower.iter().find_map(|word| word.strip_prefix("state="))?;
-    let out = ["down", "drain", "fail", "power_down", "reboot", "future", "cloud", "noresp"];
+    // `drain` ends nothing: it only keeps new work away, and playbooks say it of their own node before they wait.
+    let out = ["down", "fail", "power_down", "reboot", "future", "cloud", "noresp"];
     out.iter().any(|word| state.starts_with(word)).then_some(Act::Withdraws)
 }
 
 fn kubectl(words: &[&str]) -> Option<Act> {
     let plain: Vec<&str> = words.iter().copied().filter(|word| !word.starts_with('-')).collect();
-    let at = plain.iter().position(|word| matches!(*word, "drain" | "cordon" | "delete" | "taint"))?;
+    let at = plain.iter().position(|word| matches!(*word, "drain" | "delete" | "taint"))?;
     let object = plain.get(at + 1).copied().unwrap_or_default();
     let is_node = matches!(object.split('/').next(), Some("node" | "nodes" | "no"));
     match *plain.get(at)? {
-        "drain" | "cordon" => Some(Act::Withdraws),
+        "drain" => Some(Act::Withdraws),
         "delete" if is_node => Some(Act::Withdraws),
         "taint" if is_node => {
-            let keeps_out = |word: &&str| word.ends_with(":NoExecute") || word.ends_with(":NoSchedule");
-            plain.iter().any(keeps_out).then_some(Act::Withdraws)
+            plain.iter().any(|word| word.ends_with(":NoExecute")).then_some(Act::Withdraws)
         }
         _ => None,
     }
