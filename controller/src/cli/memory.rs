@@ -32,6 +32,20 @@ pub fn give_back() {
     }
 }
 
+/// Gives back what was freed in small blocks, after work that needed many of them: glibc keeps these for the thread that had
+/// them, and the next such work may be another thread's.
+pub fn trim() {
+    #[cfg(target_env = "gnu")]
+    {
+        #[expect(
+            unsafe_code,
+            reason = "the C library's only way to say so; it touches no memory that is in use"
+        )]
+        // SAFETY: it takes the locks of the allocator, and no pointer of ours.
+        let _given_back = unsafe { libc::malloc_trim(0) };
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use rustix::process::dumpable_behavior;

@@ -16,7 +16,7 @@ use gpufleet::{
 };
 use gpufleet_serve::{Follow, LiveNode, LiveRun, Mood, RunLine, RunStanding, Runs, RunsError};
 
-use super::loading::AD_HOC;
+use super::{loading::AD_HOC, memory};
 
 /// Messages about the whole run that its page shows.
 const NOTICES: usize = 20;
@@ -150,6 +150,8 @@ impl Runs for ServedRuns {
         let mut model = model_of(&dir).map_err(failure)?;
         model.at_work = at_work;
         let page = html(&model).map_err(|error| RunsError::Unreadable(Box::new(error)))?;
+        drop(model);
+        memory::trim();
         *made = Some((version, Arc::from(page.as_str())));
         Ok(page)
     }

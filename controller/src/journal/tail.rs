@@ -10,7 +10,7 @@ use super::{Entry, JournalError, Record};
 use crate::event::{EVENT_VERSION, Event, What};
 
 /// Bytes that one call reads.
-const PART: u64 = 16 << 20;
+const PART: u64 = 2 << 20;
 
 /// A journal and how far it was read.
 #[derive(Debug)]
