@@ -7,7 +7,7 @@ mod knobs;
 mod mps;
 
 use super::wording::joined;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use gpufleet_protocol::{
     Change, Disruption, FailureKind, Property,
@@ -274,6 +274,9 @@ impl<'a> Merge<'a> {
         if let GpuTask::GpuConfidentialCompute(task) = task {
             return self.confidential(task);
         }
+        if let GpuTask::GpuMig(GpuMig { config_file: Some(MigConfigFile::Read { specs, .. }), .. }) = task {
+            self.absent(specs);
+        }
         let state = self.state;
         for gpu in chosen.iter().filter_map(|at| state.gpus.get(*at)) {
             match task {
@@ -440,6 +443,26 @@ impl<'a> Merge<'a> {
         let text = format!("{config} has no spec for {} ({}{board})", gpu.label(), gpu.name);
         self.verdict().not_applicable.push(text);
         None
+    }
+
+    /// Warns of specs for GPUs that the node does not have: a file for another machine looks as if it had been laid out.
+    fn absent(&mut self, specs: &[MigSpec]) {
+        let state = self.state;
+        let here = state.gpus.iter().map(|gpu| gpu.index);
+        let here = here.chain(state.unreadable.iter().map(|(index, _)| *index));
+        let hidden = state.drained.iter().map(|hidden| hidden.gpu.index);
+        let here: BTreeSet<u32> =
+            here.chain(hidden).chain(state.returning.iter().map(|gpu| gpu.index)).collect();
+        let named = specs.iter().flat_map(|spec| spec.devices.iter().flatten());
+        let absent: BTreeSet<u32> = named.filter(|index| !here.contains(index)).copied().collect();
+        if !absent.is_empty() {
+            let absent: Vec<String> = absent.iter().map(u32::to_string).collect();
+            self.verdict().warnings.push(format!(
+                "the configuration has specs for GPU {}, which this node does not have (it has {}), so that they do nothing here",
+                absent.join(","),
+                here.len()
+            ));
+        }
     }
 
     fn mig(&mut self, gpu: &Gpu, task: &GpuMig) {
