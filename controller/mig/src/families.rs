@@ -158,7 +158,13 @@ fn has(name: &str, wanted: &[String]) -> bool {
 pub fn find(word: &str) -> Result<&'static Family, String> {
     if let Some(id) = device_id(word) {
         let found = families().iter().find(|family| family.device_ids.contains(&id));
-        return found.ok_or_else(|| format!("no GPU with MIG has the PCI device id 0x{id:04x}"));
+        return found.ok_or_else(|| {
+            format!(
+                "the PCI device id 0x{id:04x} is not in the table of this gpufleet, so it may be that of a newer board: name the family \
+                 whose profiles it has ({})",
+                known().join(", ")
+            )
+        });
     }
     let wanted = words(word);
     let names = |family: &'static Family| std::iter::once(&family.key).chain(&family.products);
@@ -236,7 +242,9 @@ mod tests {
         assert_eq!(find("gh200").unwrap_err(), "`gh200` may be h100-96gb-gh200, gh200-144gb");
         assert!(find("h100-8gb").unwrap_err().ends_with("did you mean `h100-80gb`?"));
         assert!(find("A10").unwrap_err().starts_with("no GPU with MIG is called `A10`"));
-        assert_eq!(find("0x1234").unwrap_err(), "no GPU with MIG has the PCI device id 0x1234");
+        let unknown = find("0x2bb4").unwrap_err();
+        let says = "the PCI device id 0x2bb4 is not in the table of this gpufleet, so it may be that of a newer board: name the";
+        assert!(unknown.starts_with(says) && unknown.contains("rtx-pro-6000-blackwell"), "{unknown}");
         assert!(find("").is_err());
     }
 }

@@ -450,7 +450,7 @@ pub fn carry_out(
                 runs_commands: request.runs_commands,
                 own_commands,
                 stepper,
-                keeps: loaded.program.plays.iter().any(|play| play.keeps),
+                keeps: loaded.program.plays.iter().rposition(|play| play.keeps).map(Into::into),
                 keep_signer: Some(Arc::new(KeepKey::new(
                     request.source.keep.keep_key.as_deref(),
                     &environment.state_dir,

@@ -12,12 +12,22 @@ use std::{
 
 use futures::future::BoxFuture;
 use gpufleet::{
-    engine::KeepSigner,
+    engine::{KeepSigner, KeptMachine},
     transport::{Environment, SigningKey},
 };
-use gpufleet_protocol::{hex, keep::Seal};
-use ssh_key::{LineEnding, PrivateKey, PublicKey, private::Ed25519Keypair};
+use gpufleet_protocol::{
+    hex,
+    keep::{NAMESPACE, Seal, Sealed},
+    unhex,
+};
+use ssh_key::{
+    Algorithm, HashAlg, LineEnding, PrivateKey, PublicKey, Signature, SshSig,
+    private::Ed25519Keypair,
+    public::{Ed25519PublicKey, KeyData},
+};
 use zeroize::Zeroizing;
+
+use super::kept_machines::KeptMachines;
 
 /// The file in the state directory.
 const OWN: &str = "keep_ed25519";
@@ -32,12 +42,20 @@ pub struct KeepKey {
     making: Mutex<()>,
     /// The public half, once it is known.
     public: Mutex<Option<String>>,
+    machines: KeptMachines,
 }
 
 impl KeepKey {
     pub fn new(given: Option<&Path>, state_dir: &Path, environment: Environment) -> Self {
         let path = given.map_or_else(|| state_dir.join(OWN), Path::to_path_buf);
-        Self { path, own: given.is_none(), environment, making: Mutex::default(), public: Mutex::default() }
+        Self {
+            path,
+            own: given.is_none(),
+            environment,
+            making: Mutex::default(),
+            public: Mutex::default(),
+            machines: KeptMachines::new(state_dir),
+        }
     }
 
     fn make(&self) -> io::Result<()> {
@@ -98,6 +116,25 @@ impl KeepSigner for KeepKey {
             Ok(Seal { key, signature: hex(signature.as_bytes()) })
         })
     }
+
+    fn has_signed(&self, sealed: &Sealed) -> bool {
+        let signed = || {
+            let key = KeyData::Ed25519(Ed25519PublicKey(unhex(&sealed.seal.key)?));
+            let bytes = unhex::<64>(&sealed.seal.signature)?;
+            let signature = Signature::new(Algorithm::Ed25519, bytes.to_vec()).ok()?;
+            let signature = SshSig::new(key.clone(), NAMESPACE, HashAlg::Sha512, signature).ok()?;
+            PublicKey::new(key, "").verify(NAMESPACE, sealed.document.as_bytes(), &signature).ok()
+        };
+        sealed.seal.key == self.known().key && signed().is_some()
+    }
+
+    fn identify(&self, machine: KeptMachine<'_>, remembers: bool) -> Result<(), String> {
+        self.machines.identify(machine, remembers)
+    }
+
+    fn forget(&self, host: &str) -> Result<(), String> {
+        self.machines.forget(host)
+    }
 }
 
 #[cfg(test)]
@@ -145,5 +182,23 @@ mod tests {
         let key = KeepKey::new(Some(&path), folder.path(), nobody());
         assert!(key.sign(Vec::new()).await.unwrap_err().contains("there is no such file"));
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+
+    #[tokio::test]
+    async fn only_what_it_signed_is_its_own() {
+        let state = tempfile::tempdir().unwrap();
+        let key = KeepKey::new(None, state.path(), nobody());
+        let document = r#"{"format":1}"#.to_owned();
+        let bytes = gpufleet_protocol::keep::to_be_signed(&sha2::Digest::finalize(
+            <sha2::Sha512 as sha2::Digest>::new_with_prefix(&document),
+        ));
+        let seal = key.sign(bytes).await.unwrap();
+        let sealed = Sealed { document, seal };
+        assert!(key.has_signed(&sealed));
+        let changed = Sealed { document: r#"{"format":2}"#.to_owned(), ..sealed.clone() };
+        let unsigned = Sealed { seal: key.known(), ..sealed.clone() };
+        assert!(!key.has_signed(&changed) && !key.has_signed(&unsigned));
+        let other = tempfile::tempdir().unwrap();
+        assert!(!KeepKey::new(None, other.path(), nobody()).has_signed(&sealed), "another key");
     }
 }

@@ -280,8 +280,21 @@ fn plan(args: &MigPlanArgs, output: &Output) -> Result<u8, CommandError> {
     }
     let document: Vec<Value> =
         outcomes.iter().map(|(index, outcome)| gpu_document(family, *index, outcome)).collect();
-    let document = json!({ "config": config.name, "gpu": family.key, "gpus": document });
-    tell(output, args.format, &document, || screen(config, family, &outcomes))
+    let absent = absent(config, args.gpus);
+    let document = json!({ "config": config.name, "gpu": family.key, "gpus": document, "absent": absent });
+    tell(output, args.format, &document, || screen(config, family, &outcomes, &absent))
+}
+
+/// Returns the GPUs that the configuration has specs for and that such a node does not have.
+fn absent(config: &Config, gpus: u32) -> Vec<u32> {
+    let indexes = |spec: &Spec| match &spec.devices {
+        Devices::All => Vec::new(),
+        Devices::Indexes(indexes) => indexes.clone(),
+    };
+    let mut absent: Vec<u32> = config.specs.iter().flat_map(indexes).filter(|index| *index >= gpus).collect();
+    absent.sort_unstable();
+    absent.dedup();
+    absent
 }
 
 fn chosen<'a>(file: &'a PartedFile, args: &MigPlanArgs) -> Result<&'a Config, CommandError> {
@@ -371,7 +384,7 @@ fn gpu_document(family: &Family, index: u32, outcome: &Outcome) -> Value {
     json!({ "index": index, "mig": mig, "layout": layout, "instances": instances })
 }
 
-fn screen(config: &Config, family: &Family, outcomes: &BTreeMap<u32, Outcome>) -> String {
+fn screen(config: &Config, family: &Family, outcomes: &BTreeMap<u32, Outcome>, absent: &[u32]) -> String {
     let gpus = outcomes.len();
     let mut out = format!("{} on {gpus}x {}\n", visible(&config.name), family.key);
     let mut alike: Vec<(&Outcome, Vec<u32>)> = Vec::new();
@@ -397,6 +410,13 @@ fn screen(config: &Config, family: &Family, outcomes: &BTreeMap<u32, Outcome>) -
                 draw::slots(&family.profiles, family.grid, slots, width)
             ));
         }
+    }
+    if !absent.is_empty() {
+        out.push_str(&format!(
+            "  warning: its specs for GPU {} do nothing on a node with {}\n",
+            indexes_text(absent),
+            count(gpus, "GPU")
+        ));
     }
     let show = command_line(["gpufleet", "mig", "show", &family.key]);
     out.push_str(&format!(

@@ -22,6 +22,7 @@ mod inputs;
 mod inventory;
 mod keep;
 mod keep_key;
+mod kept_machines;
 mod late_files;
 mod left_drained;
 mod listing;

@@ -28,7 +28,7 @@ pub use node::{conversation::delegates::Delegates, results_budget::ResultsBudget
 pub(crate) use ports::scheduler::is_word;
 pub use ports::{
     confirm::{Confirm, Forecast, Prompt, Refusal, Stepper},
-    keep_signer::KeepSigner,
+    keep_signer::{KeepSigner, KeptMachine},
     link::{ConnectFailure, Connector, Link, LinkError, Progress, Purpose, Way},
     runner::{Call, Output, RunError, Runner},
     scheduler::{

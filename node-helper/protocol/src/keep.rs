@@ -3,13 +3,17 @@
 //! The controller writes the document, signs its bytes, and never sends them changed; the helper checks them before it
 //! acts on them. Source of the signature's frame: PROTOCOL.sshsig of OpenSSH.
 
+mod members;
+
 use serde::{Deserialize, Serialize};
 
 use crate::{
     Change,
-    op::{GpuGroup, GpuMember},
+    op::GpuMember,
     tasks::{GpuKeep, OnKeepFailure},
 };
+
+pub use members::{United, united};
 
 /// What these signatures are for: one of a report or a file is none of a kept state.
 pub const NAMESPACE: &str = "gpufleet-keep";
@@ -76,21 +80,6 @@ impl KeepPolicy {
             timeout: asked.timeout.unwrap_or(before.timeout),
         }
     }
-}
-
-/// Returns what a node keeps once a run has declared more: what other playbooks declared stays, and of the same state
-/// the newer counts.
-///
-/// In the node's order if that has the new ones in theirs already, so that two plays of a playbook do not write in turn.
-pub fn united(kept: &[GpuMember], newer: &[GpuMember]) -> Vec<GpuMember> {
-    let mut rest = kept.iter();
-    if newer.iter().all(|member| rest.any(|known| known == member)) {
-        return kept.to_vec();
-    }
-    let group = |members: &[GpuMember]| GpuGroup { members: members.to_vec(), defer_to_reboot: false };
-    let stays = group(kept).kept(&group(newer));
-    let others = kept.iter().zip(stays).filter(|(member, stays)| *stays && !newer.contains(member));
-    others.map(|(member, _)| member).chain(newer).cloned().collect()
 }
 
 /// A document with its signature.
@@ -227,30 +216,6 @@ impl KeptReport {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn playbooks_add_to_what_a_node_keeps() {
-        let member = |value: serde_json::Value| -> GpuMember { serde_json::from_value(value).unwrap() };
-        let power = |watts: u32, gpus: &[u32]| {
-            member(
-                serde_json::json!({"task": {"kind": "gpu_power", "with": {"limit_watts": watts, "gpus": gpus}}}),
-            )
-        };
-        let mig = member(serde_json::json!({"task": {"kind": "gpu_mig", "with": {"mode": "enabled"}}}));
-        let (all, first, less) = (power(400, &[]), power(500, &[0]), power(300, &[]));
-        let list = |members: &[&GpuMember]| -> Vec<GpuMember> { members.iter().copied().cloned().collect() };
-        assert_eq!(united(&[], &list(&[&all])), list(&[&all]));
-        assert_eq!(united(&list(&[&mig]), &list(&[&all])), list(&[&mig, &all]));
-        // The same limits again, of another playbook: those of before give way.
-        assert_eq!(united(&list(&[&mig, &all]), &list(&[&less])), list(&[&mig, &less]));
-        // Two plays of one playbook, run twice.
-        let both = list(&[&all, &first]);
-        assert_eq!(united(&both, &list(&[&all])), both);
-        assert_eq!(united(&both, &both), both);
-        // Another limit for all comes before the one of a single GPU again once the second play has said so.
-        let between = united(&both, &list(&[&less]));
-        assert_eq!(united(&between, &list(&[&less, &first])), list(&[&less, &first]));
-    }
 
     #[test]
     fn the_signed_bytes_are_those_of_sshsig() {

@@ -34,7 +34,7 @@ mod unit;
 pub mod xid;
 
 pub use change::{Awaiting, Blocker, Certainty, Change, Disruption, Layer, Property, Subject};
-pub use hex::hex;
+pub use hex::{hex, unhex};
 pub use message::{Envelope, FailureKind, OpOutcome, OpRequest, OpStatus, Reply, Request};
 pub use op::NodeOp;
 pub use permit::{Permit, RunEpoch};

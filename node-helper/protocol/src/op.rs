@@ -8,7 +8,7 @@ use crate::{
     health::HealthRequest,
     keep::Sealed,
     operation::{Claim, Effect, Needs, Newer, Operation, Part, Reach, is_below, paths, undeclared},
-    tasks::{FileState, GpuKeep, ResetWhen, Unarchive},
+    tasks::{FileState, GpuKeep, GpuSelector, GpuSelectorItem, ResetWhen, Unarchive},
 };
 
 /// Pods that a scheduler leaves on a node that it drained; they do not count as work.
@@ -82,6 +82,38 @@ impl Operation for GpuGroup {
 }
 
 impl GpuTask {
+    /// Returns the GPUs that it is for; all if empty.
+    pub fn gpus(&self) -> &[GpuSelectorItem] {
+        match self {
+            Self::GpuPersistence(task) => &task.gpus,
+            Self::GpuEcc(task) => &task.gpus,
+            Self::GpuMig(task) => &task.gpus,
+            Self::GpuPower(task) => &task.gpus,
+            Self::GpuClocks(task) => &task.gpus,
+            Self::GpuComputeMode(task) => &task.gpus,
+            Self::GpuMps(task) => &task.gpus,
+            Self::GpuAccounting(task) => &task.gpus,
+            Self::GpuReset(task) => &task.gpus,
+            Self::GpuConfidentialCompute(_) => &[],
+        }
+    }
+
+    /// As [`gpus`](Self::gpus), for changes; `None` for a kind that is always for all of them.
+    pub fn gpus_mut(&mut self) -> Option<&mut GpuSelector> {
+        match self {
+            Self::GpuPersistence(task) => Some(&mut task.gpus),
+            Self::GpuEcc(task) => Some(&mut task.gpus),
+            Self::GpuMig(task) => Some(&mut task.gpus),
+            Self::GpuPower(task) => Some(&mut task.gpus),
+            Self::GpuClocks(task) => Some(&mut task.gpus),
+            Self::GpuComputeMode(task) => Some(&mut task.gpus),
+            Self::GpuMps(task) => Some(&mut task.gpus),
+            Self::GpuAccounting(task) => Some(&mut task.gpus),
+            Self::GpuReset(task) => Some(&mut task.gpus),
+            Self::GpuConfidentialCompute(_) => None,
+        }
+    }
+
     /// Whether it asks for an act of its own and not for a state: a play does it once, and never asserts it again.
     pub fn is_once(&self) -> bool {
         matches!(self, Self::GpuReset(reset) if reset.when == ResetWhen::Always)
@@ -270,6 +302,9 @@ pub struct KeepState {
     /// `state: absent`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sealed: Option<Sealed>,
+    /// What of the node's former state is not kept any more, one sentence each; added with the document.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub dropped: Vec<String>,
 }
 
 impl Operation for KeepState {
@@ -303,6 +338,9 @@ pub struct KeptStatus {
     /// `OpOutcome::changes`.
     #[serde(default)]
     pub compare: bool,
+    /// Asks for what this session predicts to be kept.
+    #[serde(default)]
+    pub foreseen: bool,
 }
 
 impl Operation for KeptStatus {

@@ -59,6 +59,11 @@ macro_rules! registry {
         }
 
         impl GpuTask {
+            /// Returns the kind's name in playbooks.
+            pub const fn kind(&self) -> &'static str {
+                match self { $($(Self::$gpu(_) => <$gpu as Kind>::INFO.name,)?)* }
+            }
+
             /// Whether a newer task declares everything that this one does.
             pub fn gives_way(&self, newer: &Self) -> bool {
                 match (self, newer) {

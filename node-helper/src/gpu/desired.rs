@@ -7,7 +7,7 @@ mod knobs;
 mod mps;
 
 use super::wording::joined;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use gpufleet_protocol::{
     Change, Disruption, FailureKind, Property,
@@ -142,63 +142,6 @@ impl Desired {
     }
 }
 
-/// Returns the kind's name in playbooks.
-pub const fn kind(task: &GpuTask) -> &'static str {
-    match task {
-        GpuTask::GpuPersistence(_) => "gpu_persistence",
-        GpuTask::GpuEcc(_) => "gpu_ecc",
-        GpuTask::GpuMig(_) => "gpu_mig",
-        GpuTask::GpuPower(_) => "gpu_power",
-        GpuTask::GpuClocks(_) => "gpu_clocks",
-        GpuTask::GpuComputeMode(_) => "gpu_compute_mode",
-        GpuTask::GpuMps(_) => "gpu_mps",
-        GpuTask::GpuAccounting(_) => "gpu_accounting",
-        GpuTask::GpuReset(_) => "gpu_reset",
-        GpuTask::GpuConfidentialCompute(_) => "gpu_confidential_compute",
-    }
-}
-
-fn selector(task: &GpuTask) -> &[GpuSelectorItem] {
-    match task {
-        GpuTask::GpuPersistence(task) => &task.gpus,
-        GpuTask::GpuEcc(task) => &task.gpus,
-        GpuTask::GpuMig(task) => &task.gpus,
-        GpuTask::GpuPower(task) => &task.gpus,
-        GpuTask::GpuClocks(task) => &task.gpus,
-        GpuTask::GpuComputeMode(task) => &task.gpus,
-        GpuTask::GpuMps(task) => &task.gpus,
-        GpuTask::GpuAccounting(task) => &task.gpus,
-        GpuTask::GpuReset(task) => &task.gpus,
-        GpuTask::GpuConfidentialCompute(_) => &[],
-    }
-}
-
-/// Normalises a PCI address as NVML (`00000000:5D:00.0`), sysfs or people (`5d:00.0`) write it.
-fn normal_pci(text: &str) -> Option<String> {
-    let lower = text.to_ascii_lowercase();
-    let (rest, function) = lower.rsplit_once('.')?;
-    let parts: Vec<&str> = rest.split(':').collect();
-    let (domain, bus, device) = match parts.as_slice() {
-        [domain, bus, device] => (u32::from_str_radix(domain, 16).ok()?, *bus, *device),
-        [bus, device] => (0, *bus, *device),
-        _ => return None,
-    };
-    let (bus, device) = (u32::from_str_radix(bus, 16).ok()?, u32::from_str_radix(device, 16).ok()?);
-    Some(format!("{domain:04x}:{bus:02x}:{device:02x}.{function}"))
-}
-
-/// Whether an entry of `gpus` means a GPU.
-pub fn is_meant(item: &GpuSelectorItem, index: u32, uuid: &str, pci: &str, name: &str) -> bool {
-    match item {
-        GpuSelectorItem::Index(wanted) => index == *wanted,
-        GpuSelectorItem::Text(text) => {
-            uuid.eq_ignore_ascii_case(text)
-                || normal_pci(text).is_some_and(|wanted| wanted == pci)
-                || name.to_ascii_lowercase().contains(&text.to_ascii_lowercase())
-        }
-    }
-}
-
 /// What a selector stands for on this node.
 #[derive(Default)]
 struct Selected<'a> {
@@ -227,8 +170,8 @@ fn select<'a>(state: &'a State, selector: &[GpuSelectorItem]) -> Selected<'a> {
     }
     let mut all = Selected::default();
     for item in selector {
-        let of_gpu = |gpu: &Gpu| is_meant(item, gpu.index, &gpu.uuid, &gpu.pci, &gpu.name);
-        let of_hidden = |gpu: &DrainedGpu| is_meant(item, gpu.index, &gpu.uuid, &gpu.pci, &gpu.name);
+        let of_gpu = |gpu: &Gpu| item.means(gpu.index, &gpu.uuid, &gpu.pci, &gpu.name);
+        let of_hidden = |gpu: &DrainedGpu| item.means(gpu.index, &gpu.uuid, &gpu.pci, &gpu.name);
         let found: Vec<usize> =
             state.gpus.iter().enumerate().filter(|(_, gpu)| of_gpu(gpu)).map(|(at, _)| at).collect();
         let unread = state.unreadable.iter().filter(|(index, _)| *item == GpuSelectorItem::Index(*index));
@@ -304,10 +247,10 @@ impl<'a> Merge<'a> {
     }
 
     fn add(&mut self, task: &GpuTask) {
-        let Selected { found: chosen, wrong, unknown, drained, returns } = select(self.state, selector(task));
+        let Selected { found: chosen, wrong, unknown, drained, returns } = select(self.state, task.gpus());
         let left_out: Vec<String> = drained
             .iter()
-            .map(|gpu| format!("GPU {} is drained, so that {} leaves it out", gpu.index, kind(task)))
+            .map(|gpu| format!("GPU {} is drained, so that {} leaves it out", gpu.index, task.kind()))
             .collect();
         let verdict = self.verdict();
         verdict.failures.extend(wrong);
@@ -330,6 +273,9 @@ impl<'a> Merge<'a> {
         }
         if let GpuTask::GpuConfidentialCompute(task) = task {
             return self.confidential(task);
+        }
+        if let GpuTask::GpuMig(GpuMig { config_file: Some(MigConfigFile::Read { specs, .. }), .. }) = task {
+            self.absent(specs);
         }
         let state = self.state;
         for gpu in chosen.iter().filter_map(|at| state.gpus.get(*at)) {
@@ -408,7 +354,7 @@ impl<'a> Merge<'a> {
         };
         let here = change(&value);
         let label = |at: usize| {
-            let name = self.group.members.get(at).map_or("", |member| kind(&member.task));
+            let name = self.group.members.get(at).map_or("", |member| member.task.kind());
             format!("task {} of the group ({name})", at + 1)
         };
         // It begins with the GPU, so that `joined` says it once for all of them.
@@ -497,6 +443,26 @@ impl<'a> Merge<'a> {
         let text = format!("{config} has no spec for {} ({}{board})", gpu.label(), gpu.name);
         self.verdict().not_applicable.push(text);
         None
+    }
+
+    /// Warns of specs for GPUs that the node does not have: a file for another machine looks as if it had been laid out.
+    fn absent(&mut self, specs: &[MigSpec]) {
+        let state = self.state;
+        let here = state.gpus.iter().map(|gpu| gpu.index);
+        let here = here.chain(state.unreadable.iter().map(|(index, _)| *index));
+        let hidden = state.drained.iter().map(|hidden| hidden.gpu.index);
+        let here: BTreeSet<u32> =
+            here.chain(hidden).chain(state.returning.iter().map(|gpu| gpu.index)).collect();
+        let named = specs.iter().flat_map(|spec| spec.devices.iter().flatten());
+        let absent: BTreeSet<u32> = named.filter(|index| !here.contains(index)).copied().collect();
+        if !absent.is_empty() {
+            let absent: Vec<String> = absent.iter().map(u32::to_string).collect();
+            self.verdict().warnings.push(format!(
+                "the configuration has specs for GPU {}, which this node does not have (it has {}), so that they do nothing here",
+                absent.join(","),
+                here.len()
+            ));
+        }
     }
 
     fn mig(&mut self, gpu: &Gpu, task: &GpuMig) {

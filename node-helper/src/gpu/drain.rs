@@ -12,7 +12,6 @@ use gpufleet_protocol::{
 use super::{
     after::Event,
     clients::PERSISTENCED,
-    desired::is_meant,
     group::Gpus,
     idle,
     observe::forget_locks,
@@ -40,7 +39,7 @@ impl Draining {
 
     /// Whether an entry of `gpus` means it.
     pub fn is_meant(&self, item: &GpuSelectorItem) -> bool {
-        is_meant(item, self.gpu.index, &self.gpu.uuid, &self.gpu.pci, &self.gpu.name)
+        item.means(self.gpu.index, &self.gpu.uuid, &self.gpu.pci, &self.gpu.name)
     }
 
     /// `GPU 1 (0000:43:00.0)`, as messages name it.

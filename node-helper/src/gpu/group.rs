@@ -18,7 +18,7 @@ use super::{
     apply::{Applied, Failure, Fence, Job, forget_lost_units, start_units, take_persistence},
     blockers,
     clients::{self, PERSISTENCED, Scan},
-    desired::{Desired, IMPOSSIBLE, kind},
+    desired::{Desired, IMPOSSIBLE},
     facts,
     host::RealMachine,
     idle,
@@ -461,7 +461,7 @@ impl Gpus {
     }
 
     /// Notes which users of MPS daemons the node does not have.
-    fn look_up_users(&mut self, state: &mut State, group: &GpuGroup, world: &World) {
+    pub(super) fn look_up_users(&mut self, state: &mut State, group: &GpuGroup, world: &World) {
         let users = group.members.iter().filter_map(|member| match &member.task {
             GpuTask::GpuMps(task) => task.user.as_deref(),
             _ => None,
@@ -559,7 +559,7 @@ fn units(host: &Host) -> BTreeMap<String, Unit> {
 }
 
 /// Why a whole group is refused.
-struct Blocked {
+pub(super) struct Blocked {
     /// `None` if the node is the cause.
     member: Option<usize>,
     /// `None` if it is unknown.
@@ -586,8 +586,8 @@ fn hindered(mode: Mode, allowed: Disruption, state: &State, forecast: &Forecast)
     module.filter(|_| is_meant).map(|module| blocked(FailureKind::Busy, module))
 }
 
-fn blocked(group: &GpuGroup, desired: &Desired) -> Option<Blocked> {
-    let label = |member: usize| group.members.get(member).map_or("", |member| kind(&member.task));
+pub(super) fn blocked(group: &GpuGroup, desired: &Desired) -> Option<Blocked> {
+    let label = |member: usize| group.members.get(member).map_or("", |member| member.task.kind());
     let (found, kind) = match (desired.failure(), desired.unknown()) {
         (Some(found), _) => (found, Some(IMPOSSIBLE)),
         (None, Some(found)) => (found, None),
@@ -645,7 +645,7 @@ fn warnings_of(forecast: &Forecast, member: usize) -> Vec<String> {
     own.into_iter().chain(more).collect()
 }
 
-fn planned_outcome(
+pub(super) fn planned_outcome(
     group: &GpuGroup,
     forecast: &Forecast,
     blocked: Option<&Blocked>,
@@ -706,7 +706,7 @@ fn applied_outcome(group: &GpuGroup, forecast: &Forecast, applied: Applied) -> O
                 }
                 (None, Some(status), _) => status,
                 (None, None, Some(failure)) if changes.len() < planned.len() => {
-                    let name = group.members.get(failure.member).map_or("", |member| kind(&member.task));
+                    let name = group.members.get(failure.member).map_or("", |member| member.task.kind());
                     let message = format!(
                         "not applied, because task {} of the group ({name}) failed: {}",
                         failure.member + 1,

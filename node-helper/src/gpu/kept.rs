@@ -5,15 +5,19 @@
 use std::collections::BTreeSet;
 
 use gpufleet_protocol::{
-    Change, Property,
+    Change, Disruption, OpOutcome, Property,
     op::{GpuGroup, GpuMember},
 };
 
 use super::{
+    after::{Event, after},
     desired::{Desired, merge},
-    plan::settled,
+    group::{Gpus, blocked, planned_outcome},
+    plan::{forecast, settled},
     state::{Gpu, State},
+    worker::NvmlError,
 };
+use crate::{deadline::Deadline, world::World};
 
 /// What a boot would make of the state that the node keeps.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -27,6 +31,41 @@ pub enum Kept {
     Refused(String),
     /// Whether it keeps anything is not known: why.
     Unknown(String),
+}
+
+/// The GPUs as a boot finds them.
+#[derive(Debug)]
+pub struct AtBoot(State);
+
+impl AtBoot {
+    /// Plans a group as an assertion does that may disturb so much.
+    pub fn plan(&self, group: &GpuGroup, allowed: Disruption) -> OpOutcome {
+        let forecast = forecast(&self.0, group, false);
+        let blocked = blocked(group, &forecast.desired);
+        let needs = Some(forecast.class).filter(|class| *class > allowed);
+        planned_outcome(group, &forecast, blocked.as_ref(), needs)
+    }
+}
+
+impl Gpus {
+    /// Returns the GPUs as a boot would find them after what a prediction has assumed, or else after now.
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    pub fn at_boot(
+        &mut self,
+        group: &GpuGroup,
+        predicts: bool,
+        deadline: &Deadline,
+    ) -> Result<AtBoot, NvmlError> {
+        let mut state = match predicts {
+            true => self.predicted_state(deadline)?,
+            false => self.observed(deadline)?.0,
+        };
+        self.release();
+        self.look_up_users(&mut state, group, &World::real());
+        Ok(AtBoot(after(state, &Event::Reboot)))
+    }
 }
 
 /// What the next boot sets on the GPUs as they are.

@@ -31,12 +31,11 @@ mod values;
 mod wording;
 pub(crate) mod worker;
 
-pub use desired::kind;
 pub use drain::{Draining, Drains};
 pub use group::{Audited, Exposed, Gpus, InUse, Settings};
 pub use holders::holders;
 pub use idle::sentences as idle_sentences;
-pub use kept::Kept;
+pub use kept::{AtBoot, Kept};
 pub use observe::resets;
 pub use reboot::Taker;
 pub use suspend::{Held, Left};

@@ -1,14 +1,21 @@
 //! What the next boot would set, for plans of reboots.
 
-use gpufleet_protocol::keep::Sealed;
+use gpufleet_protocol::{
+    FailureKind,
+    keep::{KeptState, Sealed},
+    message::Mode,
+    op::{GpuGroup, KeepState},
+};
 
 use super::{
-    PROGRAM, Pin, Store,
+    PROGRAM, Pin, Store, boot,
     kind::{judged, read},
-    parsed, units,
+    parsed, seal, units,
 };
 use crate::{
-    gpu::Kept,
+    deadline::Deadline,
+    declare::Trouble,
+    gpu::{Gpus, Kept},
     os::roots::Roots,
     world::{Entry, World},
 };
@@ -26,18 +33,54 @@ pub fn at_boot(roots: &Roots, world: &World) -> Kept {
             return Kept::Unknown(format!("whether this node keeps that for its boots is not known: {why}"));
         }
     }
-    let text = |path: &std::path::Path| read(world, path).map_err(|trouble| trouble.text());
-    let document = || {
-        let bytes = text(&store.state())?;
-        let Some(sealed) = parsed::<Sealed>(&store.state(), bytes.as_deref())? else { return Ok(None) };
-        let pin = parsed::<Pin>(&store.pin(), text(&store.pin())?.as_deref())?;
-        judged(world, roots, &sealed, pin.as_ref()).map(Some)
-    };
-    match (document(), hindrances(roots, world).into_iter().next()) {
+    match (document(roots, world), hindrances(roots, world).into_iter().next()) {
         (Ok(None), _) => Kept::Nothing,
         (Err(why), _) | (Ok(Some(_)), Some(why)) => Kept::Refused(why),
-        (Ok(Some(kept)), None) => Kept::Sets { gpus: kept.gpus.into_iter().collect(), members: kept.members },
+        (Ok(Some((kept, _))), None) => {
+            Kept::Sets { gpus: kept.gpus.into_iter().collect(), members: kept.members }
+        }
     }
+}
+
+/// Returns what the node keeps, or what an earlier task of a prediction lets it keep, which has no signature.
+///
+/// # Errors
+/// Why no boot would act on it.
+pub(super) fn document(roots: &Roots, world: &World) -> Result<Option<(KeptState, Sealed)>, String> {
+    let store = Store::of(roots);
+    let text = |path: &std::path::Path| read(world, path).map_err(|trouble| trouble.text());
+    let bytes = text(&store.state())?;
+    let Some(sealed) = parsed::<Sealed>(&store.state(), bytes.as_deref())? else { return Ok(None) };
+    let pin = parsed::<Pin>(&store.pin(), text(&store.pin())?.as_deref())?;
+    Ok(Some((judged(world, roots, &sealed, pin.as_ref())?, sealed)))
+}
+
+/// Proves that the next boot can assert what a task lets the node keep.
+///
+/// # Errors
+/// What it could not, or that the GPUs cannot be read.
+pub fn prove(task: &KeepState, gpus: &mut Gpus, mode: Mode, deadline: &Deadline) -> Result<(), Trouble> {
+    let Some(sealed) = &task.sealed else { return Ok(()) };
+    let kept = seal::document(sealed).map_err(Trouble::invalid)?;
+    let group = GpuGroup { members: kept.members, defer_to_reboot: false };
+    let at_boot = gpus.at_boot(&group, mode == Mode::Predict, deadline);
+    let at_boot = at_boot.map_err(|why| {
+        Trouble::io(format!(
+            "whether a boot can assert what is to be kept is unknown: the GPUs cannot be read: {why}"
+        ))
+    })?;
+    let reasons = boot::left_by_a_boot(&group.members, &at_boot);
+    if reasons.is_empty() {
+        return Ok(());
+    }
+    Err(Trouble::failed(
+        FailureKind::Refused,
+        format!(
+            "no boot could assert what the node would keep, so what it keeps stays as it was: {}; next step: declare it otherwise, \
+             or if another playbook lets the node keep it, end that with `gpufleet keep remove` and run again",
+            reasons.join("; ")
+        ),
+    ))
 }
 
 /// Returns what keeps a boot from asserting anything, whatever the document says.

@@ -18,7 +18,7 @@ use gpufleet_protocol::{
     facts::GpuSystemState,
     keep::{KeptBoot, KeptState, KeptVerdict, Sealed},
     message::{Mode, Open},
-    op::{GpuGroup, GpuTask},
+    op::{GpuGroup, GpuMember, GpuTask},
     tasks::MpsScope,
 };
 use rustix::fs::{FlockOperation, flock};
@@ -26,7 +26,7 @@ use rustix::fs::{FlockOperation, flock};
 use super::{Store, declared, gate, kept};
 use crate::{
     deadline::Deadline,
-    gpu::{self, Gpus, Settings},
+    gpu::{AtBoot, Gpus, Settings},
     os::{roots::Roots, units},
     state::{
         Record, dir,
@@ -221,24 +221,14 @@ impl Boot<'_> {
         let declared = declared::noted(self.roots);
         let mode = if declared.is_some() { Mode::Predict } else { Mode::Apply };
         let allowed = self.allowed();
-        let mut group = GpuGroup { members: self.kept.members.clone(), defer_to_reboot: false };
-        // Its own unit starts MPS after this one, except for MIG instances, which are only made here.
-        group
-            .members
-            .retain(|member| !matches!(&member.task, GpuTask::GpuMps(mps) if mps.scope != MpsScope::Mig));
         let fence = || match lock.is_current() {
             Ok(true) => Ok(()),
             Ok(false) => Err("a run of gpufleet took the node over".to_owned()),
             Err(error) => Err(format!("whether a run took the node over is unknown: {error}")),
         };
-        let mut run =
-            |group: &GpuGroup| gpus.run(group, mode, allowed, &self.deadline, &|text| say(&text), &fence);
-        let mut outcome = run(&group);
-        let mut reasons = Vec::new();
-        if let OpStatus::NeedsPermit { .. } = outcome.status {
-            reasons = leave(&mut group, &outcome, allowed);
-            outcome = run(&group);
-        }
+        let (outcome, reasons) = attempt(&self.kept.members, allowed, |group| {
+            gpus.run(group, mode, allowed, &self.deadline, &|text| say(&text), &fence)
+        });
         gpus.release();
         let mut ended = match declared {
             None => judged(outcome, reasons),
@@ -303,6 +293,39 @@ impl Boot<'_> {
     }
 }
 
+/// Carries out as much of what is kept as is allowed; returns what came of it, and why the rest was left.
+fn attempt(
+    members: &[GpuMember],
+    allowed: Disruption,
+    mut run: impl FnMut(&GpuGroup) -> OpOutcome,
+) -> (OpOutcome, Vec<String>) {
+    let mut group = GpuGroup { members: members.to_vec(), defer_to_reboot: false };
+    // Its own unit starts MPS after this one, except for MIG instances, which are only made here.
+    group
+        .members
+        .retain(|member| !matches!(&member.task, GpuTask::GpuMps(mps) if mps.scope != MpsScope::Mig));
+    let outcome = run(&group);
+    match outcome.status {
+        OpStatus::NeedsPermit { .. } => {
+            let reasons = leave(&mut group, &outcome, allowed);
+            (run(&group), reasons)
+        }
+        _ => (outcome, Vec::new()),
+    }
+}
+
+/// Returns why a boot of a node that does no work would not bring these GPUs to what is kept; empty if it would, or if only
+/// the run can tell.
+pub(super) fn left_by_a_boot(members: &[GpuMember], at_boot: &AtBoot) -> Vec<String> {
+    let allowed = Disruption::Clients;
+    let (outcome, reasons) = attempt(members, allowed, |group| at_boot.plan(group, allowed));
+    if outcome.status == OpStatus::Possible {
+        return Vec::new();
+    }
+    let ended = judged(outcome, reasons);
+    if ended.verdict == KeptVerdict::Asserted { Vec::new() } else { ended.reasons }
+}
+
 /// Returns how the GPUs differ from those of the document.
 fn differs(wanted: &[String], found: &[String]) -> String {
     let without = |from: &[String], these: &[String]| -> Vec<String> {
@@ -335,7 +358,7 @@ fn leave(group: &mut GpuGroup, outcome: &OpOutcome, allowed: Disruption) -> Vec<
                 Disruption::GpuReset => "needs a GPU reset",
                 Disruption::Reboot => "needs a reboot",
             };
-            format!("{} left: {}: {} {needs}", gpu::kind(&member.task), change.what(), change.values())
+            format!("{} left: {}: {} {needs}", member.task.kind(), change.what(), change.values())
         }));
         above.is_empty()
     });

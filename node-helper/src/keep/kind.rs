@@ -17,7 +17,6 @@ use serde_json::{Map, Value};
 use super::{PROGRAM, Pin, Store, declared, gate, machine_id, may, parsed, seal, units, write};
 use crate::{
     declare::{Node, NodeKind, Plan, Trouble},
-    gpu,
     os::{
         diff,
         files::{self, At, FileError, Ownership},
@@ -72,7 +71,7 @@ pub enum Step {
 fn summary(kept: &KeptState) -> String {
     let mut counted: Vec<(&str, usize)> = Vec::new();
     for member in &kept.members {
-        let name = gpu::kind(&member.task);
+        let name = member.task.kind();
         match counted.iter_mut().find(|(known, _)| *known == name) {
             Some((_, count)) => *count += 1,
             None => counted.push((name, 1)),
@@ -304,6 +303,7 @@ impl NodeKind for KeepState {
                 live(subject, Property::CONTENT, Typed::from("a unit that no longer waits"), Typed::Absent);
             plan.push(Step::Remove(stray.clone()), change);
         }
+        plan.warnings.extend(self.dropped.iter().cloned());
         let old = state.kept.as_ref().and_then(|kept| kept.as_ref().ok());
         let same = old.is_some_and(|old| old.declares_as(wanted));
         if !same && state.pin.as_ref().is_some_and(|pin| wanted.serial < pin.serial) {

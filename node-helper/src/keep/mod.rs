@@ -27,12 +27,12 @@ use crate::os::{
     tree,
 };
 
-pub use ahead::at_boot;
+pub use ahead::{at_boot, prove};
 pub use boot::assert;
 pub use declared::note;
 pub use gate::gate;
 pub use kind::remove;
-pub use report::{document, members, report, resume};
+pub use report::{report, resume, status};
 
 /// Only for the helper's own user, as all of the state directory.
 const FOLDER: &str = "/var/lib/gpufleet/keep";

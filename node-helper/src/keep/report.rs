@@ -3,13 +3,21 @@
 use std::{fs::File, time::Duration};
 
 use gpufleet_protocol::{
+    Change, OpOutcome, OpStatus,
     keep::{KeptBoot, KeptReport, KeptVerdict, Sealed},
-    op::GpuMember,
+    op::{GpuGroup, KeptStatus},
 };
 use rustix::fs::{FlockOperation, flock};
 
-use super::{Store, ahead::hindrances, authentic, gate, kept, may, read, seal, units};
-use crate::{deadline::Deadline, os::roots::Roots, process::Run, tasks::reboot, world::World};
+use super::{
+    Store,
+    ahead::{at_boot, document, hindrances},
+    authentic, gate, may, read, seal, units,
+};
+use crate::{
+    deadline::Deadline, declare::Trouble, gpu::Kept, os::roots::Roots, process::Run, tasks::reboot,
+    world::World,
+};
 
 /// Returns `None` if the node keeps nothing, or only root can tell.
 pub fn report(roots: &Roots) -> Option<KeptReport> {
@@ -57,21 +65,29 @@ pub fn report(roots: &Roots) -> Option<KeptReport> {
     Some(report)
 }
 
-/// Returns the document if the node would act on it.
+/// Answers a controller: the report, the document with its signature if a boot would act on it, and on demand how the GPUs
+/// differ from what a boot sets, which `differences` finds.
 ///
 /// # Errors
-/// If only root can tell.
-pub fn document(roots: &Roots) -> Result<Option<String>, String> {
+/// If only root can tell, or `differences` fails.
+pub fn status(
+    roots: &Roots,
+    world: &World,
+    asked: KeptStatus,
+    differences: impl FnOnce(&GpuGroup) -> Result<Vec<Change>, Trouble>,
+) -> Result<OpOutcome, Trouble> {
     if !may(roots) {
-        return Err("only root can read what the node keeps".to_owned());
+        return Err(Trouble::invalid("only root can read what the node keeps"));
     }
-    Ok(kept(roots).ok().flatten().map(|(_, sealed)| sealed.document))
-}
-
-/// Returns what the next boot would declare; `None` if the node would act on nothing, or only root can tell.
-pub fn members(roots: &Roots) -> Option<Vec<GpuMember>> {
-    let (state, _) = may(roots).then(|| kept(roots).ok().flatten()).flatten()?;
-    Some(state.members)
+    let mut outcome = OpOutcome::new(OpStatus::Ok);
+    if let (true, Kept::Sets { members, .. }) = (asked.compare, at_boot(roots, world)) {
+        outcome.changes = differences(&GpuGroup { members, defer_to_reboot: false })?;
+    }
+    let sealed = document(roots, world).ok().flatten().map(|(_, sealed)| serde_json::to_value(sealed));
+    outcome.data.extend(sealed.transpose().ok().flatten().map(|sealed| ("sealed".to_owned(), sealed)));
+    let kept = report(roots).map(serde_json::to_value).transpose();
+    outcome.data.extend(kept.ok().flatten().map(|kept| ("kept".to_owned(), kept)));
+    Ok(outcome)
 }
 
 /// Starts the unit again if it gave way to the run that ends now, or still waits for it.

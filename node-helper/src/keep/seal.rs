@@ -1,23 +1,13 @@
 //! Whether a document is authentic, of this machine, and the newest.
 
 use ed25519_dalek::{Signature, VerifyingKey};
-use gpufleet_protocol::keep::{FORMAT, KeptState, MOST_BYTES, Sealed, to_be_signed};
+use gpufleet_protocol::{
+    keep::{FORMAT, KeptState, MOST_BYTES, Sealed, to_be_signed},
+    unhex,
+};
 use sha2::{Digest, Sha512};
 
 use super::Pin;
-
-/// Returns the bytes of lower-case hexadecimal of exactly this length.
-fn unhex<const N: usize>(text: &str) -> Option<[u8; N]> {
-    let mut bytes = [0; N];
-    // One text for each value, so that no other text passes for the signed one.
-    if text.len() != 2 * N || !text.bytes().all(|c| c.is_ascii_digit() || (b'a'..=b'f').contains(&c)) {
-        return None;
-    }
-    for (at, byte) in bytes.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(text.get(2 * at..2 * at + 2)?, 16).ok()?;
-    }
-    Some(bytes)
-}
 
 /// Whether the signature is by its key, of this document.
 fn is_signed(sealed: &Sealed) -> bool {

@@ -14,10 +14,15 @@ use proptest::prelude::*;
 use serde_json::json;
 use sha2::{Digest, Sha512};
 
-use super::{Pin, Store, at_boot, gate, kept, remove, report, seal, units};
+use super::{Pin, Store, at_boot, gate, kept, prove, remove, report, seal, units};
 use crate::{
-    gpu::Kept,
+    deadline::Deadline,
+    gpu::{
+        Gpus, Kept,
+        sim::{Sim, SimGpu, SimMachine},
+    },
     os::files,
+    state::Record,
     tasks::testing::{Bench, told},
     world::World,
 };
@@ -63,12 +68,17 @@ fn hold(units: &[&str]) -> KeepPolicy {
 }
 
 fn asked(kept: &KeptState, key: u8) -> KeepState {
-    KeepState { policy: GpuKeep::default(), members: kept.members.clone(), sealed: Some(signed(kept, key)) }
+    KeepState {
+        policy: GpuKeep::default(),
+        members: kept.members.clone(),
+        sealed: Some(signed(kept, key)),
+        dropped: Vec::new(),
+    }
 }
 
 fn absent() -> KeepState {
     let policy = GpuKeep { state: KeepPresence::Absent, ..GpuKeep::default() };
-    KeepState { policy, members: Vec::new(), sealed: None }
+    KeepState { policy, members: Vec::new(), sealed: None, dropped: Vec::new() }
 }
 
 fn bench() -> Bench {
@@ -256,6 +266,42 @@ fn removal_leaves_nothing_and_touches_nothing_else() {
     remove(&bench.roots).unwrap();
     assert_eq!(left(&bench), before);
     assert_eq!(report(&bench.roots), None);
+}
+
+/// Why a node with one GPU would not keep these tasks; nothing if it would.
+fn refused(tasks: &[serde_json::Value]) -> String {
+    let dir = tempfile::tempdir().unwrap();
+    let machine = SimMachine::new(Sim::new(vec![SimGpu::new(0, true)]));
+    let mut gpus = Gpus::with_machine(Box::new(machine.clone()), Record::of(Some(dir.path())));
+    let members = tasks.iter().map(|task| {
+        let (kind, with) = task.as_object().unwrap().iter().next().unwrap();
+        serde_json::from_value(json!({"task": {"kind": kind, "with": with}})).unwrap()
+    });
+    let kept = KeptState { members: members.collect(), ..document(5, 400, serve()) };
+    let said = |gpus: &mut Gpus, mode| {
+        let deadline = Deadline::after(std::time::Duration::from_secs(60));
+        prove(&asked(&kept, 1), gpus, mode, &deadline).err().map(|why| why.text()).unwrap_or_default()
+    };
+    let planned = said(&mut gpus, Mode::Predict);
+    assert_eq!(said(&mut gpus, Mode::Apply), planned, "a plan says what a run does");
+    assert_eq!(machine.get().effects.len(), 0, "a proof changes nothing");
+    planned
+}
+
+#[test]
+fn a_state_that_no_boot_can_assert_is_refused_at_once() {
+    let power = |watts: u32| json!({"gpu_power": {"limit_watts": watts}});
+    let exclusive = json!({"gpu_compute_mode": {"mode": "exclusive_process"}});
+    let mig = json!({"gpu_mig": {"mode": "enabled", "layout": {"3g.40gb": 2}}});
+    assert_eq!(refused(&[power(400), mig.clone()]), "");
+    for (tasks, says) in [
+        (vec![power(400), power(300)], "shall be 400 W by task 1"),
+        (vec![exclusive, mig], "is in MIG mode, where the compute mode exclusive_process cannot be set"),
+        (vec![power(9000)], "9000"),
+    ] {
+        let told = refused(&tasks);
+        assert!(told.contains(says) && told.contains("next step: declare it otherwise"), "{told}");
+    }
 }
 
 #[test]

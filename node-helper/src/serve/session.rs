@@ -18,7 +18,7 @@ use gpufleet_protocol::{
     Disruption, FailureKind, NodeOp, OpOutcome, OpRequest, OpStatus, Permit, Reply,
     health::{HealthReport, HealthRequest},
     message::{Mode, Open, Opened, Spooled},
-    op::{GpuGroup, Reboot, Staying},
+    op::{Reboot, Staying},
     operation::Effect,
 };
 
@@ -611,19 +611,16 @@ impl Session {
                                localhost), and the boot of its machine knows only /var/lib/gpufleet";
                     return Err(Trouble::invalid(why));
                 }
+                if task.sealed.is_some() {
+                    keep::prove(task, &mut *self.gpus(opening, deadline)?, request.mode, deadline)?;
+                }
                 declared.run(task)
             }
             NodeOp::KeptStatus(asked) => {
-                let mut outcome = OpOutcome::new(OpStatus::Ok);
-                if let (true, Some(members)) = (asked.compare, keep::members(&self.roots)) {
-                    let mut gpus = self.gpus(opening, deadline)?;
-                    outcome.changes = gpus.differences(&GpuGroup { members, defer_to_reboot: false }, deadline);
-                }
-                let document = keep::document(&self.roots).map_err(Trouble::invalid)?;
-                outcome.data.extend(document.map(|text| ("document".to_owned(), text.into())));
-                let kept = keep::report(&self.roots).map(serde_json::to_value).transpose();
-                outcome.data.extend(kept.ok().flatten().map(|kept| ("kept".to_owned(), kept)));
-                Ok(outcome)
+                let world = if asked.foreseen { World::overlaid(&self.overlay) } else { World::real() };
+                keep::status(&self.roots, &world, *asked, |group| {
+                    Ok(self.gpus(opening, deadline)?.differences(group, deadline))
+                })
             }
             NodeOp::ContainerToolkit(task) => {
                 let gpus = |deadline: &Deadline| {

@@ -48,8 +48,8 @@ pub(crate) struct RunSettings {
 
 /// What the run does about the state that nodes keep.
 pub(crate) struct Keeping {
-    /// Whether it changes that.
-    pub(crate) changes: bool,
+    /// The last play that changes that.
+    pub(crate) last: Option<PlayIndex>,
     /// Signs it.
     pub(crate) signer: Option<Arc<dyn KeepSigner>>,
 }

@@ -245,7 +245,7 @@ impl Engine {
             own_boot: self.options.own_boot.clone(),
             stepper: self.options.tasks.stepper.clone(),
             keeping: Keeping {
-                changes: self.options.tasks.keeps,
+                last: self.options.tasks.keeps,
                 signer: self.options.tasks.keep_signer.clone(),
             },
             connector: Arc::clone(&self.connector),

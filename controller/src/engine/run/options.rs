@@ -70,8 +70,8 @@ pub struct TaskOptions {
     pub own_commands: bool,
     /// Asked before each task, if a person wants that.
     pub stepper: Option<Arc<dyn Stepper>>,
-    /// Whether the run changes what nodes keep.
-    pub keeps: bool,
+    /// The last play that changes what nodes keep.
+    pub keeps: Option<PlayIndex>,
     /// Signs what nodes keep; none where no task does.
     pub keep_signer: Option<Arc<dyn KeepSigner>>,
 }

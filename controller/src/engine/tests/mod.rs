@@ -162,7 +162,7 @@ fn engine(playbook: &str, world: &Arc<World>, hosts: &[String], epoch: u64) -> E
                 runs_commands: false,
                 own_commands: false,
                 stepper: None,
-                keeps: false,
+                keeps: None,
                 keep_signer: None,
             },
             holder: RunEpoch { run: "RUN".to_owned(), epoch },

@@ -417,7 +417,11 @@ impl Cursor {
         let failed = reports.iter().find(|report| report.status == Status::Failed);
         let failure = failed.map(|report| {
             let why = report.message.clone().unwrap_or_default();
-            Failure::of(report.task.clone(), format!("it does not hold after the reset or reboot: {why}"))
+            let why = match &action.work {
+                Work::Node { op, .. } if matches!(**op, NodeOp::KeepState(_)) => why,
+                _ => format!("it does not hold after the reset or reboot: {why}"),
+            };
+            Failure::of(report.task.clone(), why)
         });
         for mut report in reports {
             if report.status == Status::Unknown {

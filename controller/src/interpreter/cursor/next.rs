@@ -182,7 +182,14 @@ impl Cursor {
                 self.flush_handlers();
                 PlayStage::Handlers(section)
             }
-            PlayStage::Handlers(section) => PlayStage::VerifyStart(section),
+            PlayStage::Handlers(section) => {
+                let earlier = Arc::clone(&self.variables.host().gpus);
+                if let Some(pending) = self.passes.keep_again(&earlier, &self.setup) {
+                    self.pending = Some(pending);
+                    return None;
+                }
+                PlayStage::VerifyStart(section)
+            }
             PlayStage::VerifyStart(section) => {
                 if self.setup.mode == Mode::Apply {
                     self.passes.begin_verification();

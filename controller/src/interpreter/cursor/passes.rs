@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use gpufleet_protocol::{
     Disruption, NodeOp,
     op::{GpuGroup, GpuTask},
+    tasks::KeepPresence,
 };
 
 use super::setup::Setup;
@@ -28,6 +29,8 @@ pub(super) struct LedgerPasses {
     verify: VecDeque<usize>,
     activations: u32,
     verifications: u32,
+    /// How often `gpu_keep` was sent once more because later tasks declared the GPUs otherwise.
+    kept_again: u32,
     /// Something was applied since the last verification.
     touched: bool,
 }
@@ -57,6 +60,25 @@ impl LedgerPasses {
             all.members.extend(state.cloned());
         }
         all
+    }
+
+    /// A section is over: sends `gpu_keep` once more if tasks behind it declared the GPUs otherwise, because a boot must not bring
+    /// back what they undid.
+    pub(super) fn keep_again(&mut self, earlier: &GpuGroup, setup: &Setup) -> Option<Pending> {
+        let declared = self.declared_gpus(earlier).members;
+        let (index, known) = self.ledger.standing().find_map(|(index, entry)| match &entry.op {
+            NodeOp::KeepState(keep) if keep.policy.state == KeepPresence::Present => Some((index, keep)),
+            _ => None,
+        })?;
+        if declared.is_empty() || known.members == declared {
+            return None;
+        }
+        if let Some(NodeOp::KeepState(keep)) = self.ledger.entries.get_mut(index).map(|entry| &mut entry.op) {
+            keep.members = declared;
+        }
+        self.kept_again += 1;
+        // Behind the rounds of activations, so that no two operations have the same id.
+        self.sent(index, Phase::Reassert, MAX_ACTIVATIONS + self.kept_again, setup)
     }
 
     /// Something was applied.
@@ -201,11 +223,16 @@ impl LedgerPasses {
 
     /// The operation that sends an entry once more.
     pub(super) fn again(&self, index: usize, phase: Phase, setup: &Setup) -> Option<Pending> {
+        let rounds = if phase == Phase::Verify { self.verifications } else { self.activations };
+        self.sent(index, phase, rounds.saturating_sub(1), setup)
+    }
+
+    fn sent(&self, index: usize, phase: Phase, round: u32, setup: &Setup) -> Option<Pending> {
         let entry = self.ledger.entries.get(index)?;
         let owner = entry.owners.first()?;
-        let (round, purpose, mode) = match phase {
-            Phase::Verify => (self.verifications.saturating_sub(1), Purpose::Verify(index), Mode::Predict),
-            _ => (self.activations.saturating_sub(1), Purpose::Reassert(index), setup.mode),
+        let (purpose, mode) = match phase {
+            Phase::Verify => (Purpose::Verify(index), Mode::Predict),
+            _ => (Purpose::Reassert(index), setup.mode),
         };
         let mut op = entry.op.clone();
         if let NodeOp::GpuGroup(group) = &mut op {

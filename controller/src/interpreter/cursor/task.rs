@@ -359,7 +359,7 @@ impl Cursor {
                         "nothing was declared of the GPUs up to here, so what the node keeps stays as it is";
                     return Some(Raw::because(Status::Skipped, reason));
                 }
-                let op = NodeOp::KeepState(KeepState { policy, members, sealed: None });
+                let op = NodeOp::KeepState(KeepState { policy, members, sealed: None, dropped: Vec::new() });
                 Work::Node { op: Box::new(op), blobs: Vec::new() }
             }
             Deed::Reboot { when, timeout_s } => {

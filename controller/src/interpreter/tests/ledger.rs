@@ -675,12 +675,14 @@ fn kept(text: &str, skips: &[&str]) -> Vec<Vec<String>> {
         let cursor = Cursor::new(&program, index, context(json!({})), vars, Mode::Apply, tags, files());
         let mut cursor = cursor.expect("a play");
         let story = run(&mut cursor, |action| {
-            if let (Work::Node { op, .. }, Phase::Declared) = (&action.work, action.phase())
+            if let (Work::Node { op, .. }, Phase::Declared | Phase::Reassert) = (&action.work, action.phase())
                 && let NodeOp::KeepState(asked) = &**op
             {
                 let kinds = asked.members.iter().map(|member| match &member.task {
                     GpuTask::GpuPower(task) => format!("power {}", task.limit_watts.unwrap_or_default()),
-                    GpuTask::GpuMig(_) => "mig".to_owned(),
+                    GpuTask::GpuMig(task) => {
+                        format!("mig {}", task.mode.map_or("of a file", |mode| mode.as_str()))
+                    }
                     other => format!("{other:?}"),
                 });
                 kept.push(kinds.collect());
@@ -719,7 +721,46 @@ fn a_node_keeps_what_the_run_declared_of_its_gpus() {
     - gpu_keep: {state: absent}
 ";
     let told: Vec<String> = kept(text, &["fails"]).iter().map(|members| members.join(", ")).collect();
-    assert_eq!(told, ["power 500", "mig, power 400", ""]);
+    assert_eq!(told, ["power 500", "mig enabled, power 400", ""]);
+}
+
+#[test]
+fn a_node_keeps_what_the_play_declared_at_its_end() {
+    let told = |text: &str, fails: &[&str]| -> Vec<String> {
+        kept(text, fails).iter().map(|members| members.join(", ")).collect()
+    };
+    let rescued = "
+- hosts: all
+  tasks:
+    - block:
+        - gpu_mig: {mode: enabled, layout: {3g.40gb: 2}}
+        - gpu_keep: {}
+        - {name: smoke, command: \"false\"}
+      rescue:
+        - gpu_mig: {mode: disabled}
+";
+    assert_eq!(
+        told(rescued, &["smoke"]),
+        ["mig enabled", "mig disabled"],
+        "what the rescue undid is not kept"
+    );
+    let behind = "
+- hosts: all
+  keep: true
+  tasks:
+    - {name: change, command: a, notify: limit}
+    - gpu_power: {limit_watts: 500}
+    - gpu_keep: {}
+    - sysctl: {name: a.b, value: 1}
+    - gpu_power: {limit_watts: 400}
+  handlers:
+    - {name: limit, gpu_mig: {mode: enabled}}
+";
+    assert_eq!(
+        told(behind, &[]),
+        ["power 500", "power 400, mig enabled", "power 400, mig enabled"],
+        "tasks and handlers behind it, and then the task that `keep` adds"
+    );
 }
 
 /// The driver forgets what was set before persistence came on, so that it is set again right after; only then, and only that.

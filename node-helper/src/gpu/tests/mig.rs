@@ -163,6 +163,20 @@ fn config(specs: &[serde_json::Value]) -> GpuGroup {
 }
 
 #[test]
+fn specs_for_gpus_that_the_node_lacks_are_told() {
+    let node = || Node::new(Sim::new((0..2).map(|index| SimGpu::new(index, true)).collect()));
+    let eight = config(&[
+        spec(json!([0, 1, 2, 3]), &[], None),
+        spec(json!([4, 7]), &[], Some(json!({"1g.10gb": 7}))),
+    ]);
+    let told = "the configuration has specs for GPU 2,3,4,7, which this node does not have (it has 2), so that they do nothing here";
+    assert_eq!(node().predict(&eight).warnings, [told]);
+    assert_eq!(node().apply(&eight).warnings, [told]);
+    let both = config(&[spec(json!([0, 1]), &[], None)]);
+    assert_eq!(node().predict(&both).warnings, Vec::<String>::new());
+}
+
+#[test]
 fn the_last_spec_that_is_for_a_gpu_counts() {
     let mut sim = Sim::new((0..3).map(|index| SimGpu::new(index, index != 2)).collect());
     sim.units.clear();

@@ -342,7 +342,23 @@ impl Form for MigManagerForm {
             None if node.as_map().is_some() => {
                 parser.settings(node, "`mig_manager`", &[LABEL.name]);
                 if node.get(LABEL.name).is_some() {
-                    return LABEL.read(parser, node).map(OnMigManager::Label);
+                    let label = LABEL.read(parser, node)?;
+                    if !gpufleet_protocol::kubernetes::is_value(&label) {
+                        let what = format!(
+                            "mig-manager cannot be told to lay out `{label}`: the name becomes the value of the label \
+                                            `nvidia.com/mig.config`, which Kubernetes refuses"
+                        );
+                        parser.error(
+                            Diagnostic::error(what)
+                                .at(node.get(LABEL.name).map_or(&node.span, |value| &value.span))
+                                .help(
+                                    "give that configuration of mig-manager's file another name, of up to 63 letters, digits and `-_.` \
+                                     that begins and ends with a letter or digit (`+` is not allowed: write `all-1g.24gb.gfx`)",
+                                ),
+                        );
+                        return None;
+                    }
+                    return Some(OnMigManager::Label(label));
                 }
                 parser.error(node.wrong_type("`mig_manager`", Self::WANTED));
             }

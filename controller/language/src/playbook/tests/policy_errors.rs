@@ -130,6 +130,10 @@ fn what_kubernetes_cannot_be_told() {
         ("skip_namespaces: [Mon_itoring]", "`Mon_itoring` is no name of a namespace"),
         ("lock: gpufleet", "`lock` wants NAMESPACE/NAME of a Lease, got \"gpufleet\""),
         ("mig_manager: takover", "did you mean `takeover`?"),
+        (
+            "mig_manager: {label: all-1g.24gb+gfx}",
+            "the value of the label `nvidia.com/mig.config`, which Kubernetes refuses",
+        ),
         ("force: maybe", "force"),
     ] {
         let told = refused(&format!("    drain: {{kubernetes: {{{settings}}}}}\n"));

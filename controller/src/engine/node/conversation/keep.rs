@@ -7,13 +7,15 @@ use gpufleet_protocol::{
     op::{FactsRequest, KeepState, KeptStatus},
     tasks::KeepPresence,
 };
-use serde_json::Value;
 use sha2::{Digest as _, Sha512};
 
 use crate::{
-    engine::node::{
-        conversation::{Conversation, READING},
-        early_end::EarlyEnd,
+    engine::{
+        node::{
+            conversation::{Conversation, READING},
+            early_end::EarlyEnd,
+        },
+        ports::keep_signer::{KeepSigner, KeptMachine},
     },
     interpreter::{Action, Mode},
 };
@@ -43,25 +45,32 @@ impl Conversation {
         asked: &KeepState,
     ) -> Result<Result<NodeOp, String>, EarlyEnd> {
         let mut asked = asked.clone();
+        let signer = self.settings.run.keeping.signer.clone();
         if asked.policy.state == KeepPresence::Absent {
-            return Ok(Ok(NodeOp::KeepState(asked)));
+            return Ok(match signer.filter(|_| action.mode == Mode::Apply) {
+                Some(signer) => signer.forget(&self.host.name).map(|()| NodeOp::KeepState(asked)),
+                None => Ok(NodeOp::KeepState(asked)),
+            });
         }
+        let Some(signer) = signer else {
+            return Ok(Err("this command has no key to sign what a node keeps".to_owned()));
+        };
         // Now, because an earlier task may have brought the driver.
         let request = FactsRequest { gpus: true, ..FactsRequest::default() };
         let facts = self.simple(NodeOp::Facts(request), READING).await?.facts;
         // What other playbooks let it keep, which it says by itself and for itself.
-        let said = self.simple(NodeOp::KeptStatus(KeptStatus::default()), READING).await?;
+        let foreseen = !self.settings.run.verb.writes();
+        let said = self.simple(NodeOp::KeptStatus(KeptStatus { compare: false, foreseen }), READING).await?;
         if let OpStatus::Failed { message, .. } = said.status {
             return Ok(Err(message));
         }
-        let before = said.data.get("document").and_then(Value::as_str);
-        let before = before.and_then(|text| serde_json::from_str::<KeptState>(text).ok());
-        let document = match self.document(&asked, facts.as_deref(), before.as_ref()) {
+        let sealed = said.data.get("sealed").cloned().and_then(|sealed| serde_json::from_value(sealed).ok());
+        let document = facts
+            .ok_or_else(|| "the node gave no facts".to_owned())
+            .and_then(|facts| self.document(&mut asked, &facts, sealed.as_ref(), &*signer, action.mode));
+        let document = match document {
             Ok(document) => document,
             Err(why) => return Ok(Err(why)),
-        };
-        let Some(signer) = self.settings.run.keeping.signer.clone() else {
-            return Ok(Err("this command has no key to sign what a node keeps".to_owned()));
         };
         let seal = match action.mode {
             // Why unsigned: whoever plans or audits need not have the key.
@@ -85,12 +94,19 @@ impl Conversation {
         op: &NodeOp,
         outcome: &mut OpOutcome,
     ) -> Result<(), EarlyEnd> {
-        let keeps = self.settings.run.keeping.changes;
+        let last = self.settings.run.keeping.last;
+        // What it keeps follows what the play declares, or a later one.
+        let follows = last.is_some_and(|last| self.settings.play <= last);
         let done = matches!(outcome.status, OpStatus::Ok | OpStatus::Changed);
-        if keeps || !done || !matches!(op, NodeOp::GpuGroup(_)) || self.link().await?.kept().is_none() {
+        if follows || !done || !matches!(op, NodeOp::GpuGroup(_)) {
             return Ok(());
         }
-        let said = self.simple(NodeOp::KeptStatus(KeptStatus { compare: true }), READING).await?;
+        // Its session began before an earlier play may have let it keep something.
+        if last.is_none() && self.link().await?.kept().is_none() {
+            return Ok(());
+        }
+        let foreseen = !self.settings.run.verb.writes();
+        let said = self.simple(NodeOp::KeptStatus(KeptStatus { compare: true, foreseen }), READING).await?;
         if said.changes.is_empty() {
             return Ok(());
         }
@@ -107,13 +123,15 @@ impl Conversation {
         Ok(())
     }
 
+    /// Makes the document of what the run declared, and of what stays of the one that the node has.
     fn document(
         &self,
-        asked: &KeepState,
-        facts: Option<&Facts>,
-        before: Option<&KeptState>,
+        asked: &mut KeepState,
+        facts: &Facts,
+        sealed: Option<&Sealed>,
+        signer: &dyn KeepSigner,
+        mode: Mode,
     ) -> Result<String, String> {
-        let facts = facts.ok_or("the node gave no facts")?;
         if facts.gpu.state != GpuSystemState::Ok {
             return Err(
                 "its GPUs cannot be read, so it cannot be told for which hardware the state is".to_owned()
@@ -123,19 +141,57 @@ impl Conversation {
             facts.machine.id.clone().ok_or("it has no /etc/machine-id, by which it would know its state")?;
         let mut gpus: Vec<String> = facts.gpu.gpus.iter().map(|gpu| gpu.uuid.clone()).collect();
         gpus.sort_unstable();
+        let machine = KeptMachine { host: &self.host.name, id: &machine_id, gpus: &gpus };
+        signer.identify(machine, mode == Mode::Apply)?;
+        let before = match sealed {
+            Some(sealed) => self.former(sealed, &machine_id, signer)?,
+            None => None,
+        };
+        let united =
+            united(before.as_ref().map_or(&[], |before| &before.members), &asked.members, &facts.gpu.gpus);
+        asked.dropped = united.dropped;
         let kept = KeptState {
             format: FORMAT,
             machine_id,
             gpus,
             serial: self.settings.run.holder.epoch,
             run: self.settings.run.holder.run.clone(),
-            policy: KeepPolicy::of(&asked.policy, before.map(|before| &before.policy)),
-            members: united(before.map_or(&[], |before| &before.members), &asked.members),
+            policy: KeepPolicy::of(&asked.policy, before.as_ref().map(|before| &before.policy)),
+            members: united.members,
         };
         let document = serde_json::to_string(&kept).map_err(|error| error.to_string())?;
         if document.len() > MOST_BYTES {
             return Err("what it would keep is larger than 1 MiB".to_owned());
         }
         Ok(document)
+    }
+
+    /// Returns what the node has kept so far, if this controller declared it: what a node only claims is never signed.
+    fn former(
+        &self,
+        sealed: &Sealed,
+        machine_id: &str,
+        signer: &dyn KeepSigner,
+    ) -> Result<Option<KeptState>, String> {
+        let own = signer.known().key;
+        let foreseen = sealed.seal.signature.is_empty() && !self.settings.run.verb.writes();
+        // Another key, or none yet: the node refuses the new document, and says so.
+        if sealed.seal.key != own && !foreseen {
+            return Ok(None);
+        }
+        if !foreseen && !signer.has_signed(sealed) {
+            return Err("what the node says it keeps was changed after this controller signed it, so nothing is added to it; remove \
+                        it with `gpufleet keep remove`, and run again"
+                .to_owned());
+        }
+        let former: KeptState = serde_json::from_str(&sealed.document)
+            .map_err(|error| format!("what the node says it keeps cannot be understood: {error}"))?;
+        if former.machine_id != machine_id {
+            return Err(format!(
+                "what the node says it keeps was signed for the machine {}, and this one is {machine_id}",
+                crate::visible::visible(&former.machine_id)
+            ));
+        }
+        Ok(Some(former))
     }
 }

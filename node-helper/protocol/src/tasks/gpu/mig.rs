@@ -323,7 +323,12 @@ impl GpuKind for GpuMig {
 impl GpuMig {
     /// Whether a newer task declares everything that this one does.
     pub fn gives_way(&self, newer: &Self) -> bool {
-        covers(&newer.gpus, &self.gpus)
+        // A mode without a layout leaves the instances there are.
+        let leaves =
+            newer.mode == Some(MigMode::Enabled) && newer.layout.is_none() && newer.config_file.is_none();
+        let has_layout = self.layout.is_some() || self.config_file.is_some();
+        let stays = leaves && has_layout && self.mode != Some(MigMode::Disabled);
+        covers(&newer.gpus, &self.gpus) && !stays
     }
 }
 
@@ -332,6 +337,15 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+
+    #[test]
+    fn a_mode_alone_does_not_replace_a_layout() {
+        let mig = |value: Value| -> GpuMig { serde_json::from_value(value).unwrap() };
+        let (on, off) = (mig(json!({"mode": "enabled"})), mig(json!({"mode": "disabled"})));
+        let two = mig(json!({"mode": "enabled", "layout": {"3g.40gb": 2}}));
+        assert!(!two.gives_way(&on) && two.gives_way(&off) && two.gives_way(&two));
+        assert!(on.gives_way(&two) && off.gives_way(&on) && on.gives_way(&on));
+    }
 
     #[test]
     fn a_layout_that_no_gpu_has_room_for_is_refused() {

@@ -51,6 +51,34 @@ pub enum GpuSelectorItem {
     Text(String),
 }
 
+impl GpuSelectorItem {
+    /// Whether it means the GPU with this index, UUID, PCI address (as sysfs writes it) and product name.
+    pub fn means(&self, index: u32, uuid: &str, pci: &str, name: &str) -> bool {
+        match self {
+            Self::Index(wanted) => index == *wanted,
+            Self::Text(text) => {
+                uuid.eq_ignore_ascii_case(text)
+                    || normal_pci(text).is_some_and(|wanted| wanted == pci)
+                    || name.to_ascii_lowercase().contains(&text.to_ascii_lowercase())
+            }
+        }
+    }
+}
+
+/// Normalises a PCI address as NVML (`00000000:5D:00.0`), sysfs or people (`5d:00.0`) write it.
+fn normal_pci(text: &str) -> Option<String> {
+    let lower = text.to_ascii_lowercase();
+    let (rest, function) = lower.rsplit_once('.')?;
+    let parts: Vec<&str> = rest.split(':').collect();
+    let (domain, bus, device) = match parts.as_slice() {
+        [domain, bus, device] => (u32::from_str_radix(domain, 16).ok()?, *bus, *device),
+        [bus, device] => (0, *bus, *device),
+        _ => return None,
+    };
+    let (bus, device) = (u32::from_str_radix(bus, 16).ok()?, u32::from_str_radix(device, 16).ok()?);
+    Some(format!("{domain:04x}:{bus:02x}:{device:02x}.{function}"))
+}
+
 /// A number or text, the way both are written in YAML.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
