@@ -207,6 +207,15 @@ impl Node {
                     sleep(Duration::from_millis(100));
                 }
             }
+            "small-drip" => {
+                self.out.write_all(&1024_u32.to_be_bytes())?;
+                self.out.write_all(b"J{")?;
+                loop {
+                    self.out.write_all(b" ")?;
+                    self.out.flush()?;
+                    sleep(Duration::from_millis(500));
+                }
+            }
             "frame" => {
                 self.out.write_all(&u32::MAX.to_be_bytes())?;
                 self.out.write_all(b"J")?;

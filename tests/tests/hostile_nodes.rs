@@ -133,12 +133,18 @@ fn commands(items: usize) -> String {
 /// Runs against nodes with these modes and a healthy one, which must be done early.
 #[track_caller]
 fn run(modes: &[&str], playbook: &str, most_kib: u64) -> (Document, Finished) {
+    run_within("30s", modes, playbook, most_kib)
+}
+
+/// The same with the time that a task may take.
+#[track_caller]
+fn run_within(timeout: &str, modes: &[&str], playbook: &str, most_kib: u64) -> (Document, Finished) {
     let home = Home::new();
     let _fleet = HostileFleet::start(&home, modes);
     home.write("play.yaml", playbook);
     let done = home
         .gpufleet(["run", "play.yaml", "-i", "inventory.yaml", "--yes", "--format", "json"])
-        .args(["--task-timeout", "30s", "--forks", "100"])
+        .args(["--task-timeout", timeout, "--forks", "100"])
         .within(Duration::from_secs(280))
         .run();
     let journal = home.journal();
@@ -206,6 +212,13 @@ fn floods_end_the_session_of_their_node_with_the_cause() {
         assert!(message.contains(text), "{mode}: {message}\n{done}");
         assert!(matches!(document.state("bad001"), "unreachable" | "failed"), "{mode}: {done}");
     }
+}
+
+#[test]
+fn a_node_that_sends_a_byte_now_and_then_holds_nobody_up_for_the_time_of_its_task() {
+    let (document, done) = run_within("10m", &["small-drip"], &commands(3), ONE);
+    assert!(document.message("bad001").contains("was not whole after 60 s"), "{done}");
+    assert!(matches!(document.state("bad001"), "unreachable" | "failed"), "{done}");
 }
 
 #[test]

@@ -103,7 +103,11 @@ pub fn plain_status(model: &RunModel, now: Timestamp, style: &Style) -> String {
         line.push_str(&format!("  waiting for: {}{more}", waiting.join(", ")));
     }
     // One is enough: usually the same work blocks all drains, and the line is short.
-    let blocked = active.iter().find(|node| node.state == NodeState::Draining && node.detail.is_some());
+    let says_why = [NodeState::Draining, NodeState::Resuming];
+    let blocked = active.iter().copied().find(|node| says_why.contains(&node.state) && node.detail.is_some());
+    // Why only then: elsewhere those that are at work are what it waits for.
+    let waits = || model.nodes().iter().find(|node| node.state == NodeState::Waiting);
+    let blocked = blocked.or_else(|| waits().filter(|_| active.is_empty()));
     if let Some((node, detail)) = blocked.and_then(|node| Some((node, node.detail.as_deref()?))) {
         line.push_str(&format!("  {}: {}", node.name, style.cut(&clean(detail), BLOCKED)));
     }

@@ -404,7 +404,9 @@ fn tail(model: &RunModel, report: Option<&str>, style: &Style, out: &mut String)
         if let (Some(run), true) = (&model.run, model.finish.as_ref().is_some_and(|end| end.resumable)) {
             out.push_str(&format!("Go on with it: gpufleet resume {}\n", run.run_id));
         } else if let Some(command) = again(model) {
-            out.push_str(&format!("Again for those that are left: {command}\n"));
+            // Why: values of `-e` are on no record, and the sign in their place would be taken for them.
+            let hidden = if command.contains('…') { " (with the values in place of …)" } else { "" };
+            out.push_str(&format!("Again for those that are left: {command}{hidden}\n"));
         }
     }
 }

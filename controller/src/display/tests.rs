@@ -549,6 +549,13 @@ fn the_status_names_what_is_in_the_way_of_a_drain() {
     s.state(&hosts[1], NodeState::Draining, Some(why));
     let line = plain_status(&RunModel::of(&s.events), s.now(), &style());
     insta::assert_snapshot!(line, @"0 of 2 nodes  00:00  failed 0  draining 1  applying 1  waiting for: gpu001 (applying 0 s), gpu002 (draining 0 s)  gpu002: waits for pod a/web-1 (PodDisruptionBudget web needs 2 healthy pods and has 2 currently)");
+    s.state(&hosts[1], NodeState::Resuming, Some("waits: the kubelet has not reported since the boot"));
+    let line = plain_status(&RunModel::of(&s.events), s.now(), &style());
+    insta::assert_snapshot!(line, @"0 of 2 nodes  00:00  failed 0  resuming 1  applying 1  waiting for: gpu001 (applying 0 s), gpu002 (resuming 0 s)  gpu002: waits: the kubelet has not reported since the boot");
+    s.state(&hosts[0], NodeState::Done, None);
+    s.state(&hosts[1], NodeState::Waiting, Some("for the budget: out are gpu009, which --limit leaves out"));
+    let line = plain_status(&RunModel::of(&s.events), s.now(), &style());
+    insta::assert_snapshot!(line, @"1 of 2 nodes  00:00  done 1  failed 0  waiting 1  gpu002: for the budget: out are gpu009, which --limit leaves out");
 }
 
 /// A writer that a test reads while a sink holds it.

@@ -275,13 +275,13 @@ pub(super) fn frame(id: u64, request: Request) -> Result<Bytes, String> {
     encoded.map(Bytes::from).map_err(|error| error.to_string())
 }
 
-/// A large frame that is being received.
+/// A frame that is being received.
 struct Arriving {
     /// Its length in bytes.
     bytes: usize,
     /// The time by which it must be complete.
     until: Instant,
-    /// The memory reserved for it. `None` until enough of it has arrived: a helper must not keep others waiting with
+    /// The memory reserved for it if it is large. `None` until enough of it has arrived: a helper must not keep others waiting with
     /// a few bytes.
     room: Option<Room>,
 }
@@ -297,7 +297,7 @@ impl Arriving {
         format!(
             "an answer of {} KiB was not whole after {} s: the line to the node is too slow for it, or the helper means \
              harm; have the task say less",
-            bytes >> 10,
+            bytes.div_ceil(1 << 10),
             time_for(*bytes as u64).as_secs()
         )
     }
@@ -312,7 +312,7 @@ async fn read(mut reader: ChannelReader, mut decoder: Decoder, shared: Arc<Share
     loop {
         let prepared = async {
             dispatch(&mut decoder, &shared, &budget, &mut chatter, &mut arriving).await?;
-            if let Some(pending) = decoder.pending().filter(|pending| pending.length as u64 > SMALL) {
+            if let Some(pending) = decoder.pending() {
                 let large = arriving.get_or_insert_with(|| Arriving::of(pending.length));
                 if large.room.is_none() && pending.came as u64 > SMALL {
                     let waited = Instant::now();

@@ -22,10 +22,12 @@ const TAKEN_IN: u64 = 32 << 20;
 pub(super) const SMALL: u64 = 256 << 10;
 /// How long an answer waits for memory: as long as fifty nodes may take for their answers one after the other.
 const PATIENCE: Duration = Duration::from_secs(1200);
-/// Slowest rate of a large answer in bytes a second, and the time it has in addition. A small one has as long as its
-/// task.
+/// Slowest rate of a large answer in bytes a second, and the time it has in addition.
 const SLOWEST: u64 = 512 << 10;
 const HEAD_START: Duration = Duration::from_secs(10);
+/// How long a small answer may take once it has begun: as long as SSH takes to find a connection dead. Without it, a node
+/// that sends a byte now and then would hold up all that wait for it, for as long as its task may take.
+const SMALL_TIME: Duration = Duration::from_secs(60);
 const KIB: u64 = 1024;
 
 /// The memory of one run for answers of nodes; shared by all its sessions.
@@ -82,7 +84,7 @@ async fn room(pool: &Arc<Semaphore>, bytes: u64) -> Result<Room, String> {
 
 /// Returns how long a frame of `bytes` bytes may take to arrive.
 pub(super) fn time_for(bytes: u64) -> Duration {
-    HEAD_START + Duration::from_secs(bytes / SLOWEST)
+    if bytes <= SMALL { SMALL_TIME } else { HEAD_START + Duration::from_secs(bytes / SLOWEST) }
 }
 
 /// Counts frames between answers, so that a helper that never stops sending is cut off. Nothing of them is kept, so

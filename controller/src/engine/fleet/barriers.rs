@@ -17,6 +17,9 @@ use crate::interpreter::Position;
 /// How long a barrier waits at most for hosts that have not answered at all.
 const SILENCE: Duration = Duration::from_secs(3);
 
+/// How long hosts wait at a barrier before people are told for whom, and how long until they are told again.
+const STRAGGLING: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(600));
+
 /// What a host is told that waited at a barrier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BarrierAnswer {
@@ -57,6 +60,8 @@ pub(crate) struct Barriers {
     at_barrier: BTreeMap<usize, Waiter>,
     /// When those who wait go on without hosts that never answered.
     opens_at: Option<Instant>,
+    /// When people are told for whom the others wait.
+    tells_at: Option<Instant>,
 }
 
 impl Barriers {
@@ -64,6 +69,7 @@ impl Barriers {
     pub(crate) fn wait(&mut self, waiter: Waiter, silence: Duration) {
         self.at_barrier.insert(waiter.host, waiter);
         self.opens_at.get_or_insert_with(|| Instant::now() + silence.min(SILENCE));
+        self.tells_at.get_or_insert_with(|| Instant::now() + STRAGGLING.0);
     }
 
     /// The play ends at the next barrier.
@@ -124,6 +130,15 @@ impl Barriers {
         self.opens_at = None;
     }
 
+    pub(crate) const fn tells_at(&self) -> Option<Instant> {
+        self.tells_at
+    }
+
+    /// People were told.
+    pub(crate) fn told_of_stragglers(&mut self) {
+        self.tells_at = Some(Instant::now() + STRAGGLING.1);
+    }
+
     /// Hosts that wait at a barrier.
     pub(crate) fn waiting(&self) -> impl Iterator<Item = usize> {
         self.at_barrier.keys().copied()
@@ -150,7 +165,7 @@ impl Barriers {
             let full = missing.all(|(host, _)| in_line(host));
             return if full { self.make_place() } else { Vec::new() };
         }
-        self.opens_at = None;
+        (self.opens_at, self.tells_at) = (None, None);
         // Why not all: in a resumed run a host may be at a barrier that another host has passed.
         let counted: HashSet<usize> =
             at_work.map(|(host, _)| host).filter(|host| self.at_barrier.contains_key(host)).collect();

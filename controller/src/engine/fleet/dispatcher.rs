@@ -322,8 +322,9 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
                 self.barriers.waited();
                 opened
             }
-            () = alarm(self.alarm) => {
-                self.alarm = None;
+            () = until(self.barriers.tells_at()) => self.tell_stragglers(),
+            () = alarm(left) => {
+                self.clock.alarm = None;
                 self.input(Input::Tick)
             }
             Some(ended) = self.nodes.join_next() => match ended {

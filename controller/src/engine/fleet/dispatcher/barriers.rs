@@ -14,8 +14,10 @@ use crate::{
         },
         node::message::{LatchValue, ToNode},
     },
+    event::{Level, What},
     interpreter::Fed,
     journal::Replayed,
+    report::fold_names,
 };
 
 impl Dispatcher<'_, '_> {
@@ -23,6 +25,27 @@ impl Dispatcher<'_, '_> {
     pub(crate) fn at_barrier(&mut self, waiter: Waiter) -> Result<(), EngineError> {
         self.barriers.wait(waiter, self.latecomers.barrier_patience());
         self.open_barrier()
+    }
+
+    /// Says by name for whom the others wait.
+    pub(crate) fn tell_stragglers(&mut self) -> Result<(), EngineError> {
+        self.barriers.told_of_stragglers();
+        let waiting: Vec<usize> = self.barriers.waiting().collect();
+        let in_line = |host| self.rollout.as_ref().is_some_and(|rollout| rollout.waits_for_a_place(host));
+        let missing = self.nodes.running().map(|(host, _)| host);
+        let missing: Vec<usize> = missing.filter(|host| !waiting.contains(host) && !in_line(*host)).collect();
+        if waiting.is_empty() || missing.is_empty() {
+            return Ok(());
+        }
+        let folded =
+            |hosts: &[usize]| fold_names(hosts.iter().map(|host| self.name(*host)).collect::<Vec<_>>());
+        let text = format!(
+            "{} {} for {} before the next task; Ctrl-C stops the run once it answers or its task's time is over",
+            folded(&waiting),
+            if waiting.len() == 1 { "waits" } else { "wait" },
+            folded(&missing)
+        );
+        self.emit(What::Notice { level: Level::Warning, text })
     }
 
     /// A host asks for a task that one host runs for all (`run_once`).
