@@ -13,7 +13,7 @@ use super::includes::{self, Shelves, TakenIn};
 use super::rewrite::{self, Rewritten};
 use super::scan::{self, Piece};
 use super::value::Value;
-use super::{Scope, Syntax, TemplateError, Truth, bounds, filters, frame, inert, lookups, mutable, order};
+use super::{Scope, Syntax, TemplateError, Truth, bounds, filters, frame, inert, lookups, mutable};
 use crate::diagnostic::suggest;
 
 /// Largest number of steps of one evaluation; a loop over a million items is a mistake.
@@ -35,7 +35,6 @@ static ENVIRONMENT: LazyLock<Environment<'static>> = LazyLock::new(|| {
     // With debug on, an error would look up every visible variable, which counts as use and collects secrets.
     environment.set_debug(false);
     bounds::register(&mut environment);
-    order::register(&mut environment);
     mutable::register(&mut environment);
     rewrite::register(&mut environment);
     environment.set_formatter(|out, state, value| {

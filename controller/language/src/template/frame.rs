@@ -12,7 +12,7 @@ use minijinja::value::{DynObject, Enumerator, Object, ObjectRepr};
 
 use super::filters::dates;
 use super::value::{Dict, List, OMITTED, Value};
-use super::{Scope, TemplateError, bounds, engine, inert, mutable, order, rewrite, scan, sight};
+use super::{Scope, TemplateError, bounds, engine, inert, mutable, rewrite, scan, sight};
 
 type Engine = minijinja::Value;
 
@@ -150,7 +150,6 @@ pub(super) fn evaluate(
     });
     let pop = Pop;
     let mark = bounds::begin(depth);
-    order::begin(depth);
     if depth > MAX_DEPTH {
         return Err(TemplateError::new("variables refer to one another without end"));
     }

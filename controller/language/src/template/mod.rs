@@ -15,7 +15,6 @@ pub mod inert;
 mod lookups;
 mod methods;
 mod mutable;
-mod order;
 mod outside;
 mod parts;
 mod rewrite;

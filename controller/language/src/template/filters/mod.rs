@@ -19,7 +19,6 @@ mod web;
 
 pub use paths::normal_path;
 pub use patterns::is_found;
-pub(super) use sequences::compare;
 
 use minijinja::value::{Kwargs, Rest, ValueOrKwargs, from_args};
 use minijinja::{Environment, Error, ErrorKind, State};

@@ -63,7 +63,7 @@ pub(super) fn number(value: &Value) -> Option<f64> {
 ///
 /// # Errors
 /// If values of these types have no order.
-pub(in crate::template) fn compare(a: &Value, b: &Value) -> Result<Ordering, String> {
+pub(super) fn compare(a: &Value, b: &Value) -> Result<Ordering, String> {
     match (a, b) {
         (Value::Int(a), Value::Int(b)) => Ok(a.cmp(b)),
         (Value::Str(a), Value::Str(b)) => Ok(a.cmp(b)),

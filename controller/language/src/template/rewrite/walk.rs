@@ -6,7 +6,6 @@
 //! * Variables that a macro reads and the text does not set: Ansible looks them up when the macro runs, the engine
 //!   when it is defined.
 //! * `a ~ b`, `a + b`, `a * b`: the operands are passed to filters that limit the size of the result ([`bounds`]).
-//! * `a < b`: the operands are passed to filters that refuse those without an order ([`order`]).
 //! * Macros that use `varargs` and `kwargs` get parameters of these names, and are called through [`variadic`].
 
 use std::collections::HashSet;
@@ -18,7 +17,7 @@ use minijinja::syntax::SyntaxConfig;
 use super::Rewritten;
 use super::variadic::{self, FILTER as VARIADIC};
 use crate::template::parts::{Reach, argument, children, parts, targets, uses};
-use crate::template::{Syntax, bounds, engine, frame, order, scan};
+use crate::template::{Syntax, bounds, engine, frame, scan};
 
 type Engine = minijinja::Value;
 
@@ -111,8 +110,6 @@ struct Walk<'t> {
     /// Where a `%` has become a filter.
     blanked: Vec<usize>,
     late: Vec<String>,
-    /// How many comparisons were met, so that each has a number of its own.
-    comparisons: usize,
 }
 
 impl<'t> Walk<'t> {
@@ -125,7 +122,6 @@ impl<'t> Walk<'t> {
             inserts: Vec::new(),
             blanked: Vec::new(),
             late: Vec::new(),
-            comparisons: 0,
         }
     }
 
@@ -231,23 +227,8 @@ impl<'t> Walk<'t> {
                 ast::BinOpKind::Concat => self.operands(it, bounds::WRITTEN),
                 ast::BinOpKind::Add => self.operands(it, bounds::HELD),
                 ast::BinOpKind::Mul => self.product(it, false),
-                ast::BinOpKind::Lt => self.compared(&it.left, &[("<", &it.right)]),
-                ast::BinOpKind::Lte => self.compared(&it.left, &[("<=", &it.right)]),
-                ast::BinOpKind::Gt => self.compared(&it.left, &[(">", &it.right)]),
-                ast::BinOpKind::Gte => self.compared(&it.left, &[(">=", &it.right)]),
                 _ => children(expression).into_iter().for_each(|child| self.expression(child)),
             },
-            ast::Expr::Compare(it) => {
-                let sign = |op| match op {
-                    ast::CompareOpKind::Lt => "<",
-                    ast::CompareOpKind::Lte => "<=",
-                    ast::CompareOpKind::Gt => ">",
-                    ast::CompareOpKind::Gte => ">=",
-                    _ => "",
-                };
-                let others: Vec<_> = it.ops.iter().map(|next| (sign(next.op), &next.expr)).collect();
-                self.compared(&it.expr, &others);
-            }
             ast::Expr::GetAttr(it) => self.looked_below(&it.expr),
             ast::Expr::GetItem(it) => {
                 self.looked_below(&it.expr);
@@ -297,50 +278,6 @@ impl<'t> Walk<'t> {
         self.expression(&it.right);
         if let Some((_, right)) = places {
             self.inserts.push((right, format!("|{filter}")));
-        }
-    }
-
-    /// Rewrites a chain of comparisons; a sign that asks for no order is empty.
-    fn compared(&mut self, first: &ast::Expr<'_>, others: &[(&str, &ast::Expr<'_>)]) {
-        let operands: Vec<_> =
-            std::iter::once(first).chain(others.iter().map(|(_, operand)| *operand)).collect();
-        let places: Vec<_> = operands.iter().map(|operand| self.wrapping(operand)).collect();
-        let base = self.comparisons;
-        self.comparisons += others.len();
-        // The sign behind an operand, if both sides of it can be passed to a filter.
-        let asked = |at: usize| {
-            let sign = others.get(at).map_or("", |(sign, _)| *sign);
-            let both = [at, at + 1].iter().all(|at| places.get(*at).is_some_and(Option::is_some));
-            Some(sign).filter(|sign| both && !sign.is_empty())
-        };
-        for (at, (operand, place)) in operands.iter().zip(&places).enumerate() {
-            let before = at.checked_sub(1).and_then(|before| Some((before, asked(before)?)));
-            let against =
-                before.map(|(before, sign)| format!("|{}({}, '{sign}')", order::RIGHT, base + before));
-            let ordered = asked(at).map(|_| format!("|{}({})", order::LEFT, base + at));
-            let filters: String = against.into_iter().chain(ordered).collect();
-            let Some((start, end)) = place.filter(|_| !filters.is_empty()) else {
-                self.expression(operand);
-                continue;
-            };
-            if let Some(start) = start {
-                self.inserts.push((start, "(".to_owned()));
-            }
-            self.expression(operand);
-            let close = if start.is_some() { ")" } else { "" };
-            self.inserts.push((end, format!("{close}{filters}")));
-        }
-    }
-
-    /// Returns where an operand ends, and where it begins if a filter behind it would bind to a part of it only.
-    fn wrapping(&self, operand: &ast::Expr<'_>) -> Option<(Option<usize>, usize)> {
-        let end = operand.span().end_offset as usize;
-        match operand {
-            ast::Expr::UnaryOp(it) => Some((Some(it.span().start_offset as usize), end)),
-            ast::Expr::BinOp(_) | ast::Expr::Compare(_) | ast::Expr::IfExpr(_) | ast::Expr::Test(_) => {
-                self.place(operand).map(|(start, end)| (Some(start), end))
-            }
-            _ => Some((None, end)),
         }
     }
 
