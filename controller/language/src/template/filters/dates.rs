@@ -103,6 +103,12 @@ pub(in super::super) fn is_span(value: &Engine) -> bool {
     value.downcast_object_ref::<Span>().is_some()
 }
 
+/// Names what kind of a date a value is, if it is one.
+pub(super) fn kind(value: &Engine) -> Option<&'static str> {
+    let date = value.downcast_object_ref::<Date>().map(|_| "a date");
+    date.or_else(|| is_span(value).then_some("a span of time"))
+}
+
 fn to_datetime(value: &Engine, format: Option<&str>) -> Result<Engine, Error> {
     if value.downcast_object_ref::<Date>().is_some() || is_missing(value) {
         return Ok(value.clone());

@@ -6,6 +6,7 @@ mod collections;
 mod data;
 pub(super) mod dates;
 mod numbers;
+mod order;
 mod paths;
 mod patterns;
 pub(super) mod printf;
@@ -193,6 +194,7 @@ pub(super) fn register(environment: &mut Environment<'static>) {
         }
     }
     dates::register(environment);
+    order::register(environment);
     environment.add_filter("default", default);
     environment.add_filter("d", default);
     environment.add_filter("mandatory", mandatory);
@@ -375,12 +377,6 @@ pub(super) fn known(test: bool) -> Vec<&'static str> {
         "eq",
         "equalto",
         "ne",
-        "lt",
-        "lessthan",
-        "le",
-        "gt",
-        "greaterthan",
-        "ge",
         "in",
         "true",
         "false",
@@ -389,6 +385,7 @@ pub(super) fn known(test: bool) -> Vec<&'static str> {
     ];
     if test {
         let own = TESTS.iter().flat_map(|group| group.iter().map(|(name, _)| *name));
+        let own = own.chain(order::TESTS.iter().map(|(name, _)| *name));
         own.chain(OWN_TESTS.iter().copied()).chain(lookups::DISK_TESTS.iter().copied()).collect()
     } else {
         let own = FILTERS.iter().flat_map(|group| group.iter().map(|(name, _)| *name));

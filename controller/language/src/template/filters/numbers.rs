@@ -1,6 +1,6 @@
 //! Filters for numbers, and for sizes as people write them.
 
-use super::sequences::number;
+use super::order::number;
 use super::{Call, Filter, Test};
 use crate::template::value::Value;
 

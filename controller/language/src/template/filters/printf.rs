@@ -1,6 +1,7 @@
 //! Python's `%` formatting.
 
-use super::sequences::{number, python_text};
+use super::order::number;
+use super::sequences::python_text;
 use crate::template::bounds::{self, MAX_WIDTH};
 use crate::template::{inert, value::Value};
 

@@ -1,9 +1,10 @@
 //! Filters for sequences: sorting, extremes, sums, slices, combinations.
 //!
-//! Owns how values are compared (as in Python, but with other messages) and how an `attribute` is looked up.
+//! Owns how an `attribute` is looked up.
 
 use std::cmp::Ordering;
 
+use super::order::{compare, number};
 use super::{Call, Filter, Finder, list_of};
 use crate::template::bounds;
 use crate::template::value::{OMITTED, Value};
@@ -48,42 +49,6 @@ pub(super) const FILTERS: &[(&str, Filter)] = &[
 pub(super) const FINDERS: &[(&str, Finder)] =
     &[("min", |call| extreme(call, Ordering::Less)), ("max", |call| extreme(call, Ordering::Greater))];
 
-/// Returns the number that a value is in comparisons.
-pub(super) fn number(value: &Value) -> Option<f64> {
-    match value {
-        Value::Bool(value) => Some(f64::from(u8::from(*value))),
-        #[expect(clippy::cast_precision_loss, reason = "Python's floats lose the same digits")]
-        Value::Int(value) => Some(*value as f64),
-        Value::Float(value) => Some(*value),
-        _ => None,
-    }
-}
-
-/// Compares two values.
-///
-/// # Errors
-/// If values of these types have no order.
-pub(super) fn compare(a: &Value, b: &Value) -> Result<Ordering, String> {
-    match (a, b) {
-        (Value::Int(a), Value::Int(b)) => Ok(a.cmp(b)),
-        (Value::Str(a), Value::Str(b)) => Ok(a.cmp(b)),
-        (Value::List(a), Value::List(b)) => {
-            for (a, b) in a.items().iter().zip(b.items()) {
-                match compare(a, b)? {
-                    Ordering::Equal => {}
-                    order => return Ok(order),
-                }
-            }
-            Ok(a.items().len().cmp(&b.items().len()))
-        }
-        _ => match (number(a), number(b)) {
-            (Some(a), Some(b)) => Ok(a.total_cmp(&b)),
-            _ if a == b => Ok(Ordering::Equal),
-            _ => Err(format!("{} and {} have no order", a.kind(), b.kind())),
-        },
-    }
-}
-
 /// Returns the attribute of an item at a path such as `a.b.0`.
 ///
 /// # Errors
@@ -101,7 +66,7 @@ pub(super) fn attribute(item: &Value, path: &str) -> Result<Value, String> {
     Ok(found)
 }
 
-fn folded(value: Value, sensitive: bool) -> Value {
+pub(super) fn folded(value: Value, sensitive: bool) -> Value {
     match value {
         Value::Str(text) if !sensitive => text.to_lowercase().into(),
         other => other,
@@ -124,10 +89,12 @@ fn key(item: &Value, path: Option<&Value>, sensitive: bool) -> Result<Value, Str
 }
 
 /// Sorts stably, and returns the first error of a comparison.
-fn sorted<T>(mut items: Vec<(Value, T)>, reverse: bool) -> Result<Vec<(Value, T)>, String> {
+pub(super) fn sorted<T>(mut items: Vec<(Value, T)>, reverse: bool) -> Result<Vec<(Value, T)>, String> {
     let mut failed = None;
     items.sort_by(|a, b| {
-        let order = compare(&a.0, &b.0).unwrap_or_else(|error| {
+        // As in Python, where the keys are lists: what is equal needs no order.
+        let compared = if a.0 == b.0 { Ok(Ordering::Equal) } else { compare(&a.0, &b.0) };
+        let order = compared.unwrap_or_else(|error| {
             failed.get_or_insert(error);
             Ordering::Equal
         });

@@ -3,7 +3,7 @@
 //! Neither the clock nor the time zone of this machine is used: a run that is resumed elsewhere or later must get the
 //! same text.
 
-use super::sequences::number;
+use super::order::number;
 use super::{Call, Filter};
 use crate::template::value::Value;
 

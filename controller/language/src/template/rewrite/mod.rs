@@ -18,4 +18,4 @@ pub(super) use literals::{
 pub(super) use minus::{MINUS, rewritten as with_minus};
 pub(super) use spelling::{dotted, dotted_template, doubled_backslashes, unqualified};
 pub(super) use text::Rewritten;
-pub(super) use walk::{Document, SCOPE, document, expression, register};
+pub(super) use walk::{Document, ORDER, SCOPE, document, expression, register};

@@ -2,6 +2,7 @@
 //!
 //! * `a[k].b`: the engine refuses to look inside a missing value, even if a `default` follows. `a[k]` is passed to a
 //!   filter that returns a missing value which allows it.
+//! * `a < b`: the engine orders values of unlike types, Python refuses to. The comparison becomes a filter.
 //! * `'%02d' % n`: the engine divides numbers only. After a text literal, `%` becomes the filter `format`.
 //! * Variables that a macro reads and the text does not set: Ansible looks them up when the macro runs, the engine
 //!   when it is defined.
@@ -23,6 +24,8 @@ type Engine = minijinja::Value;
 
 /// The filter that allows looking inside a missing value.
 const BELOW: &str = "__below";
+/// The filter that compares; its arguments are an operator and a value, again and again.
+pub(in crate::template) const ORDER: &str = "__order";
 /// The name of all variables as a whole.
 pub(in crate::template) const SCOPE: &str = "__scope";
 /// A loop whose rounds write less text than this is not limited.
@@ -98,6 +101,14 @@ fn checked(walk: Walk<'_>, is_right: impl Fn(&str) -> bool) -> Rewritten {
 
 /// Names that the engine itself defines.
 const OWN: [&str; 6] = ["loop", "self", "super", "caller", "varargs", "kwargs"];
+
+/// What may stand between the values of a comparison; the longer first.
+const OPERATORS: [&str; 8] = ["<=", ">=", "==", "!=", "<", ">", "in", "not in"];
+
+fn is_order(operator: &ast::CompareOpKind) -> bool {
+    use ast::CompareOpKind::{Gt, Gte, Lt, Lte};
+    matches!(operator, Lt | Lte | Gt | Gte)
+}
 
 struct Walk<'t> {
     source: &'t str,
@@ -227,8 +238,14 @@ impl<'t> Walk<'t> {
                 ast::BinOpKind::Concat => self.operands(it, bounds::WRITTEN),
                 ast::BinOpKind::Add => self.operands(it, bounds::HELD),
                 ast::BinOpKind::Mul => self.product(it, false),
+                ast::BinOpKind::Lt | ast::BinOpKind::Lte | ast::BinOpKind::Gt | ast::BinOpKind::Gte => {
+                    self.ordered(&it.left, &[&it.right]);
+                }
                 _ => children(expression).into_iter().for_each(|child| self.expression(child)),
             },
+            ast::Expr::Compare(it) if it.ops.iter().any(|op| is_order(&op.op)) => {
+                self.ordered(&it.expr, &it.ops.iter().map(|op| &op.expr).collect::<Vec<_>>());
+            }
             ast::Expr::GetAttr(it) => self.looked_below(&it.expr),
             ast::Expr::GetItem(it) => {
                 self.looked_below(&it.expr);
@@ -240,17 +257,60 @@ impl<'t> Walk<'t> {
 
     /// Returns where the left and the right operand of an operator end, with the brackets around each.
     fn ends(&self, left: &ast::Expr<'_>, right: &ast::Expr<'_>, sign: char) -> Option<(usize, usize)> {
-        let mut end = left.span().end_offset as usize;
-        let at = loop {
+        let (end, at, _) = self.operator(left.span().end_offset as usize)?;
+        self.source.get(at..)?.strip_prefix(sign)?;
+        Some((end, self.closed(at + 1, right)?))
+    }
+
+    /// Returns the end of an operand with the brackets around it, where the operator behind it begins, and how many
+    /// brackets these are.
+    fn operator(&self, mut end: usize) -> Option<(usize, usize, usize)> {
+        let mut brackets = 0;
+        loop {
             let rest = self.source.get(end..)?;
             let next = end + rest.len() - rest.trim_start().len();
             match self.source.get(next..)?.strip_prefix(')') {
-                Some(_) => end = next + 1,
-                None => break next,
+                Some(_) => (end, brackets) = (next + 1, brackets + 1),
+                None => return Some((end, next, brackets)),
             }
+        }
+    }
+
+    /// Rewrites `a < b`, or a chain such as `a < b <= c`, into `((a)|__order('<', (b), '<=', (c)))`.
+    fn ordered(&mut self, first: &ast::Expr<'_>, others: &[&ast::Expr<'_>]) {
+        let found = || {
+            let (mut start, end) = self.place(first)?;
+            let (end, mut at, brackets) = self.operator(end)?;
+            for _ in 0..brackets {
+                start = self.source.get(..start)?.trim_end().strip_suffix('(')?.len();
+            }
+            let mut steps = Vec::new();
+            for other in others {
+                let sign = OPERATORS
+                    .iter()
+                    .find(|sign| self.source.get(at..).is_some_and(|rest| rest.starts_with(**sign)))?;
+                let close = self.closed(at + sign.len(), other)?;
+                steps.push((at, *sign, close));
+                at = close + self.source.get(close..)?.len() - self.source.get(close..)?.trim_start().len();
+            }
+            Some((start, end, steps))
         };
-        self.source.get(at..)?.strip_prefix(sign)?;
-        Some((end, self.closed(at + 1, right)?))
+        let Some((start, end, steps)) = found() else {
+            self.expression(first);
+            return others.iter().for_each(|other| self.expression(other));
+        };
+        self.inserts.push((start, "((".to_owned()));
+        self.expression(first);
+        self.inserts.push((end, format!(")|{ORDER}(")));
+        let last = steps.len();
+        for (index, ((at, sign, close), other)) in steps.into_iter().zip(others).enumerate() {
+            self.blanked.extend(at..at + sign.len());
+            let comma = if index > 0 { ", " } else { "" };
+            let word = if sign.ends_with("in") { "in" } else { sign };
+            self.inserts.push((at + sign.len(), format!("{comma}'{word}', (")));
+            self.expression(other);
+            self.inserts.push((close, if index + 1 == last { ")))" } else { ")" }.to_owned()));
+        }
     }
 
     /// Returns where an operand that begins behind `from` ends. Its span does not include brackets around it.
@@ -357,8 +417,8 @@ impl<'t> Walk<'t> {
                 | ast::Expr::Const(_)
                 | ast::Expr::List(_)
                 | ast::Expr::Map(_)
-                | ast::Expr::Tuple(_) => break first.span().start_offset as usize,
-                ast::Expr::UnaryOp(_) => return None,
+                | ast::Expr::Tuple(_)
+                | ast::Expr::UnaryOp(_) => break first.span().start_offset as usize,
                 other => children(other).into_iter().next()?,
             }
         };
@@ -455,6 +515,86 @@ mod tests {
         ] {
             assert_eq!(shown(source), expected, "{source}");
         }
+    }
+
+    /// An operand that the walk does not find would be compared by the engine, which orders everything.
+    #[test]
+    fn what_has_no_order_is_refused_however_it_is_written() {
+        let numbers = [
+            "5",
+            "-5",
+            "(5)",
+            "( (5) )",
+            "-(5)",
+            "(-5)",
+            "d.a",
+            "(d.a)",
+            "d['a']",
+            "d[k].x | default(3)",
+            "l[0].n",
+            "l[0]['n'] * 2",
+            "1 + 2",
+            "(1 + 2) * 3",
+            "2 * (1 + 2)",
+            "(1) + (2)",
+            "'7' | int",
+            "('7') | int",
+            "'7'|int(0)",
+            "(l | length)",
+            "l|length - 1",
+            "(3 if d.a else 4)",
+            "-d.a",
+            "-d.a|abs",
+            "2 ** 3",
+            "7 // 2",
+            "7 % 4",
+            "(1 + 1)\n",
+            "[3, 4][0]",
+            "{'q': 1}.q",
+            "{'q': 1}['q']",
+            "'abc'.find('c')",
+            "[1, 2]|max",
+            "(1, 2)|first",
+            "true",
+            "1.5",
+            "l[-1].n",
+        ];
+        let texts = [
+            "'5.1'",
+            "('5.1')",
+            "\"a\" ~ 'b'",
+            "k",
+            "'%s' % 5",
+            "d[k].x | default('q')",
+            "('a' if d.a else 'b')",
+        ];
+        for (number, text) in numbers.iter().flat_map(|number| texts.iter().map(move |text| (number, text))) {
+            for operator in ["<", "<=", ">", ">="] {
+                for source in [
+                    format!("{{{{ {number} {operator} {text} }}}}"),
+                    format!("{{{{{text}{operator}{number}}}}}"),
+                    format!("{{{{ d.a == 1 and (not ({number}){operator} ({text})) }}}}"),
+                    format!("{{% if 0 < 1 < 2 and {number} {operator} ( {text} ) %}}x{{% endif %}}"),
+                    format!("{{{{ -99 < 0 < 0.5 {operator} ({text}) or {number} {operator} {text} }}}}"),
+                    format!(
+                        "{{% macro m(a) %}}{{{{ a {operator} {text} }}}}{{% endmacro %}}{{{{ m({number}) }}}}"
+                    ),
+                ] {
+                    assert!(shown(&source).contains("have no order"), "{source}: {}", shown(&source));
+                }
+            }
+        }
+        for source in
+            numbers.iter().map(|number| format!("{{{{ -1000 < {number} <= 1000 > ({number}) != 'x' }}}}"))
+        {
+            assert_eq!(shown(&source), "true", "{source}");
+        }
+        assert_eq!(shown("{{ (1, 2) < (1, 3) }} {{ [1, 'a'] < [2, 3] }}"), "\"True True\"");
+        assert_eq!(
+            shown("{{ 1 < 'x' in l }}").split(';').next(),
+            Some("error: `<`: a whole number and text have no order")
+        );
+        assert!(shown("{{ 1 < 2 in [2] }}").contains("write `a < b and b in c`"));
     }
 
     #[test]
