@@ -196,12 +196,28 @@ impl Judged<'_> {
         let has_none = counted.is_some_and(|name| {
             matches!(scene.signal(Scope::Node, name), Signal::Known(count) if count.as_f64() == Some(0.0))
         });
+        let lost = matches!(check.scope, Scope::Gpu).then(|| self.gpus_that_should_be()).flatten();
         let outcome = match &check.na_when {
             Some(na) if na.holds(&scene).holds() => Outcome::na(na_note(check, na, &scene)),
+            _ if has_none && lost.is_some() => {
+                let had = lost.unwrap_or_default();
+                Outcome::unknown(format!("no GPU is left, and the node should have {had}").into())
+            }
             _ if has_none => Outcome::na(none.into()),
             _ => Outcome::unknown(unread.into()),
         };
         outcome.into_finding(entry, subject, Vec::new())
+    }
+
+    /// Returns how many GPUs are declared of the node, or were there in earlier audits; `None` where that is none, or
+    /// nobody knows.
+    fn gpus_that_should_be(&self) -> Option<u64> {
+        let declared = self.policy.declared.get("gpu_count").filter(|value| !value.is_null());
+        let known = match declared {
+            Some(count) => count.as_u64(),
+            None => self.past.last_good("nvml_count"),
+        };
+        known.filter(|count| *count > 0)
     }
 
     fn scene<'a>(

@@ -134,23 +134,27 @@ pub fn learn(nodes: &[(&str, &Signals)]) -> Learned {
         } else if matches!(how, How::All) && !votes.is_empty() {
             learned.declared.insert(name, votes.into_iter().map(|(value, _)| value).collect());
         } else {
-            decide(&mut learned, name, &votes);
+            decide(&mut learned, name, &votes, nodes.len());
         }
     }
     learned
 }
 
 /// Takes the value of most nodes.
-fn decide(learned: &mut Learned, name: &'static str, votes: &[(Value, Vec<&str>)]) {
+fn decide(learned: &mut Learned, name: &'static str, votes: &[(Value, Vec<&str>)], nodes: usize) {
     let Some(((value, voters), others)) = votes.split_first() else { return };
     let all: std::collections::BTreeSet<&&str> = votes.iter().flat_map(|(_, voters)| voters).collect();
     // GPUs of one node that differ vote twice, and can then make no majority of it.
     let several = voters.iter().any(|node| others.iter().any(|(_, voters)| voters.contains(node)));
-    if several || voters.len() * 100 < all.len() * MAJORITY {
+    // Nodes that lack it have a vote too: what half of them lack is not to be declared of all.
+    let lack = nodes - all.len();
+    if several || voters.len() * 100 < nodes * MAJORITY {
         let shown =
             votes.iter().take(MOST_SHOWN).map(|(value, voters)| format!("{value} on {}", voters.len()));
         let more = if votes.len() > MOST_SHOWN { ", …" } else { "" };
-        let text = format!("no value is on 80 of 100 nodes: {}{more}", shown.collect::<Vec<_>>().join(", "));
+        let lacking = if lack > 0 { format!(", none on {lack}") } else { String::new() };
+        let shown = shown.collect::<Vec<_>>().join(", ");
+        let text = format!("no value is on 80 of 100 nodes: {shown}{more}{lacking}");
         learned.left_out.insert(name, text);
         return;
     }
@@ -313,6 +317,15 @@ mod tests {
         let learned = learn(&[("a", &node()), ("b", &hung)]);
         assert!(!learned.declared.contains_key("swappiness"));
         assert_eq!(learned.left_out["swappiness"], "swappiness of b could not be read: permission denied");
+    }
+
+    #[test]
+    fn what_half_of_the_nodes_lack_is_not_declared() {
+        let mut bare = node();
+        bare.node.insert("imex_state".to_owned(), Signal::Absent);
+        let learned = learn(&[("a", &node()), ("b", &bare)]);
+        assert!(!learned.declared.contains_key("imex"));
+        assert_eq!(learned.left_out["imex"], "no value is on 80 of 100 nodes: true on 1, none on 1");
     }
 
     #[test]

@@ -5,6 +5,8 @@
 //! part of the protocol, [`Kind::of`] should take `Reset`, `Reboot` and `Driver` from there, and keep only what that
 //! table does not tell apart: memory, application, hardware, software.
 
+use gpufleet_protocol::xid::{Said, said};
+
 /// What a code is a sign of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -18,6 +20,8 @@ pub enum Kind {
     App,
     /// NVLink of Blackwell: the sub-code decides, and so does the recovery action.
     Nvlink,
+    /// One of these that the driver calls fatal.
+    NvlinkFatal,
     /// A part of the machine, such as a power connector.
     Hardware,
     /// The driver or what runs beside it.
@@ -29,12 +33,13 @@ pub enum Kind {
 }
 
 /// The kinds by the names that rules give them.
-pub(crate) const KINDS: [(&str, Kind); 9] = [
+pub(crate) const KINDS: [(&str, Kind); 10] = [
     ("reset", Kind::Reset),
     ("reboot", Kind::Reboot),
     ("memory", Kind::Memory),
     ("app", Kind::App),
     ("nvlink", Kind::Nvlink),
+    ("nvlink_fatal", Kind::NvlinkFatal),
     ("hardware", Kind::Hardware),
     ("software", Kind::Software),
     ("information", Kind::Information),
@@ -42,6 +47,18 @@ pub(crate) const KINDS: [(&str, Kind); 9] = [
 ];
 
 impl Kind {
+    /// Whether a line with this code and text is of this kind. The driver's own words come before the table: what it
+    /// calls caused by an earlier error, or an NVLink code that it calls not fatal, asks for nothing by itself.
+    pub fn takes(self, code: u32, text: &str) -> bool {
+        let of_code = Self::of(code);
+        let said = said(text);
+        let is = match (of_code, said) {
+            (_, Said::Follows) | (Self::Nvlink, Said::Nonfatal) => Self::Information,
+            (known, _) => known,
+        };
+        is == self || self == Self::NvlinkFatal && is == Self::Nvlink && said == Said::Fatal
+    }
+
     /// Returns the kind of a code.
     pub const fn of(code: u32) -> Self {
         match code {
@@ -108,7 +125,7 @@ mod tests {
     #[test]
     fn each_kind_has_codes_and_a_name() {
         for (name, kind) in KINDS {
-            assert!((0..400).any(|code| Kind::of(code) == kind), "{name}");
+            assert!((0..400).any(|code| kind.takes(code, "NETIR_LINK_EVT Fatal XC0")), "{name}");
         }
     }
 

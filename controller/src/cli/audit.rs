@@ -153,11 +153,14 @@ pub fn scope(checks: &AskedChecks<'_>, loaded: &Loaded, output: &Output) -> Resu
     }
     let named = policy.data().groups.iter().map(|entry| &entry.group).chain(of_waivers);
     let groups = named.cloned().filter_map(members).collect();
+    let grouped =
+        inventory.groups().map(|(group, _)| group).filter(|group| !matches!(*group, "all" | "ungrouped"));
+    let siblings = grouped.map(str::to_owned).filter_map(members).collect();
     let read: BTreeSet<&str> = loaded.play_hosts.iter().take(1).flatten().map(String::as_str).collect();
     let without = known.difference(&read).map(|host| (*host).to_owned()).collect();
     let today = jiff::Zoned::now().date();
     let text = file.map(|file| file.text().to_owned()).unwrap_or_default();
-    Ok(AuditScope::new(policy, groups, without, text, today))
+    Ok(AuditScope::new(policy, groups, without, text, today).with_siblings(siblings))
 }
 
 /// The baselines that are asked for.

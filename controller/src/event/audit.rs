@@ -7,7 +7,7 @@ use std::{
 
 use gpufleet_compliance::{
     Finding, Memory, NodeVerdict, Policy, Waivers, fold, judge_after,
-    outlier::{self, Peers},
+    outlier::{self, Compared, Peers},
     waiver::Asked,
 };
 use gpufleet_language::diagnostic::SourceFile;
@@ -29,6 +29,9 @@ pub struct AuditScope {
     /// Hosts of the run by group, for the groups that the policy names.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub groups: BTreeMap<String, BTreeSet<String>>,
+    /// Hosts of the run by group, for every group of the inventory but `all`: nodes of one group have GPUs, or none has.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub siblings: BTreeMap<String, BTreeSet<String>>,
     /// Hosts of the run that no check judges, because only a playbook names them: `localhost`.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub without: BTreeSet<String>,
@@ -73,7 +76,23 @@ impl AuditScope {
         waivers: String,
         today: Date,
     ) -> Self {
-        Self { policy, groups, without, waivers, today, read: Read::default() }
+        Self { policy, groups, siblings: BTreeMap::new(), without, waivers, today, read: Read::default() }
+    }
+
+    /// Adds the groups of the inventory, by which nodes without GPUs are told from nodes that lost theirs.
+    #[must_use]
+    pub fn with_siblings(self, siblings: BTreeMap<String, BTreeSet<String>>) -> Self {
+        Self { siblings, ..self }
+    }
+
+    /// Compares nodes with each other, and finds those without a GPU among others that have some.
+    pub fn compare(&self, nodes: &[(&str, &Peers)]) -> Compared {
+        let mut compared = outlier::compare(nodes.iter().map(|(_, peers)| *peers));
+        let groups = self.siblings.iter().map(|(group, members)| (group.as_str(), members));
+        for (place, found) in outlier::bare(nodes, groups) {
+            compared.findings.entry(place).or_default().extend(found);
+        }
+        compared
     }
 
     /// Judges the signals of a host, which were read at this time, after what earlier audits remember of it.
@@ -105,7 +124,7 @@ impl AuditScope {
         // Without readings: a ceiling cannot be told to hold then, and the finding counts.
         self.waivers().apply(&policy, &Signals::default(), &asked, &mut found);
         // That of the waivers is among the findings already.
-        found.retain(|finding| !finding.check.outliers.is_empty());
+        found.retain(|finding| !finding.check.rules.is_empty() || !finding.check.outliers.is_empty());
         outlier::merge(findings, found);
         fold(&policy, findings)
     }

@@ -6,10 +6,7 @@
 
 use std::collections::{HashMap, HashSet, hash_map::Entry};
 
-use gpufleet_compliance::{
-    Memory,
-    outlier::{self, Peers},
-};
+use gpufleet_compliance::{Memory, outlier::Peers};
 use gpufleet_protocol::keep::KeptReport;
 use gpufleet_protocol::{
     Awaiting, Blocker, Change, Disruption,
@@ -586,7 +583,11 @@ impl RunModel {
         let Some(scope) = self.run.as_ref().and_then(|run| run.audit.as_deref()) else { return };
         let mut judged: Vec<&mut NodeModel> =
             self.nodes.iter_mut().filter(|node| node.health.is_some()).collect();
-        let compared = outlier::compare(judged.iter().filter_map(|node| Some(&node.health.as_ref()?.peers)));
+        let peers: Vec<(&str, &Peers)> = judged
+            .iter()
+            .filter_map(|node| Some((node.name.as_str(), &node.health.as_ref()?.peers)))
+            .collect();
+        let compared = scope.compare(&peers);
         for (place, found) in compared.findings {
             let Some(node) = judged.get_mut(place) else { continue };
             let Some(health) = &mut node.health else { continue };

@@ -322,6 +322,55 @@ fn planted_faults_are_found() {
 }
 
 #[test]
+fn links_without_a_bridge_are_not_down() {
+    let judged = |name: &str, active: u32, count: u32| {
+        let signals = with(|signals| {
+            gpu(signals, "name", name);
+            gpu(signals, "nvl_active", active);
+            gpu(signals, "nvl_count", count);
+        });
+        verdicts(&signals, "nvl.links")[0]
+    };
+    for (name, active, count) in
+        [("NVIDIA A100 80GB PCIe", 0, 12), ("NVIDIA H100 PCIe", 0, 18), ("NVIDIA H100 NVL", 12, 18)]
+    {
+        assert_eq!(judged(name, active, count), Verdict::Ok, "{name}");
+        assert_eq!(judged(name, 11, count), Verdict::Fail, "{name}");
+    }
+    assert_eq!(judged("NVIDIA A100-SXM4-80GB", 11, 12), Verdict::Fail);
+    assert_eq!(judged("NVIDIA A100-SXM4-80GB", 0, 12), Verdict::Fail);
+}
+
+#[test]
+fn the_drivers_words_tell_fatal_nvlink_codes() {
+    let judged = |line: &str| {
+        let signals = with(|signals| {
+            let text = format!("NVRM: Xid (PCI:0000:50:00): {line}");
+            let code = line.split(',').next().and_then(|code| code.parse().ok());
+            signals.records.push(gpufleet_protocol::signal::KernelRecord {
+                text,
+                code,
+                ..xid(0, "0000:50:00.0")
+            });
+        });
+        verdicts(&signals, "err.xid_nvlink5")[0]
+    };
+    assert_eq!(judged("149, NETIR_LINK_EVT Fatal XC0 i0 Link 00"), Verdict::Warn);
+    assert_eq!(judged("145, RLW_RXPIPE Nonfatal XC0 i0 Link 13"), Verdict::Ok);
+    assert_eq!(judged("149, NETIR_LINK_EVT Fatal, caused by previous Xid 145"), Verdict::Ok);
+}
+
+/// The shipped baselines that ask whether daemons may lock memory declare how much.
+#[test]
+fn memlock_of_daemons_is_judged_by_the_baselines_that_ask() {
+    for baseline in ["training", "slurm"] {
+        let signals = with(|signals| drop(signals.node.insert("memlock_limited".to_owned(), 1.into())));
+        let findings = judge(&policy(baseline).for_node("gpu001", &[]), &signals);
+        assert_eq!(of(&findings, "os.limits")[0].verdict, Verdict::Drift, "{baseline}");
+    }
+}
+
+#[test]
 fn traps_are_no_findings() {
     let harmless: &[(&str, serde_json::Value)] = &[
         // Marks that NVIDIA's own driver sets.

@@ -7,7 +7,7 @@
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
@@ -31,6 +31,8 @@ const NORMAL: f64 = 1.4826;
 /// Subjects of one node, and characters of a word.
 const MOST_SUBJECTS: usize = 64;
 const MOST_WORD: usize = 80;
+/// The check that says whether all GPUs are there.
+const GPU_COUNT: &str = "inv.gpu_count";
 /// Values of a mixed group that are named.
 const MOST_NAMED: usize = 3;
 
@@ -99,6 +101,8 @@ impl Cell {
 #[derive(Clone, Debug, Default)]
 pub struct Peers {
     values: Vec<Entry>,
+    /// How many GPUs driver or PCI bus show; `None` where that is not known, or the policy declares a number.
+    gpus: Option<u64>,
 }
 
 /// Where the check stands in the catalogue, and the comparison among those of the check.
@@ -131,7 +135,7 @@ pub fn peers(policy: &NodePolicy, signals: &Signals, groups: &[&str]) -> Peers {
     }
     let mut class = DefaultHasher::new();
     (names, groups).hash(&mut class);
-    let mut peers = Peers::default();
+    let mut peers = Peers { gpus: gpus(policy, signals), ..Peers::default() };
     for entry in &policy.checks {
         let Some(position) = Catalogue::get().position(&entry.check.id) else { continue };
         for (at, outlier) in entry.check.outliers.iter().enumerate() {
@@ -172,6 +176,73 @@ pub fn peers(policy: &NodePolicy, signals: &Signals, groups: &[&str]) -> Peers {
         }
     }
     peers
+}
+
+/// Returns how many GPUs a node shows, where its number is judged and not declared.
+fn gpus(policy: &NodePolicy, signals: &Signals) -> Option<u64> {
+    let asked = policy.checks.iter().any(|entry| &*entry.check.id == GPU_COUNT);
+    let declared = policy.declared.get("gpu_count").is_some_and(|value| !value.is_null());
+    if !asked || declared {
+        return None;
+    }
+    let count = |name: &str| signals.node.get(name).and_then(Signal::known).and_then(Value::as_u64);
+    let listed = match signals.node.get("nvml_count") {
+        Some(Signal::Absent) => Some(0),
+        _ => count("nvml_count"),
+    };
+    match (listed, count("pci_count")) {
+        // What could not be read shows no node without GPUs.
+        (Some(listed), Some(on_bus)) => Some(listed.max(on_bus)),
+        (Some(some @ 1..), None) | (None, Some(some @ 1..)) => Some(some),
+        _ => None,
+    }
+}
+
+/// Finds nodes without any GPU in groups of which most other nodes have some. `nodes` have a name each; `groups` are
+/// those of the inventory, by their members. Findings stand by the place of their node.
+pub fn bare<'a>(
+    nodes: &[(&str, &Peers)],
+    groups: impl Iterator<Item = (&'a str, &'a BTreeSet<String>)>,
+) -> BTreeMap<usize, Vec<Finding>> {
+    let mut found = BTreeMap::new();
+    let Some(check) = Catalogue::get().check(GPU_COUNT) else { return found };
+    if nodes.iter().all(|(_, peers)| peers.gpus != Some(0)) {
+        return found;
+    }
+    for (group, members) in groups {
+        let known = || nodes.iter().enumerate().filter(|(_, (name, _))| members.contains(*name));
+        let some = known().filter(|(_, (_, peers))| peers.gpus > Some(0)).count();
+        let none: Vec<usize> =
+            known().filter(|(_, (_, peers))| peers.gpus == Some(0)).map(|(place, _)| place).collect();
+        // Of the others, so that one of two is told.
+        if none.is_empty() || some <= none.len() - 1 {
+            continue;
+        }
+        let others = some + none.len() - 1;
+        for place in none {
+            found.entry(place).or_insert_with(|| {
+                let note = format!(
+                    "neither the driver nor the PCI bus shows a GPU, and {some} of the {others} other nodes of the group \
+                     `{group}` have some; declare `gpu_count: 0` if that is meant"
+                );
+                vec![Finding {
+                    check: Arc::clone(check),
+                    subject: Subject::Node,
+                    verdict: Verdict::Fail,
+                    action: Action::Investigate,
+                    note: note.into(),
+                    expected: None,
+                    evidence: vec![("pci_count".into(), Signal::from(0_u32))],
+                    na: None,
+                    waived: None,
+                    explained_by: None,
+                    standing: None,
+                    watch: None,
+                }]
+            });
+        }
+    }
+    found
 }
 
 impl Peers {

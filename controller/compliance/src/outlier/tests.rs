@@ -1,4 +1,5 @@
 use super::*;
+use crate::samples::policy;
 use crate::samples::{everything, node};
 use crate::{fold, judge};
 
@@ -191,4 +192,33 @@ fn cards_of_another_kind_are_no_peers() {
         put(it, "nic_fw", "16.35");
     }));
     assert_eq!(told(&fleet(&nodes)), "");
+}
+
+/// Without history and without a declared number, only its group tells that a node should have GPUs.
+#[test]
+fn a_node_without_gpus_among_nodes_that_have_some_is_told() {
+    let core = policy("core").for_node("x", &[]);
+    let counted = |count: u32, policy: &NodePolicy| {
+        let mut signals = node();
+        signals.node.insert("pci_count".to_owned(), count.into());
+        signals.node.insert("nvml_count".to_owned(), count.into());
+        peers(policy, &signals, &[])
+    };
+    let (some, none) = (counted(8, &core), counted(0, &core));
+    let group = |hosts: &[&str]| hosts.iter().map(|host| (*host).to_owned()).collect::<BTreeSet<_>>();
+    let h100 = group(&["a", "b", "c"]);
+    let groups = || [("h100", &h100)].into_iter();
+    let nodes = [("a", &some), ("b", &none), ("c", &some), ("login", &none)];
+    let found = bare(&nodes, groups());
+    assert_eq!(found.keys().collect::<Vec<_>>(), [&1]);
+    assert_eq!(found[&1][0].verdict, Verdict::Fail);
+    assert_eq!(
+        &*found[&1][0].note,
+        "neither the driver nor the PCI bus shows a GPU, and 2 of the 2 other nodes of the group `h100` have some; declare \
+         `gpu_count: 0` if that is meant"
+    );
+    // A group of nodes without GPUs in which one has some, and a number that is declared.
+    assert!(bare(&[("a", &none), ("b", &none), ("c", &some)], groups()).is_empty());
+    let told = policy("extends: core\ndeclared: {gpu_count: 0}\n").for_node("x", &[]);
+    assert!(bare(&[("a", &some), ("b", &counted(0, &told)), ("c", &some)], groups()).is_empty());
 }

@@ -30,7 +30,7 @@ impl Filter {
             && match &self.codes {
                 Codes::Any => true,
                 Codes::Of(codes) => record.code.is_some_and(|code| codes.contains(&code)),
-                Codes::Kind(kind) => record.code.is_some_and(|code| xid::Kind::of(code) == *kind),
+                Codes::Kind(kind) => record.code.is_some_and(|code| kind.takes(code, &record.text)),
             }
             && self.fatal.is_none_or(|fatal| is_fatal(&record.text) == fatal)
             && self.text.as_ref().is_none_or(|regex| regex.is_match(&record.text))

@@ -61,9 +61,16 @@ fn an_ended_waiver_is_a_finding() {
     let (findings, verdict) = applied(WAIVER, "gpu001", date(2026, 12, 2));
     insta::assert_snapshot!(told(&findings), @r#"
     pcie.width [GPU 0] fail investigate: the link runs with fewer lanes than it has
-    audit.waiver [] fail investigate: has ended: slow-slot of dc-team (2026-12-01)
+    audit.waiver [] warn investigate: has ended: slow-slot of dc-team (2026-12-01)
     "#);
     assert_eq!(verdict.verdict, Verdict::Fail);
+    // On a node without what it excused nothing fails.
+    let core = policy("core").for_node("gpu001", &[]);
+    let mut findings = judge(&core, &node());
+    let asked = Asked { host: "gpu001", groups: &["gpu"], today: date(2026, 12, 2), gate: false };
+    read(WAIVER).apply(&core, &node(), &asked, &mut findings);
+    assert!(fold(&core, &mut findings).compliant);
+    assert_eq!(findings.last().unwrap().verdict, Verdict::Warn);
     // One that ends soon warns.
     let (findings, _) = applied(WAIVER, "gpu001", date(2026, 11, 25));
     assert_eq!(findings.last().unwrap().verdict, Verdict::Warn);
