@@ -336,9 +336,7 @@ fn kubectl(words: &[&str]) -> Option<Act> {
     match *plain.get(at)? {
         "drain" => Some(Act::Withdraws),
         "delete" if is_node => Some(Act::Withdraws),
-        "taint" if is_node => {
-            plain.iter().any(|word| word.ends_with(":NoExecute")).then_some(Act::Withdraws)
-        }
+        "taint" if is_node => plain.iter().any(|word| word.ends_with(":NoExecute")).then_some(Act::Withdraws),
         _ => None,
     }
 }
