@@ -318,7 +318,9 @@ fn attempt(
 /// the run can tell.
 pub(super) fn left_by_a_boot(members: &[GpuMember], at_boot: &AtBoot) -> Vec<String> {
     let allowed = Disruption::Clients;
-    let (outcome, reasons) = attempt(members, allowed, |group| at_boot.plan(group, allowed));
+    let (mut outcome, reasons) = attempt(members, allowed, |group| at_boot.plan(group, allowed));
+    // They are of who uses the GPUs now, and are no reason.
+    outcome.warnings.clear();
     if outcome.status == OpStatus::Possible {
         return Vec::new();
     }
