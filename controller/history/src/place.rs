@@ -35,7 +35,8 @@ impl Place {
         let text = text.trim();
         if let Some(path) = text.strip_prefix("sqlite:") {
             let path = path.strip_prefix("//").unwrap_or(path);
-            if !path.is_empty() && path != ":memory:" && !path.contains('\0') {
+            // A URL behind `sqlite:` is a slip. Taken for a path, it would be shown with its password.
+            if !path.contains("://") && !path.is_empty() && path != ":memory:" && !path.contains('\0') {
                 return Ok(Self::file(path));
             }
         } else if let Some(rest) = text.strip_prefix("postgres://").or(text.strip_prefix("postgresql://"))
@@ -135,9 +136,16 @@ mod tests {
             assert_eq!(place.to_string(), shown);
             assert!(!format!("{place:?}").contains("s3c"), "{place:?}");
         }
-        for wrong in
-            ["mysql://ops:s3cret@db/fleet", "ops:s3cret@db", "sqlite:", "sqlite::memory:", "postgres://", ""]
-        {
+        for wrong in [
+            "mysql://ops:s3cret@db/fleet",
+            "sqlite:postgres://ops:s3cret@db/fleet",
+            "sqlite:///postgresql://ops:s3cret@db/fleet",
+            "ops:s3cret@db",
+            "sqlite:",
+            "sqlite::memory:",
+            "postgres://",
+            "",
+        ] {
             let error = Place::parse(wrong).unwrap_err().to_string();
             assert!(!error.contains("s3cret") && error.contains("sqlite:PATH"), "{error}");
         }
