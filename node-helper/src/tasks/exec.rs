@@ -456,7 +456,7 @@ mod tests {
                 downloads: crate::tasks::download::Downloads::default(),
                 ..*node
             };
-            run(&shell("echo before; sleep 60"), &node, Mode::Apply, None, &|_| Ok(()))
+            run(&shell("echo before; sleep 60"), &node, Mode::Apply, None, Disruption::Live, &|_| Ok(()))
                 .unwrap_or_else(Trouble::outcome)
         });
         let OpStatus::Failed { kind: FailureKind::TimedOut, .. } = done.status else { panic!("{done:?}") };

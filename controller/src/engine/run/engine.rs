@@ -558,7 +558,9 @@ impl Engine {
                 false => self.plays.hosts.iter().skip(index.place() + 1).flatten().cloned().collect(),
             },
             throttles: Throttles::default(),
-            command_losses: CommandLosses::new(self.amount(play).budget(names.len()).unwrap_or(1)),
+            command_losses: CommandLosses::new(
+                self.amount(play).budget(names.len(), self.options.rollout.limited).unwrap_or(1),
+            ),
             earlier: Arc::new(self.options.earlier.clone()),
         };
         PlayContext {

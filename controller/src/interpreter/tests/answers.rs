@@ -322,7 +322,7 @@ fn a_task_that_failed_after_a_part_counts_as_changed_and_one_that_did_nothing_do
         "    - block:\n        - {name: a, sysctl: {name: a, value: 1}, register: seen}\n      rescue:\n        - {name: told, debug: {var: seen.changed}}\n    - {name: b, sysctl: {name: b, value: 1}, ignore_errors: true}\n    - {name: c, sysctl: {name: c, value: 1}}\n",
     );
     let counts = |in_part: bool| {
-        let story = applied(&text, move |action| {
+        let story = applied(&text, move |_| {
             let status = OpStatus::Failed { kind: FailureKind::Io, message: "the third of eight".to_owned() };
             let mut answer = outcome(status);
             answer.changes.extend(in_part.then(|| set_to_1("0".into())));
