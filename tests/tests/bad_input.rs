@@ -371,7 +371,7 @@ fn an_option_that_lets_no_node_be_disturbed() {
     let desk = Desk::new();
     desk.home.write("play.yaml", &task("reboot: {when: always}"));
     for verb in ["run", "plan"] {
-        let mut arguments = vec![verb, "play.yaml", "-i", "inventory.yaml", "-l", "gpu001"];
+        let mut arguments = vec![verb, "play.yaml", "-i", "inventory.yaml"];
         arguments.extend(["--max-unavailable", "10%"]);
         let said = desk.run(&arguments).stderr;
         assert!(said.starts_with("error: `--max-unavailable`, play `"), "{said}");

@@ -629,12 +629,15 @@ fn clocks_and_limits_hold_whatever_takes_them_or_are_told_as_drift() {
     go(&home, &fleet, "run", &[]).expect(0);
     assert_eq!(fleet.activity(&fleet.names()), before, "the second run sets nothing");
 
-    for taken in [
-        "systemctl restart nvidia-persistenced; nvidia-smi",
-        "nvidia-smi -pm 0; nvidia-smi; nvidia-smi -pm 1; nvidia-smi",
-        "nvidia-smi -pm 0; nvidia-smi --gpu-reset -i 0; nvidia-smi -pm 1; nvidia-smi",
+    for (taken, back) in [
+        ("systemctl restart nvidia-persistenced", "true"),
+        ("nvidia-smi -pm 0", "nvidia-smi -pm 1"),
+        ("nvidia-smi -pm 0; nvidia-smi --gpu-reset -i 0", "nvidia-smi -pm 1"),
     ] {
         fleet.read("gpu001", &format!("{{ {taken}; }} >/dev/null"));
+        // Whatever opens a GPU that nothing keeps awake initialises it anew.
+        home.gpufleet(["facts", "gpu", "-i", &fleet.inventory()]).run().expect(0);
+        fleet.read("gpu001", &format!("{back} >/dev/null"));
         assert_eq!(locked(&fleet), serde_json::Value::Null, "{taken}");
         let seen = go(&home, &fleet, "audit", &[]).expect(3);
         assert!(seen.to_string().contains("graphics clock"), "{taken}: {seen}");

@@ -185,7 +185,7 @@ mod tests {
     }
 
     fn is_lost(place: &Place) -> bool {
-        place.places.lock().held.get(&place.id).is_none()
+        !place.places.lock().held.contains_key(&place.id)
     }
 
     #[test]

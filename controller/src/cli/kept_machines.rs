@@ -39,11 +39,11 @@ impl KeptMachines {
                 if let Some(other) = hosts.get(*id).filter(|other| *other != machine.host) {
                     return Err(format!(
                         "{what} {} that it says to have is known as that of {}, and what is signed for one of them would be obeyed by \
-                         both; if that host was renamed or its part was moved, run `gpufleet keep remove {}`, or take its lines out of \
+                         both; if that host was renamed or its part was moved, run `{}`, or take its lines out of \
                          {}; if both are there, one of them is a copy (`systemd-machine-id-setup`) or lies",
                         visible(id),
                         visible(other),
-                        gpufleet::visible::command_word(other),
+                        gpufleet::visible::command_line(["gpufleet", "keep", "remove", other.as_str()]),
                         self.path.display()
                     ));
                 }

@@ -80,7 +80,7 @@ fn what_was_not_judged_is_not_as_declared() {
         assert_eq!(document["verdicts"]["ok"], 0);
         let page = html(&model).unwrap();
         assert!(
-            page.contains("0 of 1 nodes are as declared") && page.contains("1 of 2 tasks judged"),
+            page.contains("The node is not as declared") && page.contains("1 of 2 tasks judged"),
             "{page}"
         );
         assert!(page.contains("was not judged in full") && !page.contains("could not be read."), "{page}");

@@ -121,22 +121,20 @@ fn lines(text: &str) -> impl Iterator<Item = (usize, bool)> {
 fn sets(command: &str) -> Option<bool> {
     let apart = |c: char| c.is_whitespace() || "'\"=".contains(c);
     let parts = command.split([';', '&', '|']);
-    parts
-        .filter_map(|part| {
-            let mut words = part.split(apart).filter(|word| !word.is_empty());
-            words.find(|word| {
-                word.rsplit('/')
-                    .next()
-                    .is_some_and(|name| name.trim_start_matches(['-', '@', '+', '!', ':']) == "nvidia-smi")
-            })?;
-            words.find(|word| ["-pm", "--persistence-mode"].contains(word))?;
-            match words.next()? {
-                "1" | "ENABLED" => Some(true),
-                "0" | "DISABLED" => Some(false),
-                _ => None,
-            }
-        })
-        .last()
+    parts.rev().find_map(|part| {
+        let mut words = part.split(apart).filter(|word| !word.is_empty());
+        words.find(|word| {
+            word.rsplit('/')
+                .next()
+                .is_some_and(|name| name.trim_start_matches(['-', '@', '+', '!', ':']) == "nvidia-smi")
+        })?;
+        words.find(|word| ["-pm", "--persistence-mode"].contains(word))?;
+        match words.next()? {
+            "1" | "ENABLED" => Some(true),
+            "0" | "DISABLED" => Some(false),
+            _ => None,
+        }
+    })
 }
 
 #[cfg(test)]

@@ -215,7 +215,7 @@ pub fn bare<'a>(
         let none: Vec<usize> =
             known().filter(|(_, (_, peers))| peers.gpus == Some(0)).map(|(place, _)| place).collect();
         // Of the others, so that one of two is told.
-        if none.is_empty() || some <= none.len() - 1 {
+        if none.is_empty() || some < none.len() {
             continue;
         }
         let others = some + none.len() - 1;

@@ -540,10 +540,11 @@ impl NodeDriver {
                 Err(reason) => Fed::Unreachable { reason },
             });
         }
-        if action.mode == Mode::Apply && action.phase() != Phase::Verify {
-            if let Err(held) = self.custody.still_allowed(action.disruption).await {
-                return Ok(held);
-            }
+        if action.mode == Mode::Apply
+            && action.phase() != Phase::Verify
+            && let Err(held) = self.custody.still_allowed(action.disruption).await
+        {
+            return Ok(held);
         }
         let verifies = action.phase() == Phase::Verify;
         if verifies && !self.verifying {

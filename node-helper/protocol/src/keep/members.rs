@@ -370,10 +370,10 @@ mod tests {
     fn playbooks_add_to_what_a_node_keeps() {
         let mig = json!({"gpu_mig": {"mode": "enabled"}});
         keeps(&[&[power(400, json!([]))]], &[power(400, json!([]))]);
-        keeps(&[&[mig.clone()], &[power(400, json!([]))]], &[mig.clone(), power(400, json!([]))]);
+        keeps(&[std::slice::from_ref(&mig), &[power(400, json!([]))]], &[mig.clone(), power(400, json!([]))]);
         keeps(
-            &[&[mig.clone(), power(400, json!([]))], &[power(300, json!([]))], &[mig.clone()]],
-            &[mig, power(300, json!([]))],
+            &[&[mig.clone(), power(400, json!([]))], &[power(300, json!([]))], std::slice::from_ref(&mig)],
+            &[mig.clone(), power(300, json!([]))],
         );
     }
 
@@ -411,7 +411,7 @@ mod tests {
         );
         // Limits of a GPU and of its module are two.
         let module = json!({"gpu_power": {"limit_watts": 900, "scope": "module"}});
-        keeps(&[&[module.clone()], &[power(400, json!([]))]], &[module, power(400, json!([]))]);
+        keeps(&[std::slice::from_ref(&module), &[power(400, json!([]))]], &[module.clone(), power(400, json!([]))]);
     }
 
     #[test]
@@ -419,9 +419,9 @@ mod tests {
         let two = layout(json!({"3g.40gb": 2}), json!([]));
         let on = json!({"gpu_mig": {"mode": "enabled"}});
         let off = json!({"gpu_mig": {"mode": "disabled"}});
-        keeps(&[&[two.clone()], &[on.clone()]], &[two.clone()]);
-        keeps(&[&[two.clone()], &[off.clone()]], &[off.clone()]);
-        keeps(&[&[two], &[off], &[on.clone()]], &[on]);
+        keeps(&[std::slice::from_ref(&two), std::slice::from_ref(&on)], std::slice::from_ref(&two));
+        keeps(&[std::slice::from_ref(&two), std::slice::from_ref(&off)], std::slice::from_ref(&off));
+        keeps(&[&[two], &[off], std::slice::from_ref(&on)], std::slice::from_ref(&on));
     }
 
     #[test]
@@ -430,7 +430,7 @@ mod tests {
         let mode = |gpus: Value| json!({"gpu_compute_mode": {"mode": "exclusive_process", "gpus": gpus}});
         let accounting = json!({"gpu_accounting": {"mode": "enabled"}});
         let before = [mode(json!([])), accounting];
-        let kept = united(&members(&before), &members(&[mig.clone()]), &gpus(2));
+        let kept = united(&members(&before), &members(std::slice::from_ref(&mig)), &gpus(2));
         assert_eq!(
             kept.members,
             members(&[
@@ -469,8 +469,8 @@ mod tests {
         let file = |specs: Value| json!({"gpu_mig": {"config_file": {"path": "m.yaml", "specs": specs}, "config": "c"}});
         let on_one = file(json!([spec(json!([1]), true, json!({"3g.40gb": 2}))]));
         let all = layout(json!({"1g.10gb": 7}), json!([]));
-        let kept = after(&[&[all.clone()], &[on_one.clone()]]);
+        let kept = after(&[std::slice::from_ref(&all), std::slice::from_ref(&on_one)]);
         assert_eq!(kept.members, members(&[layout(json!({"1g.10gb": 7}), json!(["GPU-0"])), on_one.clone()]));
-        assert_eq!(after(&[&[on_one], &[all.clone()]]).members.last(), members(&[all]).last());
+        assert_eq!(after(&[&[on_one], std::slice::from_ref(&all)]).members.last(), members(&[all]).last());
     }
 }

@@ -442,7 +442,8 @@ fn a_clock_that_does_not_obey_its_lock_is_told_and_locked_again() {
 /// A recorded lock counts only while nothing can have taken it: what broke the chain makes it unknown, and a run locks again.
 #[test]
 fn a_recorded_lock_is_worth_nothing_once_its_chain_is_broken() {
-    let broken: [(&str, fn(&mut Sim)); 5] = [
+    type Break = fn(&mut Sim);
+    let broken: [(&str, Break); 5] = [
         ("the daemon restarted", |sim| sim.daemon_starts += 1),
         ("persistence was off for a moment", |sim| {
             sim.gpus[0].forget();
