@@ -49,7 +49,8 @@ impl CommandLosses {
     pub(crate) fn refusal(&self, task: &Arc<str>) -> Option<String> {
         let tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
         let losses = tasks.get(task)?;
-        if losses.lost.len() < self.most {
+        // One more than may be out: a single node that breaks down by itself must not stop a fleet.
+        if losses.lost.len() <= self.most {
             return None;
         }
         let names: Vec<&str> = losses.lost.iter().map(String::as_str).collect();
@@ -80,15 +81,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_is_not_begun_once_as_many_are_lost_as_may_be_out() {
-        let losses = CommandLosses::new(2);
+    fn a_command_is_not_begun_once_more_are_lost_than_may_be_out() {
+        let losses = CommandLosses::new(1);
         let (task, other): (Arc<str>, Arc<str>) = (Arc::from("tasks.0"), Arc::from("tasks.1"));
         let lose = |name: &str| losses.change(&task, |one| one.lost.push(name.to_owned()));
         lose("gpu001");
         assert_eq!(losses.refusal(&task), None);
         lose("gpu002");
         losses.change(&task, |one| one.rebooted = true);
-        insta::assert_snapshot!(losses.refusal(&task).unwrap(), @"not run here: gpu[001,002] rebooted in this command, and `max_unavailable` allows 2; write `reboot:` in place of what reboots there");
+        insta::assert_snapshot!(losses.refusal(&task).unwrap(), @"not run here: gpu[001,002] rebooted in this command, and `max_unavailable` allows 1; write `reboot:` in place of what reboots there");
         assert_eq!(losses.refusal(&other), None, "what another command did says nothing of this one");
     }
 }

@@ -411,7 +411,10 @@ mod tests {
         );
         // Limits of a GPU and of its module are two.
         let module = json!({"gpu_power": {"limit_watts": 900, "scope": "module"}});
-        keeps(&[std::slice::from_ref(&module), &[power(400, json!([]))]], &[module.clone(), power(400, json!([]))]);
+        keeps(
+            &[std::slice::from_ref(&module), &[power(400, json!([]))]],
+            &[module.clone(), power(400, json!([]))],
+        );
     }
 
     #[test]
