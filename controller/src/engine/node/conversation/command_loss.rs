@@ -1,7 +1,7 @@
 //! Nodes that went away while they ran a command: nobody knew that it disturbs, and it did.
 //!
 //! Such a node counts as out at once. Hosts that have not begun the same command wait until it is known how the lost one
-//! stands, and do not begin it when as many were lost in it as may be out.
+//! stands, and do not begin it when more were lost in it than may be out.
 
 use std::{sync::Arc, time::Duration};
 
