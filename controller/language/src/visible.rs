@@ -63,6 +63,22 @@ pub fn visible_json(document: &str) -> Cow<'_, str> {
     visible_lines(document)
 }
 
+/// Returns a value as an indented JSON document of visible characters.
+///
+/// # Errors
+/// Those of the writer.
+pub fn json_document(value: &impl serde::Serialize) -> serde_json::Result<String> {
+    serde_json::to_string_pretty(value).map(|document| visible_json(&document).into_owned())
+}
+
+/// Returns a value as one line of JSON of visible characters, with its line break.
+///
+/// # Errors
+/// Those of the writer.
+pub fn json_line(value: &impl serde::Serialize) -> serde_json::Result<String> {
+    serde_json::to_string(value).map(|line| format!("{}\n", visible_json(&line)))
+}
+
 /// Formats a value in a template of a page: escapes it, and shows hidden characters.
 ///
 /// # Errors
@@ -241,7 +257,8 @@ mod tests {
                 let text = std::fs::read_to_string(&path).unwrap();
                 let code = text.split("#[cfg(test)]\nmod ").next().unwrap();
                 for line in code.lines().filter(|line| !line.trim_start().starts_with("//")) {
-                    let own = line.contains("shell_words::quote");
+                    let own =
+                        ["shell_words::quote", "to_string_pretty("].iter().any(|word| line.contains(word));
                     let bare = shown.captures_iter(line).map(|found| found[1].to_owned());
                     let bare = bare.filter(|command| !CHECKED.iter().any(|known| command.starts_with(known)));
                     found.extend(
@@ -253,7 +270,20 @@ mod tests {
                 }
             }
         }
-        assert!(found.is_empty(), "these have to go through `command_line` or `command_word`: {found:#?}");
+        assert!(
+            found.is_empty(),
+            "these have to go through `command_line`, `command_word` or `json_document`: {found:#?}"
+        );
+    }
+
+    #[test]
+    fn documents_keep_their_meaning_and_show_all() {
+        let value = serde_json::json!({"a\u{9b}31m": ["\u{202e}gnp", "tab\t\n", "\u{e0041}", "plain ü"]});
+        for text in [json_document(&value).unwrap(), json_line(&value).unwrap()] {
+            assert!(!text.contains(|c| is_hidden(c) && c != '\n'), "{text:?}");
+            assert_eq!(serde_json::from_str::<serde_json::Value>(&text).unwrap(), value);
+        }
+        assert_eq!(json_line(&value).unwrap().lines().count(), 1);
     }
 
     proptest! {

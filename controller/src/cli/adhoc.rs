@@ -221,9 +221,14 @@ pub fn facts(args: FactsArgs, environment: &Environment, output: &Output) -> Res
                     (host.clone(), value)
                 })
                 .collect();
-            serde_json::to_string_pretty(&all).map_err(CommandError::internal)?
+            gpufleet::visible::json_document(&all).map_err(CommandError::internal)?
         }
-        Format::Jsonl => read.iter().map(|(host, facts)| format!("{}\n", document(host, facts))).collect(),
+        Format::Jsonl => read
+            .iter()
+            .map(|(host, facts)| {
+                gpufleet::visible::json_line(&document(host, facts)).map_err(CommandError::internal)
+            })
+            .collect::<Result<_, _>>()?,
     };
     output.data(&text)?;
     Ok(exit_code(failed, unreachable))
@@ -330,9 +335,12 @@ pub fn exec(args: ExecArgs, environment: &Environment, output: &Output) -> Resul
         Format::Human | Format::Ansible => display::exec_grouped(&results, &output.style),
         Format::Json => {
             let all: Vec<Value> = results.iter().map(document).collect();
-            serde_json::to_string_pretty(&all).map_err(CommandError::internal)?
+            gpufleet::visible::json_document(&all).map_err(CommandError::internal)?
         }
-        Format::Jsonl => results.iter().map(|result| format!("{}\n", document(result))).collect(),
+        Format::Jsonl => results
+            .iter()
+            .map(|result| gpufleet::visible::json_line(&document(result)).map_err(CommandError::internal))
+            .collect::<Result<_, _>>()?,
     };
     output.data(&text)?;
     Ok(exit_code(failed, unreachable))

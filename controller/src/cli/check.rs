@@ -164,7 +164,7 @@ pub fn check(args: &CheckArgs, environment: &Environment, output: &Output) -> Re
 }
 
 fn pretty(value: &Value) -> Result<String, CommandError> {
-    serde_json::to_string_pretty(value).map_err(CommandError::internal)
+    gpufleet::visible::json_document(value).map_err(CommandError::internal)
 }
 
 fn document(report: &Report, with_inventory: bool) -> Value {
@@ -251,7 +251,7 @@ pub fn import(args: &ImportArgs, environment: &Environment, output: &Output) -> 
     match args.format {
         ImportFormat::Text => output.data(&migration::report_text(&survey, args.all))?,
         ImportFormat::Json => {
-            output.data(&serde_json::to_string_pretty(&survey).map_err(CommandError::internal)?)?
+            output.data(&gpufleet::visible::json_document(&survey).map_err(CommandError::internal)?)?
         }
     }
     Ok(0)

@@ -458,10 +458,11 @@ impl Configuration {
 /// `gpufleet config`.
 pub fn config(args: &ConfigArgs, configuration: &Configuration, output: &Output) -> Result<u8, CommandError> {
     output.data(&match args.format {
-        Format::Json => {
-            serde_json::to_string_pretty(&document(args, configuration)).map_err(CommandError::internal)?
+        Format::Json => gpufleet::visible::json_document(&document(args, configuration))
+            .map_err(CommandError::internal)?,
+        Format::Jsonl => {
+            gpufleet::visible::json_line(&document(args, configuration)).map_err(CommandError::internal)?
         }
-        Format::Jsonl => document(args, configuration).to_string(),
         Format::Human | Format::Ansible => table(args, configuration, &output.style),
     })?;
     Ok(0)

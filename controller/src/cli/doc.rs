@@ -89,7 +89,7 @@ pub fn doc(args: &DocArgs, output: &Output) -> Result<u8, CommandError> {
         });
     };
     let text = if args.schema {
-        serde_json::to_string_pretty(&kind.schema()).map_err(CommandError::internal)?
+        gpufleet::visible::json_document(&kind.schema()).map_err(CommandError::internal)?
     } else {
         reference::kind_text(kind.name).unwrap_or_default()
     };
@@ -140,7 +140,7 @@ pub fn schema(args: &SchemaArgs, output: &Output) -> Result<u8, CommandError> {
         SchemaName::Watch => gpufleet_watch::config::schema(),
         SchemaName::Notification => gpufleet_watch::notification::schema(),
     };
-    output.data(&serde_json::to_string_pretty(&schema).map_err(CommandError::internal)?)?;
+    output.data(&gpufleet::visible::json_document(&schema).map_err(CommandError::internal)?)?;
     Ok(0)
 }
 

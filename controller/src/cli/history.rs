@@ -61,10 +61,12 @@ pub fn runs(args: &RunsArgs, environment: &Environment, output: &Output) -> Resu
                 })
             });
             if args.format == Format::Json {
-                serde_json::to_string_pretty(&documents.collect::<Vec<_>>())
+                gpufleet::visible::json_document(&documents.collect::<Vec<_>>())
                     .map_err(CommandError::internal)?
             } else {
-                documents.map(|document| format!("{document}\n")).collect()
+                documents
+                    .map(|document| gpufleet::visible::json_line(&document).map_err(CommandError::internal))
+                    .collect::<Result<_, _>>()?
             }
         }
     };

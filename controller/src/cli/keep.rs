@@ -67,9 +67,12 @@ fn status(args: &KeepStatusArgs, environment: &Environment, output: &Output) -> 
         Format::Human | Format::Ansible => table(&said, output),
         Format::Json => {
             let all: Vec<Value> = said.iter().map(document).collect();
-            serde_json::to_string_pretty(&all).map_err(CommandError::internal)?
+            gpufleet::visible::json_document(&all).map_err(CommandError::internal)?
         }
-        Format::Jsonl => said.iter().map(|said| format!("{}\n", document(said))).collect(),
+        Format::Jsonl => said
+            .iter()
+            .map(|said| gpufleet::visible::json_line(&document(said)).map_err(CommandError::internal))
+            .collect::<Result<_, _>>()?,
     };
     output.data(&text)?;
     Ok(exit_code(wrong, unreachable))

@@ -160,7 +160,7 @@ fn diff(args: &ReportDiffArgs, environment: &Environment, output: &Output) -> Re
         Difference::between(&snapshot(&args.before, environment)?, &snapshot(&args.after, environment)?);
     let text = match args.format {
         DiffFormat::Human => display::difference_screen(&difference, &output.style),
-        DiffFormat::Json => serde_json::to_string_pretty(&difference).map_err(CommandError::internal)?,
+        DiffFormat::Json => gpufleet::visible::json_document(&difference).map_err(CommandError::internal)?,
     };
     output.data(&text)?;
     Ok(0)

@@ -133,7 +133,7 @@ fn once<R: Line>(
     let silent = readings.iter().filter(|reading| !is_heard(reading)).count();
     let code = exit_code(failed || silent > unreachable, unreachable > 0);
     if matches!(shape, Shape::Json) {
-        let text = serde_json::to_string_pretty(&document(&readings)).map_err(CommandError::internal)?;
+        let text = gpufleet::visible::json_document(&document(&readings)).map_err(CommandError::internal)?;
         output.data(&text)?;
         return Ok(code);
     }

@@ -207,8 +207,8 @@ fn tell(
 ) -> Result<(), CommandError> {
     output.data(&match format {
         Format::Human | Format::Ansible => screen(),
-        Format::Json => serde_json::to_string_pretty(document).map_err(CommandError::internal)?,
-        Format::Jsonl => serde_json::to_string(document).map_err(CommandError::internal)?,
+        Format::Json => gpufleet::visible::json_document(document).map_err(CommandError::internal)?,
+        Format::Jsonl => gpufleet::visible::json_line(document).map_err(CommandError::internal)?,
     })
 }
 

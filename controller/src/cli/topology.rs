@@ -66,7 +66,7 @@ fn documents(read: &[(String, Result<Topology, Silent>)]) -> Result<String, Comm
         Err(silent) => Ok(json!({ "node": host, "error": silent.why })),
     });
     let nodes = nodes.collect::<Result<Vec<Value>, _>>().map_err(CommandError::internal)?;
-    serde_json::to_string_pretty(&json!({ "version": 1, "nodes": nodes })).map_err(CommandError::internal)
+    gpufleet::visible::json_document(&json!({ "version": 1, "nodes": nodes })).map_err(CommandError::internal)
 }
 
 /// Groups hosts whose topologies differ in nothing but the serial numbers of their GPUs.

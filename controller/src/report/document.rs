@@ -356,7 +356,7 @@ pub fn json(model: &RunModel) -> Result<String, serde_json::Error> {
     // Here, so that every document of a test is checked.
     #[cfg(test)]
     document(model);
-    serde_json::to_string_pretty(&Document::of(model))
+    crate::visible::json_document(&Document::of(model))
 }
 
 /// Returns the document of a run, finished or not.

@@ -46,7 +46,7 @@ pub fn sarif(model: &RunModel) -> Result<String, serde_json::Error> {
     more.insert("automationDetails".to_owned(), json!({"id": id}));
     more.insert("properties".to_owned(), sums(model));
     let successful = model.stopped().is_none();
-    serde_json::to_string_pretty(&document(Run { rules, results, successful, more }))
+    crate::visible::json_document(&document(Run { rules, results, successful, more }))
 }
 
 /// What is judged, with what is to be done about it where it is a check.
