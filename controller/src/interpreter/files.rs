@@ -1,6 +1,6 @@
 //! Files of the controller that tasks refer to.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt::Write as _;
 use std::sync::{Arc, Mutex};
 
@@ -54,6 +54,9 @@ pub trait Files: Outside {
     /// One sentence for people: where it was looked for and why there is nothing.
     fn read(&self, kind: FileKind, search: &[String], name: &str) -> Result<FileContent, String>;
 
+    /// Notes that what is at a path from now on, or below it, is what a node sent.
+    fn note_fetched(&self, path: &str);
+
     /// The files in a folder, sorted, by names that [`Files::read`] takes; the folder is looked for as a file would be.
     ///
     /// # Errors
@@ -97,6 +100,8 @@ pub struct CachedFiles<R> {
     reader: R,
     keyring: Arc<Keyring>,
     cache: Mutex<Cache>,
+    /// Where tasks of this run put what nodes sent, as paths from the root.
+    fetched: Mutex<HashSet<String>>,
     /// The folder that relative paths count from.
     from: Option<String>,
     pub(super) machine: Option<Arc<dyn Machine>>,
@@ -114,6 +119,7 @@ impl<R: Reader> CachedFiles<R> {
             reader,
             keyring,
             cache: Mutex::new(HashMap::new()),
+            fetched: Mutex::default(),
             machine: None,
             answers: Answers::default(),
             from: None,
@@ -152,6 +158,23 @@ impl<R: Reader> CachedFiles<R> {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(format!("cannot read {path}: {error}")),
         }
+    }
+
+    fn from_root(&self, directory: &str) -> String {
+        let directory = directory.strip_prefix("./").unwrap_or(directory);
+        match &self.from {
+            Some(_) if directory.starts_with('/') => normal_path(directory),
+            Some(from) if matches!(directory, "" | ".") => from.clone(),
+            Some(from) => normal_path(&format!("{from}/{directory}")),
+            None if directory.is_empty() => ".".to_owned(),
+            None => directory.to_owned(),
+        }
+    }
+
+    pub(super) fn was_fetched(&self, path: &str) -> bool {
+        self.fetched
+            .lock()
+            .is_ok_and(|fetched| !fetched.is_empty() && fetched.contains(&self.from_root(path)))
     }
 
     /// What an encrypted file holds; any other as it is.
@@ -200,13 +223,12 @@ fn candidates(kind: FileKind, search: &[String], name: &str) -> Vec<String> {
 
 impl<R: Reader + Send + Sync> Files for CachedFiles<R> {
     fn playbook_dir(&self, directory: &str) -> String {
-        let directory = directory.strip_prefix("./").unwrap_or(directory);
-        match &self.from {
-            Some(_) if directory.starts_with('/') => normal_path(directory),
-            Some(from) if matches!(directory, "" | ".") => from.clone(),
-            Some(from) => normal_path(&format!("{from}/{directory}")),
-            None if directory.is_empty() => ".".to_owned(),
-            None => directory.to_owned(),
+        self.from_root(directory)
+    }
+
+    fn note_fetched(&self, path: &str) {
+        if let Ok(mut fetched) = self.fetched.lock() {
+            fetched.insert(self.from_root(path));
         }
     }
 

@@ -12,6 +12,7 @@ mod check_files;
 mod cursor;
 mod facts;
 mod files;
+mod guard;
 mod intervening;
 mod ledger;
 mod mig_config;

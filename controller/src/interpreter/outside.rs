@@ -104,6 +104,10 @@ impl<R: Reader + Send + Sync> Outside for CachedFiles<R> {
         Ok(found.map(|file| Content { bytes: file.bytes, secret: file.secret }))
     }
 
+    fn is_fetched(&self, path: &str) -> bool {
+        self.was_fetched(path)
+    }
+
     fn kind(&self, path: &str) -> Option<PathKind> {
         match &self.machine {
             Some(machine) => self.answers.kinds.get(path.to_owned(), || machine.kind(path)),

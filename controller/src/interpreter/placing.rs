@@ -261,7 +261,9 @@ impl Surroundings<'_> {
             }
         };
         let (src, fail_on_missing) = (fetch.src.clone(), fetch.fail_on_missing);
-        Ok(Deed::Fetch(FetchFile { src, dest: below(&dest), fail_on_missing, max_size: fetch.max_size }))
+        let dest = below(&dest);
+        self.files.note_fetched(&dest);
+        Ok(Deed::Fetch(FetchFile { src, dest, fail_on_missing, max_size: fetch.max_size }))
     }
 }
 

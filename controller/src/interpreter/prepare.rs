@@ -14,10 +14,11 @@ use serde_json::{Map, Value as Json};
 use super::action::{BlobNeed, FetchFile, RunAs};
 use super::arguments;
 use super::files::{FileContent, FileKind, Files};
+use super::guard::{self, Doer};
 use crate::playbook::{
     Condition, Parameter, Play, RoleCall, RoleParts, Task, Wanted, read_late_vars, read_params,
 };
-use crate::template::{self, Scope, TemplateError, Truth, Value};
+use crate::template::{self, Scope, TemplateError, Truth, Value, inert};
 
 /// What a task comes to on one host.
 pub(super) enum Prepared {
@@ -77,6 +78,7 @@ pub(super) struct Surroundings<'a> {
     pub verbosity: u32,
     pub become_default: bool,
     pub become_user: Option<&'a str>,
+    pub doer: Doer,
     /// Folders in which the task's files are looked for, nearest first.
     pub search: Arc<[String]>,
 }
@@ -176,7 +178,7 @@ impl Surroundings<'_> {
         let params = match &task.params.fixed {
             Some(fixed) => Arc::clone(fixed),
             None if task.kind.is::<SetFact>() => return set_facts(task, scope),
-            None => Arc::new(render_params(task, scope)?),
+            None => Arc::new(render_params(task, scope, self.doer)?),
         };
         Ok(match &*params {
             Params::Gpu(task) => Deed::Gpu(self.gpu(task)?),
@@ -291,6 +293,9 @@ impl Surroundings<'_> {
 
     pub(super) fn file(&self, kind: FileKind, name: &str) -> Result<FileContent, Stop> {
         let file = self.files.read(kind, &self.search, name).map_err(fail)?;
+        if kind != FileKind::File && self.files.is_fetched(&file.path) {
+            return Err(fail(format!("{}: {}", file.path, inert::REFUSED_FILE)));
+        }
         if file.secret {
             template::met_secret();
         }
@@ -421,10 +426,10 @@ fn told_in_text(task: &Task, name: &str, value: &Value) -> Result<(), Stop> {
     }))))
 }
 
-fn render_params(task: &Task, scope: &Arc<Scope>) -> Result<Params, Stop> {
+fn render_params(task: &Task, scope: &Arc<Scope>, doer: Doer) -> Result<Params, Stop> {
     let mut values = Map::new();
     for entry in &task.params.entries {
-        let value = template::resolve(&entry.value, scope)
+        let value = guard::resolve(task, &entry.name, &entry.value, scope, doer)
             .map_err(|error| fail(format!("`{}`: {error}", entry.name)))?;
         match value {
             Value::Omit => {}

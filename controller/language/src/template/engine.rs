@@ -10,10 +10,11 @@ use minijinja::value::Kwargs;
 use minijinja::{Environment, Expression, UndefinedBehavior};
 
 use super::includes::{self, Shelves, TakenIn};
+use super::inert::{self, Guard};
 use super::rewrite::{self, Rewritten};
 use super::scan::{self, Piece};
 use super::value::Value;
-use super::{Scope, Syntax, TemplateError, Truth, bounds, filters, frame, inert, lookups, mutable};
+use super::{Scope, Syntax, Teller, TemplateError, Truth, bounds, filters, frame, lookups, mutable};
 use crate::diagnostic::suggest;
 
 /// Largest number of steps of one evaluation; a loop over a million items is a mistake.
@@ -234,30 +235,37 @@ fn template(source: &str) -> Result<Arc<Compiled>, TemplateError> {
 
 /// Runs one evaluation of this source.
 ///
-/// A template that may run a shell is evaluated twice, because only a comparison with masked variables tells which
-/// characters of a line come from a node.
+/// A template that may run a shell, or look at files, is evaluated with masked variables first, because only a comparison
+/// tells which characters of a line or path come from a node.
 fn evaluated(
     source: &str,
     scope: &Arc<Scope>,
     run: impl Fn(minijinja::Value) -> Result<Value, TemplateError>,
 ) -> Result<Value, TemplateError> {
-    let asks = !inert::is_masked() && lookups::may_run_a_shell(source);
-    let Some(masked) = asks.then(|| scope.masked()).flatten() else { return frame::evaluate(scope, run) };
-    let mut lines = Vec::new();
-    // An error here occurs again below, or leaves lines out, which makes the shell refuse them.
-    let _ = inert::masked_line(|| {
-        frame::evaluate(&masked, |root| {
-            let value = run(root);
-            lines = frame::take_masked_lines();
-            value
-        })
-    });
-    inert::line(|| {
+    let asked = |guard: Guard, tellers: &[Teller]| {
+        let masked = scope.masked(guard, tellers)?;
+        let mut asked = Vec::new();
+        // An error here occurs again below, or leaves out what is asked for, which is refused then.
+        let _ = inert::masked_text(guard, || {
+            frame::evaluate(&masked, |root| {
+                let value = run(root);
+                asked = frame::take_asked();
+                value
+            })
+        });
+        Some(asked)
+    };
+    let may = |may: fn(&str) -> bool| !inert::is_masked() && may(source);
+    let lines = may(lookups::may_run_a_shell).then(|| asked(Guard::Shell, &Teller::ALL)).flatten();
+    let paths = may(lookups::may_look_at_files).then(|| asked(Guard::Path, &Teller::OF_NODES)).flatten();
+    let runs_lines = lines.is_some();
+    let evaluate = || {
         frame::evaluate(scope, |root| {
-            frame::expect_lines(lines);
+            frame::expect(lines, paths);
             run(root)
         })
-    })
+    };
+    if runs_lines { inert::line(evaluate) } else { evaluate() }
 }
 
 /// Returns the value of a bare expression, as in `when`.

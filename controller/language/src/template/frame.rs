@@ -11,8 +11,9 @@ use std::sync::Arc;
 use minijinja::value::{DynObject, Enumerator, Object, ObjectRepr};
 
 use super::filters::dates;
+use super::inert::{self, Guard};
 use super::value::{Dict, List, OMITTED, Value};
-use super::{Scope, TemplateError, bounds, engine, inert, mutable, rewrite, scan, sight};
+use super::{Scope, Teller, TemplateError, bounds, engine, mutable, rewrite, scan, sight};
 
 type Engine = minijinja::Value;
 
@@ -30,11 +31,13 @@ struct Frame {
     /// Number of values written into the text, and the last of them.
     written: usize,
     last: Option<Value>,
-    /// Shell lines that were asked for while a masked line was rendered.
-    masked_lines: Vec<String>,
+    /// Shell lines or paths that were asked for while a masked text was rendered.
+    asked: Vec<String>,
     /// The shell lines that it will ask for, rendered with masked variables, in order; `None` if they were not
     /// rendered.
-    expected: Option<VecDeque<String>>,
+    lines: Option<VecDeque<String>>,
+    /// The same of the paths that it will look at, in any order.
+    paths: Option<Vec<String>>,
     /// Names of macros, which the engine looks up before they are defined.
     macros: Vec<String>,
 }
@@ -86,14 +89,14 @@ pub fn met_secret() {
     SECRET.set(true);
 }
 
-/// Takes the shell lines that this evaluation asked for so far, rendered with masked variables.
-pub(super) fn take_masked_lines() -> Vec<String> {
-    with_top(|frame| std::mem::take(&mut frame.masked_lines)).unwrap_or_default()
+/// Takes the shell lines or paths that this evaluation asked for so far, rendered with masked variables.
+pub(super) fn take_asked() -> Vec<String> {
+    with_top(|frame| std::mem::take(&mut frame.asked)).unwrap_or_default()
 }
 
-/// Sets the shell lines that this evaluation will ask for, rendered with masked variables.
-pub(super) fn expect_lines(lines: Vec<String>) {
-    with_top(|frame| frame.expected = Some(lines.into()));
+/// Sets the shell lines and paths that this evaluation will ask for, rendered with masked variables.
+pub(super) fn expect(lines: Option<Vec<String>>, paths: Option<Vec<String>>) {
+    with_top(|frame| (frame.lines, frame.paths) = (lines.map(Into::into), paths));
 }
 
 /// Whether a shell may run this line; `false` while a masked line is rendered.
@@ -102,11 +105,11 @@ pub(super) fn expect_lines(lines: Vec<String>) {
 /// If a shell would interpret characters that come from a node.
 pub(super) fn may_ask_a_shell(line: &str) -> Result<bool, &'static str> {
     let asked = with_top(|frame| {
-        if inert::is_masked() {
-            frame.masked_lines.push(line.to_owned());
+        if let Some(guard) = inert::guard() {
+            frame.asked.extend((guard == Guard::Shell).then(|| line.to_owned()));
             return Ok(!inert::is_marked(line));
         }
-        let inert = match &mut frame.expected {
+        let inert = match &mut frame.lines {
             Some(lines) => lines.pop_front().is_some_and(|masked| inert::is_inert(line, &masked)),
             None => !frame.scope.hears_nodes(),
         };
@@ -114,6 +117,26 @@ pub(super) fn may_ask_a_shell(line: &str) -> Result<bool, &'static str> {
     });
     // Without a frame, the terms of a loop have been rendered and checked before.
     asked.unwrap_or(Ok(true))
+}
+
+/// Checks a path of the controller that a lookup is about to look at.
+///
+/// # Errors
+/// If the text of a node leads to another folder.
+pub(super) fn may_look_at(path: &str) -> Result<(), &'static str> {
+    let asked = with_top(|frame| {
+        if let Some(guard) = inert::guard() {
+            frame.asked.extend((guard == Guard::Path).then(|| path.to_owned()));
+            return true;
+        }
+        !inert::leads_out(path)
+            || match &frame.paths {
+                Some(paths) => paths.iter().any(|masked| inert::stays_below(path, masked)),
+                None => !frame.scope.hears(&Teller::OF_NODES),
+            }
+    });
+    // Without a frame, they are the terms of a loop, which have been checked before.
+    if asked.unwrap_or(true) { Ok(()) } else { Err(inert::REFUSED_PATH) }
 }
 
 fn with_top<T>(act: impl FnOnce(&mut Frame) -> T) -> Option<T> {
@@ -142,8 +165,9 @@ pub(super) fn evaluate(
             mutable: None,
             written: 0,
             last: None,
-            masked_lines: Vec::new(),
-            expected: None,
+            asked: Vec::new(),
+            lines: None,
+            paths: None,
             macros: Vec::new(),
         });
         frames.len()

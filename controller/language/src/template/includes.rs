@@ -11,6 +11,7 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::{Environment, ErrorKind};
 
 use super::engine::{Document, line_breaks, whole};
+use super::inert;
 use super::outside::{Content, Outside};
 use super::{Syntax, TemplateError, frame, scan};
 
@@ -73,6 +74,9 @@ impl Shelves {
         if !name.split('/').any(|part| part == "..") {
             for path in self.places(name) {
                 if let Some(content) = outside.content(&path)? {
+                    if outside.is_fetched(&path) {
+                        return Err(format!("{path}: {}", inert::REFUSED_FILE));
+                    }
                     return Ok(Ok((path, content)));
                 }
             }

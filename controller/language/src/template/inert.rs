@@ -20,6 +20,25 @@ const QUOTED: &str = r#"(?:[^']|'"'"')*"#;
 pub const REFUSED: &str =
     "something that a node said goes into it, with characters that a shell acts on; put `| quote` behind it";
 
+/// Why a file is not taken for a template or for variables.
+pub const REFUSED_FILE: &str = "a node sent it (`fetch`), and templates in it could run anything here; take the text with \
+    `lookup('file', …)`, and what it means with `| from_json` or `| from_yaml`";
+
+/// What must not act on a node's text, and so which of its characters get a mark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Guard {
+    /// A shell.
+    Shell,
+    /// The controller's file system: nothing that leads out of the folder that a person named.
+    Path,
+    /// Anything: every character gets one.
+    All,
+}
+
+/// Why a path is refused.
+pub const REFUSED_PATH: &str = "something that a node said goes into this path, and leads to another folder with `/`, `..` or \
+    `~`; take a part of it, as with `| basename`, or choose the path by a condition";
+
 /// What is being rendered on this thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Rendering {
@@ -27,8 +46,8 @@ enum Rendering {
     Anything,
     /// A shell line.
     Line,
-    /// The same line with [`masked`] variables.
-    Masked,
+    /// A text with [`masked`] variables.
+    Masked(Guard),
 }
 
 thread_local! {
@@ -53,14 +72,22 @@ pub fn line<T>(act: impl FnOnce() -> T) -> T {
     rendering(Rendering::Line, act)
 }
 
-/// Renders the same line with [`masked`] variables.
-pub fn masked_line<T>(act: impl FnOnce() -> T) -> T {
-    rendering(Rendering::Masked, act)
+/// Renders a text with variables that are [`masked`] for the same guard.
+pub fn masked_text<T>(guard: Guard, act: impl FnOnce() -> T) -> T {
+    rendering(Rendering::Masked(guard), act)
 }
 
-/// Whether a masked line is being rendered.
+/// Whether a masked text is being rendered.
 pub(super) fn is_masked() -> bool {
-    RENDERING.get() == Rendering::Masked
+    guard().is_some()
+}
+
+/// What the masked text that is being rendered is for; `None` if it is the text itself.
+pub(super) fn guard() -> Option<Guard> {
+    match RENDERING.get() {
+        Rendering::Masked(guard) => Some(guard),
+        Rendering::Anything | Rendering::Line => None,
+    }
 }
 
 /// The output of a line that holds marks.
@@ -68,17 +95,20 @@ pub(super) fn mark() -> Value {
     Value::str(MARK.to_string())
 }
 
-/// Returns the variables with a mark in place of every character that is not plain.
-pub fn masked(dict: &Arc<Dict>) -> Arc<Dict> {
-    Arc::new(dict.iter().map(|(key, value)| (Arc::<str>::from(mask(key)), mask_value(value))).collect())
+/// Returns the variables with a mark in place of every character that this guard lets nobody act on. Names of variables
+/// stay, as a template could not ask for them otherwise.
+pub fn masked(dict: &Arc<Dict>, guard: Guard) -> Arc<Dict> {
+    let name = |key: &str| if guard == Guard::Shell { mask(key, guard) } else { key.to_owned() };
+    let entry = |(key, value): (&Arc<str>, &Value)| (Arc::<str>::from(name(key)), mask_value(value, guard));
+    Arc::new(dict.iter().map(entry).collect())
 }
 
-fn mask_value(value: &Value) -> Value {
+fn mask_value(value: &Value, guard: Guard) -> Value {
     match value {
-        Value::Str(text) => Value::str(mask(text)),
-        Value::List(list) => Value::list(list.items().iter().map(mask_value).collect()),
-        Value::Map(dict) => Value::Map(masked(dict)),
-        Value::Secret(value) => Value::Secret(Arc::new(mask_value(value))),
+        Value::Str(text) => Value::str(mask(text, guard)),
+        Value::List(list) => Value::list(list.items().iter().map(|item| mask_value(item, guard)).collect()),
+        Value::Map(dict) => Value::Map(masked(dict, guard)),
+        Value::Secret(value) => Value::Secret(Arc::new(mask_value(value, guard))),
         other => other.clone(),
     }
 }
@@ -88,11 +118,50 @@ fn is_plain(c: char) -> bool {
     c.is_ascii_alphanumeric() || "._-/:@,".contains(c)
 }
 
-/// Replaces characters that are not plain by marks. The length stays, so that slices and patterns fit both texts.
-fn mask(text: &str) -> String {
-    // A program would take text with a leading hyphen for an option.
-    let shown = |(place, c)| if is_plain(c) && (place, c) != (0, '-') { c } else { MARK };
-    text.chars().enumerate().map(shown).collect()
+/// Replaces characters by marks. The length stays, so that slices and patterns fit both texts.
+fn mask(text: &str, guard: Guard) -> String {
+    let mut before = None;
+    let mut chars = text.chars().peekable();
+    let mut shown = String::with_capacity(text.len());
+    while let Some(c) = chars.next() {
+        let marked = match guard {
+            // A program would take a word with a leading hyphen for an option, and a part of the text may become a word.
+            Guard::Shell => !is_plain(c) || c == '-' && !before.is_some_and(char::is_alphanumeric),
+            Guard::Path => match c {
+                '/' | '\0' => true,
+                '~' => before.is_none(),
+                '.' => before == Some('.') || chars.peek() == Some(&'.'),
+                _ => false,
+            },
+            Guard::All => true,
+        };
+        shown.push(if marked { MARK } else { c });
+        before = Some(c);
+    }
+    shown
+}
+
+/// Whether a path leads out of the folder in which it is looked for.
+pub(super) fn leads_out(path: &str) -> bool {
+    path.starts_with(['/', '~']) || path.contains('\0') || path.split('/').any(|part| part == "..")
+}
+
+/// Whether a node's text leads to no other folder in `path`; `masked` is the path with variables masked for
+/// [`Guard::Path`].
+pub fn stays_below(path: &str, masked: &str) -> bool {
+    if !leads_out(path) {
+        return true;
+    }
+    let shape = |path: &str| {
+        let parts = path.split('/');
+        (parts.clone().count(), parts.filter(|part| *part == "..").count(), path.starts_with(['/', '~']))
+    };
+    !path.contains('\0') && shape(path) == shape(masked)
+}
+
+/// Whether a text with variables that are masked for [`Guard::All`] shows that a node's text is in it.
+pub fn is_said(masked: &str) -> bool {
+    masked.contains(MARK)
 }
 
 /// Whether the filter `quote` must quote this text; `None` if no shell line is being rendered.
@@ -104,20 +173,25 @@ pub(super) fn wants_quotes(text: &str) -> Option<bool> {
 /// Applies a decoder. Whether its output comes from a node cannot be told, so all of it counts as the node's.
 pub(super) fn decoded(from: &str, decode: impl FnOnce() -> Result<String, String>) -> Result<String, String> {
     match RENDERING.get() {
-        Rendering::Masked if is_marked(from) => Ok(MARK.to_string()),
-        Rendering::Masked => decode().map(|text| mask(&text)),
+        Rendering::Masked(_) if is_marked(from) => Ok(MARK.to_string()),
+        Rendering::Masked(guard) => decode().map(|text| mask(&text, guard)),
         Rendering::Anything | Rendering::Line => decode(),
     }
 }
 
+/// Returns a text that a node said, with marks if a masked text is being rendered.
+pub(super) fn said(text: &str) -> String {
+    guard().map_or_else(|| text.to_owned(), |guard| mask(text, guard))
+}
+
 /// Whether a text has marks. If so, a representation must not quote it, as the real text may get other quotes.
 pub(super) fn is_marked(text: &str) -> bool {
-    RENDERING.get() == Rendering::Masked && text.contains(MARK)
+    is_masked() && text.contains(MARK)
 }
 
 /// Whether a character is a mark, which must not be replaced by a number.
 pub(super) fn is_mark(c: char) -> bool {
-    RENDERING.get() == Rendering::Masked && c == MARK
+    is_masked() && c == MARK
 }
 
 /// Whether a shell interprets nothing of a node's text in `line`; `masked` is the line with [`masked`] variables.
@@ -193,7 +267,7 @@ mod tests {
         let render =
             |facts| resolve(&Value::text(template), &Scope::new(vec![facts])).map(|line| line.to_text());
         let real = line(|| render(Arc::clone(&facts))).ok()?;
-        let shown = masked_line(|| render(masked(&facts))).ok()?;
+        let shown = masked_text(Guard::Shell, || render(masked(&facts, Guard::Shell))).ok()?;
         is_inert(&real, &shown).then_some(real)
     }
 
@@ -233,6 +307,8 @@ mod tests {
             ("'; id; '", "echo '{{ h | upper }}' 'b'"),
             ("'", "echo '{{ h }}' 'a; id'"),
             ("-rf", "rm {{ h }}"),
+            ("x,-oevil", "ssh-keygen -F {{ h.split(',')[1] }}"),
+            ("a/-evil", "ls {{ h | basename }}"),
         ] {
             assert_eq!(inert(template, said), None, "{template}: {said}");
         }

@@ -32,10 +32,10 @@ pub use error::TemplateError;
 pub use filters::{is_found, normal_path};
 pub use frame::{met_secret, take_warnings, watch};
 pub use includes::{Shelves, Wanted, wanted as wanted_templates};
-pub use lookups::{check_lines, check_name as check_lookup, loop_over, runs_a_shell};
+pub use lookups::{check_name as check_lookup, check_terms, guard_of, loop_over};
 pub use outside::{Content, Outside, PathKind};
 pub use scan::is_template;
-pub use scope::Scope;
+pub use scope::{Scope, Teller};
 pub use syntax::Syntax;
 pub use value::{Dict, List, OMITTED, Value};
 

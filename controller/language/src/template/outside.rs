@@ -30,6 +30,11 @@ pub trait Outside: Send + Sync {
     /// One sentence: why it cannot be read.
     fn content(&self, path: &str) -> Result<Option<Content>, String>;
 
+    /// Whether a node sent the file at a path: a task of this run fetched it.
+    fn is_fetched(&self, _: &str) -> bool {
+        false
+    }
+
     /// Returns what is at a path; `None` if nothing is.
     fn kind(&self, path: &str) -> Option<PathKind>;
 

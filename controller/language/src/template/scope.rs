@@ -3,9 +3,26 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::inert;
+use super::inert::{self, Guard};
 use super::outside::Outside;
 use super::value::{Dict, Value};
+
+/// Whose text a layer of variables holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Teller {
+    /// The node's facts.
+    Facts,
+    /// Results of tasks, which may have been done on the controller, and what was made of them.
+    Results,
+    /// Other nodes of the run.
+    Others,
+}
+
+impl Teller {
+    pub const ALL: [Self; 3] = [Self::Facts, Self::Results, Self::Others];
+    /// Those that choose no path of the controller. Why not results: `find` and `tempfile` of the controller give paths.
+    pub const OF_NODES: [Self; 2] = [Self::Facts, Self::Others];
+}
 
 /// Variables in layers; the first layer that has a name wins.
 #[derive(Clone, Default)]
@@ -13,7 +30,7 @@ pub struct Scope {
     layers: Vec<Arc<Dict>>,
     outside: Option<Arc<dyn Outside>>,
     /// The layers that hold text from nodes.
-    said: Vec<Arc<Dict>>,
+    said: Vec<(Arc<Dict>, Teller)>,
     /// The value of a name that no layer has; `None` if it is undefined.
     rest: Option<Value>,
 }
@@ -30,15 +47,22 @@ impl Scope {
     }
 
     /// Creates a scope for templates with lookups. `said` are the layers that hold text from nodes.
-    pub fn looking(layers: Vec<Arc<Dict>>, outside: Arc<dyn Outside>, said: Vec<Arc<Dict>>) -> Arc<Self> {
+    pub fn looking(
+        layers: Vec<Arc<Dict>>,
+        outside: Arc<dyn Outside>,
+        said: Vec<(Arc<Dict>, Teller)>,
+    ) -> Arc<Self> {
         Arc::new(Self { layers, outside: Some(outside), said, rest: None })
     }
 
-    /// Returns the variables with marks in text from nodes; `None` if there is no such text.
-    pub fn masked(&self) -> Option<Arc<Self>> {
-        let is_said = |layer: &Arc<Dict>| self.said.iter().any(|said| Arc::ptr_eq(said, layer));
-        let mask = |layer: &Arc<Dict>| if is_said(layer) { inert::masked(layer) } else { Arc::clone(layer) };
-        (!self.said.is_empty()).then(|| {
+    /// Returns the variables with marks in text of these tellers; `None` if there is no such text.
+    pub fn masked(&self, guard: Guard, tellers: &[Teller]) -> Option<Arc<Self>> {
+        let is_said = |layer: &Arc<Dict>| {
+            self.said.iter().any(|(said, teller)| tellers.contains(teller) && Arc::ptr_eq(said, layer))
+        };
+        let mask =
+            |layer: &Arc<Dict>| if is_said(layer) { inert::masked(layer, guard) } else { Arc::clone(layer) };
+        self.hears(tellers).then(|| {
             let layers = self.layers.iter().map(mask).collect();
             Arc::new(Self { layers, said: Vec::new(), ..self.clone() })
         })
@@ -47,6 +71,11 @@ impl Scope {
     /// Whether a layer holds text from nodes.
     pub(super) fn hears_nodes(&self) -> bool {
         !self.said.is_empty()
+    }
+
+    /// Whether a layer holds text of these.
+    pub(super) fn hears(&self, tellers: &[Teller]) -> bool {
+        self.said.iter().any(|(_, teller)| tellers.contains(teller))
     }
 
     /// Returns the value as written, not rendered.
@@ -62,14 +91,15 @@ impl Scope {
         let mut below = self.clone();
         // The new layer may hold results of nodes.
         if self.hears_nodes() {
-            below.said.push(layer);
+            below.said.push((layer, Teller::Results));
         }
         Arc::new(Self { layers, ..below })
     }
 
     /// Returns a scope of other layers with the same lookups.
     pub(super) fn beside(&self, layers: Vec<Arc<Dict>>) -> Arc<Self> {
-        let said = if self.hears_nodes() { layers.clone() } else { Vec::new() };
+        let heard = layers.iter().filter(|_| self.hears_nodes());
+        let said = heard.map(|layer| (Arc::clone(layer), Teller::Results)).collect();
         Arc::new(Self { layers, said, outside: self.outside.clone(), rest: self.rest.clone() })
     }
 

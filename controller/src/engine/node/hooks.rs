@@ -11,7 +11,10 @@ use crate::{
     engine::{host::HostState, ports::confirm::Confirm},
     interpreter::HostContext,
     playbook::{Play, Policy, PowerCycle},
-    template::{self, Dict, Scope, TemplateError, Value, inert},
+    template::{
+        self, Dict, Scope, TemplateError, Value,
+        inert::{self, Guard},
+    },
 };
 
 /// The longest last line of a command that is shown, in characters.
@@ -80,7 +83,8 @@ impl Hooks {
                 .to_owned());
         }
         // Why rendered again: what came from the node shows in the line only where it is told apart from the rest.
-        let (masked, _) = inert::masked_line(|| rendered(&inert::masked(of_node), &inert::masked(facts)));
+        let of_nodes = |dict| inert::masked(dict, Guard::Shell);
+        let (masked, _) = inert::masked_text(Guard::Shell, || rendered(&of_nodes(of_node), &of_nodes(facts)));
         let inert = match (&text, &masked) {
             (Ok(Some(line)), Ok(Some(masked))) => inert::is_inert(line, masked),
             (Ok(Some(_)), _) => false,

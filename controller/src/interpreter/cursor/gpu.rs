@@ -60,7 +60,8 @@ impl Cursor {
                 let prepared = match early.take() {
                     Some(state) => Err(state),
                     None => {
-                        let (prepared, secret) = self.setup.surroundings(&task).prepare(&task, &scope);
+                        let (prepared, secret) =
+                            self.setup.surroundings(&task, &scope).prepare(&task, &scope);
                         if secret {
                             task = self.hidden(&task);
                         }

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use crate::event::UNMET;
 use crate::playbook::{Condition, Loop, Task};
-use crate::template::{self, Dict, Scope, TemplateError, Truth, Value, inert};
+use crate::template::inert::{self, Guard};
+use crate::template::{self, Dict, Scope, Teller, TemplateError, Truth, Value};
 
 pub(super) const NO_ITEMS: &str = "the loop has no items";
 pub(super) const LOOP_UNKNOWN: &str = "has a loop that hangs on the result of another task";
@@ -82,17 +83,23 @@ fn looked_up(name: &str, looped: &Loop, task: &Task, scope: &Arc<Scope>) -> Loop
     }
 }
 
-/// The same as [`terms`], but an error if a shell would interpret something that a node said.
+/// The same as [`terms`], but an error if something that a node said would act on the controller.
 fn checked_terms(
     name: &str,
     written: &Value,
     scope: &Arc<Scope>,
 ) -> Result<Option<Vec<Value>>, TemplateError> {
-    let masked = template::runs_a_shell(name).then(|| scope.masked()).flatten();
-    let Some(masked) = masked else { return terms(name, written, scope) };
-    let Some(asked) = inert::line(|| terms(name, written, scope))? else { return Ok(None) };
-    let shown = inert::masked_line(|| terms(name, written, &masked)).ok().flatten().unwrap_or_default();
-    template::check_lines(&asked, &shown)?;
+    let Some(guard) = template::guard_of(name) else { return terms(name, written, scope) };
+    let tellers: &[Teller] = if guard == Guard::Shell { &Teller::ALL } else { &Teller::OF_NODES };
+    let Some(masked) = scope.masked(guard, tellers) else { return terms(name, written, scope) };
+    let asked = match guard {
+        Guard::Shell => inert::line(|| terms(name, written, scope)),
+        _ => terms(name, written, scope),
+    };
+    let Some(asked) = asked? else { return Ok(None) };
+    let shown =
+        inert::masked_text(guard, || terms(name, written, &masked)).ok().flatten().unwrap_or_default();
+    template::check_terms(guard, &asked, &shown)?;
     Ok(Some(asked))
 }
 

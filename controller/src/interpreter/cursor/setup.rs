@@ -9,7 +9,9 @@ use crate::event::TaskStatus as Status;
 use crate::index::PlayIndex;
 use crate::interpreter::action::{Mode, OpId, Phase};
 use crate::interpreter::files::Files;
+use crate::interpreter::guard::{self, Doer};
 use crate::interpreter::prepare::Surroundings;
+use crate::inventory::Inventory;
 use crate::playbook::{Item, Play, Program, Role, Strategy, TagFilter, Task};
 use crate::template::{self, Dict, Scope, Truth, Value};
 
@@ -91,7 +93,7 @@ impl Setup {
         }
     }
 
-    pub(super) fn surroundings(&self, task: &Task) -> Surroundings<'_> {
+    pub(super) fn surroundings(&self, task: &Task, scope: &Arc<Scope>) -> Surroundings<'_> {
         Surroundings {
             search: Arc::clone(&task.search),
             play: &self.play,
@@ -99,6 +101,7 @@ impl Setup {
             verbosity: self.host.verbosity,
             become_default: self.host.become_default,
             become_user: self.host.become_user.as_deref(),
+            doer: self.doer(task, scope),
         }
     }
 
@@ -151,11 +154,29 @@ impl Setup {
         let Some(host) = &task.delegate_to else { return Ok(None) };
         match template::resolve(host, scope).map_err(|error| format!("`delegate_to`: {error}"))? {
             Value::Omit | Value::Null => Ok(None),
-            host if host.has_unknown() => Err("`delegate_to` hangs on the result of another task".to_owned()),
-            host => {
-                let host = host.to_text();
-                Ok(Some(host).filter(|host| !host.is_empty() && **host != *self.host.host))
+            resolved if resolved.has_unknown() => {
+                Err("`delegate_to` hangs on the result of another task".to_owned())
             }
+            resolved => {
+                let name = resolved.to_text();
+                if Inventory::is_this_machine(&name) {
+                    guard::not_said(host, scope).map_err(|why| format!("`delegate_to`: {why}"))?;
+                }
+                Ok(Some(name).filter(|name| !name.is_empty() && **name != *self.host.host))
+            }
+        }
+    }
+
+    fn doer(&self, task: &Task, scope: &Arc<Scope>) -> Doer {
+        match self.delegate(task, scope) {
+            Ok(None) => {}
+            // Why here too: what fails is told by whoever asks for the host itself.
+            Ok(Some(_)) | Err(_) => return Doer::Delegate,
+        }
+        let connection = scope.get("ansible_connection").map(|value| template::resolve(value, scope));
+        match connection {
+            Some(Ok(connection)) if connection.to_text() == "local" => Doer::Controller,
+            _ => Doer::Host,
         }
     }
 

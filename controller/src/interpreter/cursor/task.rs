@@ -208,10 +208,10 @@ impl Cursor {
         let ((scope, _), in_label) = template::watch(|| self.item_scope(active));
         let (round, possible) = (active.round, active.possible);
         let item = active.items.is_some().then(|| u32::try_from(active.next).unwrap_or(u32::MAX));
-        let (mut prepared, in_task) = self.setup.surroundings(task).prepare(task, &scope);
+        let (mut prepared, in_task) = self.setup.surroundings(task, &scope).prepare(task, &scope);
         let sealed = (in_label || in_task).then(|| self.seal(task));
         if let Some(hidden) = sealed.as_ref().filter(|_| !task.no_log) {
-            prepared = self.setup.surroundings(hidden).prepare(hidden, &scope).0;
+            prepared = self.setup.surroundings(hidden, &scope).prepare(hidden, &scope).0;
         }
         let mut task = Arc::clone(sealed.as_ref().unwrap_or(task));
         // Why before the item is done: as in Ansible, a handler's name without a value fails the item, and it is not done.

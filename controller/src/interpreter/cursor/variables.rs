@@ -9,10 +9,11 @@ use super::setup::Setup;
 use super::state::Failure;
 use super::{Copied, HostVars};
 use crate::interpreter::files::FileKind;
+use crate::interpreter::guard;
 use crate::interpreter::prepare;
 use crate::interpreter::snapshots::DelegatedFacts;
 use crate::playbook::{Role, Task};
-use crate::template::{self, Dict, Outside, Scope, Value};
+use crate::template::{Dict, Outside, Scope, Teller, Value};
 
 pub(super) struct Variables {
     /// What the host carries from play to play.
@@ -181,7 +182,7 @@ impl Variables {
             let scope = self.base_scope(setup);
             let (mut found, mut tried) = (None, Vec::new());
             for name in &late.names {
-                let name = match template::resolve(name, &scope) {
+                let name = match guard::path(name, &scope) {
                     Ok(name) => name.to_text(),
                     Err(error) => {
                         tried.push(error.to_string());
@@ -271,7 +272,12 @@ impl Variables {
         mut layers: Vec<Arc<Dict>>,
         mut said: Vec<Arc<Dict>>,
     ) -> Arc<Scope> {
-        said.extend([&self.host.set, &self.host.facts, &self.peers].map(Arc::clone));
+        said.push(Arc::clone(&self.host.set));
+        let mut said: Vec<_> = said.into_iter().map(|layer| (layer, Teller::Results)).collect();
+        said.extend(
+            [(&self.host.facts, Teller::Facts), (&self.peers, Teller::Others)]
+                .map(|(layer, teller)| (Arc::clone(layer), teller)),
+        );
         layers.extend(self.roles.iter().rev().map(|role| Arc::clone(&role.exported_vars)));
         layers.push(Arc::clone(&self.late));
         layers.push(Arc::clone(&setup.play.file_vars));

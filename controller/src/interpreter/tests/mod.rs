@@ -5,6 +5,7 @@ mod failures;
 pub(crate) mod fake;
 mod files;
 mod files_of_tasks;
+mod guards;
 mod interventions;
 mod jobs;
 mod late_keys;

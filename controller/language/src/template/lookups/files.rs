@@ -11,7 +11,7 @@ use super::surroundings::words_and_options;
 use super::{Failure, Found, Lookup, Request, rendered, text, truth};
 use crate::template::outside::{Content, PathKind};
 use crate::template::value::{Dict, Value};
-use crate::template::{Shelves, Syntax, engine, met_secret};
+use crate::template::{Shelves, Syntax, engine, frame, inert, met_secret};
 
 pub(super) const LOOKUPS: &[Lookup] = &[
     Lookup {
@@ -104,6 +104,7 @@ fn bases(request: &Request) -> Result<Vec<String>, Failure> {
 
 /// Returns the paths at which a file or folder of this name may be.
 fn candidates(request: &Request, folder: Option<&str>, name: &str) -> Result<Vec<String>, Failure> {
+    frame::may_look_at(name)?;
     if name.starts_with('/') {
         return Ok(vec![name.to_owned()]);
     }
@@ -140,6 +141,7 @@ pub(super) fn read(request: &Request, folder: &str, name: &str) -> Result<(Strin
         met_secret();
     }
     match std::str::from_utf8(&content.bytes) {
+        Ok(text) if request.outside()?.is_fetched(&path) => Ok((path, inert::said(text))),
         Ok(text) => Ok((path, text.to_owned())),
         Err(_) => Err(format!("{path} is not UTF-8 text").into()),
     }
@@ -168,6 +170,9 @@ fn template(request: &Request) -> Found {
     let mut out = Vec::new();
     for name in request.texts()? {
         let (path, source) = read(request, "templates", &name)?;
+        if request.outside()?.is_fetched(&path) {
+            return Err(Failure::Because(format!("{path}: {}", inert::REFUSED_FILE)));
+        }
         let mut layer: Dict = [
             ("template_path", Value::str(&name)),
             ("template_fullpath", Value::from(request.outside()?.absolute(&path))),
@@ -344,6 +349,7 @@ fn password(request: &Request) -> Found {
                 other => return Err(format!("it has no option `{other}`").into()),
             }
         }
+        frame::may_look_at(&path)?;
         let path = if path.starts_with('/') { path } else { below(&request.playbook_folder()?, &path) };
         // In Ansible, this path means that a password is stored nowhere; it is always empty.
         if path == "/dev/null" {

@@ -19,9 +19,10 @@ use minijinja::value::{Kwargs, Rest, ValueOrKwargs, from_args};
 use minijinja::{Environment, Error};
 
 use super::frame::{collect, expose, is_missing, missing, top_scope, unknown};
+use super::inert::{self, Guard};
 use super::outside::Outside;
-use super::value::Value;
-use super::{Scope, TemplateError, frame, inert};
+use super::value::{Dict, Value};
+use super::{Scope, TemplateError, frame};
 use crate::diagnostic::suggest;
 
 pub(super) use calls::calls;
@@ -34,6 +35,10 @@ pub(super) const FUNCTIONS: [&str; 3] = ["lookup", "query", "q"];
 
 /// Lookups that run their terms in a shell.
 const SHELLS: [&str; 2] = ["pipe", "lines"];
+
+/// Lookups whose terms are paths of the controller.
+const PATHS: [&str; 8] =
+    ["file", "unvault", "template", "fileglob", "first_found", "password", "csvfile", "ini"];
 
 /// Prefixes of Ansible's long names for its own lookups, and for former ones.
 const PREFIXES: [&str; 3] = ["ansible.builtin.", "ansible.legacy.", "community.general."];
@@ -277,29 +282,56 @@ pub fn loop_over(
     }
 }
 
-/// Whether a lookup runs its terms in a shell.
-pub fn runs_a_shell(name: &str) -> bool {
-    SHELLS.contains(&short(name))
+/// What guards the terms of a lookup.
+pub fn guard_of(name: &str) -> Option<Guard> {
+    match short(name) {
+        name if SHELLS.contains(&name) => Some(Guard::Shell),
+        name if PATHS.contains(&name) => Some(Guard::Path),
+        _ => None,
+    }
 }
 
-/// Refuses lines in which a shell would interpret text from a node. `shown` are the lines with masked variables.
+/// Refuses terms of a lookup with which the text of a node would act on the controller. `shown` are the terms with variables
+/// that are masked for this guard.
 ///
 /// # Errors
-/// If there is such a line.
-pub fn check_lines(lines: &[Value], shown: &[Value]) -> Result<(), TemplateError> {
-    let is_inert = |(line, shown): (&Value, &Value)| inert::is_inert(&line.to_text(), &shown.to_text());
-    match lines.len() == shown.len() && lines.iter().zip(shown).all(is_inert) {
-        true => Ok(()),
-        false => Err(TemplateError::new(inert::REFUSED)),
-    }
+/// If there is such a term.
+pub fn check_terms(guard: Guard, terms: &[Value], shown: &[Value]) -> Result<(), TemplateError> {
+    let (holds, why): (fn(&str, &str) -> bool, _) = match guard {
+        Guard::Shell => (inert::is_inert, inert::REFUSED),
+        Guard::Path | Guard::All => (inert::stays_below, inert::REFUSED_PATH),
+    };
+    if holds_of_all(holds, terms, shown) { Ok(()) } else { Err(TemplateError::new(why)) }
+}
+
+/// Whether it holds of all texts in two lists of terms, which have the same form.
+fn holds_of_all(holds: fn(&str, &str) -> bool, terms: &[Value], shown: &[Value]) -> bool {
+    let alike = |(term, shown): (&Value, &Value)| match (term, shown) {
+        (Value::List(terms), Value::List(shown)) => holds_of_all(holds, terms.items(), shown.items()),
+        (Value::Map(terms), Value::Map(shown)) => {
+            let values = |dict: &Dict| dict.iter().map(|(_, value)| value.clone()).collect::<Vec<_>>();
+            holds_of_all(holds, &values(terms), &values(shown))
+        }
+        (term, shown) => holds(&term.to_text(), &shown.to_text()),
+    };
+    terms.len() == shown.len() && terms.iter().zip(shown).all(alike)
 }
 
 /// Whether a template may run something in a shell.
 pub(super) fn may_run_a_shell(source: &str) -> bool {
+    may_look_up(source, &SHELLS)
+}
+
+/// Whether a template may look at files of the controller.
+pub(super) fn may_look_at_files(source: &str) -> bool {
+    may_look_up(source, &PATHS)
+}
+
+fn may_look_up(source: &str, names: &[&str]) -> bool {
     let has = |word: &&str| source.contains(*word);
     let looks_up = FUNCTIONS.iter().any(has);
     // The lookups of included templates are not known here.
-    (looks_up && (SHELLS.iter().any(has) || calls(source).iter().any(|call| call.name.is_none())))
+    (looks_up && (names.iter().any(has) || calls(source).iter().any(|call| call.name.is_none())))
         || (source.contains("{%") && ["import", "include", "extends"].iter().any(has))
 }
 

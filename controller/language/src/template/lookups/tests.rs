@@ -9,7 +9,7 @@ use serde_json::{Value as Json, json};
 
 use super::*;
 use crate::template::{
-    Content, Dict, PathKind, Truth, condition, inspect_expression, inspect_template, render, watch,
+    Content, Dict, PathKind, Teller, Truth, condition, inspect_expression, inspect_template, render, watch,
 };
 
 /// A folder of this machine.
@@ -363,6 +363,8 @@ fn reference() -> String {
          - `pipe` and `lines` run `/bin/sh` on the controller, in the playbook's folder, for at most 60 s; also in predictions.\n\
          - What a node said (facts, results, items of loops over them) goes into such a line only where a shell does nothing \
          with it; else\n  put `| quote` behind it (Ansible runs the node's words on the controller).\n\
+         - Nor does it lead a lookup out of a folder: facts, and variables of other nodes, go into a path without `/`, `..` and `~`.\n\
+         - What `fetch` brought in this run is text of a node: no template, and no file of variables.\n\
          - Every file, folder, variable and program is read once a run, so that all tasks and nodes see the same. A run that is \
          resumed reads\n  them again.\n\
          - What comes out of an encrypted file, and out of `password`, is a secret: tasks that use it count as `no_log`.\n\
@@ -424,7 +426,7 @@ fn heard(source: &str, said: &str, own: &str) -> Result<String, String> {
     let facts: Arc<Dict> = Arc::new([(Arc::<str>::from("h"), Value::str(said))].into_iter().collect());
     let vars = Dict::trusted(json!({"own": own, "line": "echo {{ h }}"}).as_object().unwrap());
     let layers = vec![Arc::new(vars), Arc::clone(&facts)];
-    let scope = Scope::looking(layers, Arc::new(Disk(folder())), vec![facts]);
+    let scope = Scope::looking(layers, Arc::new(Disk(folder())), vec![(facts, Teller::Facts)]);
     render(source, &scope).map(|value| value.to_text()).map_err(|error| error.to_string())
 }
 
@@ -461,6 +463,41 @@ fn no_shell_reads_what_a_node_said() {
         heard("{{ lookup('pipe', 'echo ' ~ h) }}", "gpu001.example.com", ""),
         Ok("gpu001.example.com".to_owned())
     );
+}
+
+/// A file that a person names may be anywhere; a node chooses among those of a folder.
+#[test]
+fn no_lookup_follows_a_node_out_of_a_folder() {
+    for source in [
+        "{{ lookup('file', h) }}",
+        "{{ lookup('file', 'keys/' ~ h) }}",
+        "{{ lookup('unvault', own ~ '/' ~ h) }}",
+        "{{ lookup('template', h) }}",
+        "{{ lookup('first_found', {'files': [h], 'paths': ['vars']}) }}",
+        "{{ query('fileglob', h ~ '/*') }}",
+        "{{ lookup('fi' ~ 'le', h) }}",
+        "{{ lookup('password', h) }}",
+        "{{ lookup('csvfile', 'a file=' ~ h) }}",
+        "{{ lookup('file', h | b64encode | b64decode) }}",
+    ] {
+        for said in ["../secret", "a/../../b", "..", "/etc/shadow", "~/.ssh/id_ed25519"] {
+            let refused = heard(source, said, "/srv");
+            let leads = said.starts_with(['/', '~']) && source.contains("/' ~")
+                || said.starts_with('~') && source.contains("paths");
+            assert!(
+                leads || refused.as_ref().is_err_and(|why| why.contains("leads to another folder")),
+                "{source} {said}: {refused:?}"
+            );
+        }
+    }
+    for source in [
+        "{{ lookup('file', own) }}",
+        "{{ lookup('file', own if h else h) }}",
+        "{{ lookup('file', h | basename) }}",
+    ] {
+        let found = heard(source, "../x", "/nowhere");
+        assert!(found.as_ref().is_err_and(|why| why.contains("there is no file")), "{source}: {found:?}");
+    }
 }
 
 proptest::proptest! {
