@@ -35,6 +35,10 @@ const PLAY: &str = "
     - copy: {src: whole.vault, dest: /etc/app3.conf}
     - fail: {msg: 'no {{ db_password }}'}
       ignore_errors: true
+    - get_url: {url: 'http://127.0.0.1:1/x?token={{ db_password }}', dest: /root/x}
+      ignore_errors: true
+    - wait_for: {host: '127.0.0.1', port: 1, msg: '{{ db_password }}', timeout: 1}
+      ignore_errors: true
 ";
 
 /// Returns all files below a folder that contain `needle`, except for those that only their owner may read on
@@ -69,7 +73,11 @@ fn a_vault_value_is_in_no_sink() {
     assert!(done.to_string().contains("--vault-password-file"), "{done}");
 
     let password = ["--vault-password-file", "password"];
-    for verb in [&["plan", "play.yaml"][..], &["run", "play.yaml", "--yes"], &["plan", "play.yaml"]] {
+    for verb in [
+        &["plan", "play.yaml"][..],
+        &["run", "play.yaml", "--yes", "--format", "jsonl"],
+        &["plan", "play.yaml"],
+    ] {
         let done = home.gpufleet(verb).args(base).args(password).run();
         assert!(!done.to_string().contains("planted-secret"), "{done}");
         assert!(!done.to_string().contains("hunter2"), "{done}");

@@ -12,6 +12,7 @@ use std::{
 
 use axum::response::sse::Event;
 use futures::Stream;
+use gpufleet_language::visible::json_line;
 use serde::Serialize;
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, watch},
@@ -220,8 +221,8 @@ impl Watcher {
                     (watcher, stop, seen, false, false),
                 ));
             };
-            let event = match serde_json::to_string(&now.news(seen)) {
-                Ok(news) => Event::default().event("news").data(news),
+            let event = match json_line(&now.news(seen)) {
+                Ok(news) => Event::default().event("news").data(news.trim_end()),
                 Err(error) => {
                     tracing::error!(%error, "cannot write JSON");
                     return None;

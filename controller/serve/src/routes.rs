@@ -24,6 +24,7 @@ use axum::{
 };
 use gpufleet_compliance::{Catalogue, Verdict};
 use gpufleet_history::{Store, StoreError};
+use gpufleet_language::visible::json_line;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -524,7 +525,7 @@ async fn events(State(site): Here, headers: HeaderMap, Path(id): Path<String>) -
 }
 
 fn json_reply(headers: &HeaderMap, value: &impl Serialize) -> Response<Body> {
-    match serde_json::to_string(value) {
+    match json_line(value) {
         Ok(text) => Reply::ok(Kind::Json, text).answer(headers),
         Err(error) => {
             tracing::error!(%error, "cannot write JSON");

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, LazyLock, RwLock};
 
-use minijinja::machinery::tokenize;
+use minijinja::machinery::{Token, tokenize};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Kwargs;
 use minijinja::{Environment, Expression, UndefinedBehavior};
@@ -19,6 +19,8 @@ use crate::diagnostic::suggest;
 
 /// Largest number of steps of one evaluation; a loop over a million items is a mistake.
 const FUEL: u64 = 2_000_000;
+/// Largest number of tokens without a comma or colon between them.
+const MOST_LINKS: usize = 1_000;
 /// Number of compiled templates in the cache, which is emptied when it is full.
 const CACHE_ENTRIES: usize = 20_000;
 
@@ -165,6 +167,7 @@ fn cached(
 }
 
 fn compile_expression(source: &str) -> Result<Coded, TemplateError> {
+    bounded(source, true, &SYNTAX).map_err(|error| TemplateError::from_engine(&error, source))?;
     let unqualified = rewrite::unqualified(source);
     let dotted = rewrite::dotted(&unqualified);
     let text = rewrite::expression(&rewrite::with_minus(&dotted));
@@ -177,6 +180,31 @@ fn compile_expression(source: &str) -> Result<Coded, TemplateError> {
         Ok(code) => Ok(Coded { code, text, literals }),
         Err(error) => Err(coded_error(&error, &text, literals.as_ref())),
     }
+}
+
+/// Checks that no expression is longer than the engine follows, whose parser and compiler call themselves once an operator.
+pub(super) fn bounded(
+    text: &str,
+    is_expression: bool,
+    syntax: &SyntaxConfig,
+) -> Result<(), minijinja::Error> {
+    let mut links = 0;
+    // An invalid token is told by `whole`, and ends what the parser reads.
+    for (token, _) in tokenize(text, is_expression, syntax.clone()).map_while(Result::ok) {
+        links = match token {
+            Token::Comma
+            | Token::Colon
+            | Token::VariableStart
+            | Token::BlockStart
+            | Token::TemplateData(_) => 0,
+            _ => links + 1,
+        };
+        if links > MOST_LINKS {
+            let message = format!("an expression has more than {MOST_LINKS} words and operators in a row");
+            return Err(minijinja::Error::new(minijinja::ErrorKind::SyntaxError, message));
+        }
+    }
+    Ok(())
 }
 
 /// Checks that all of a text can be split into tokens.
@@ -209,6 +237,7 @@ fn template(source: &str) -> Result<Arc<Compiled>, TemplateError> {
             !(open && pieces.len() > 1)
         };
         let Some(pieces) = scan::pieces(source).filter(several) else {
+            bounded(source, false, &SYNTAX).map_err(|error| TemplateError::from_engine(&error, source))?;
             let changes = rewrite::changes_values(source);
             let document = Document::of(source, &Syntax::default(), &SYNTAX, changes, &HashSet::new());
             ENVIRONMENT
@@ -438,6 +467,7 @@ pub fn render_document_as(
         true => SYNTAX.clone(),
         false => syntax.config().map_err(TemplateError::new)?,
     };
+    bounded(body, false, &marks).map_err(|error| TemplateError::from_engine(&error, body))?;
     let document =
         Document::of(body, syntax, &marks, takes_in || rewrite::changes_values(body), &HashSet::new());
     let taken = TakenIn::of(&document);

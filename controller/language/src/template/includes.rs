@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::{Environment, ErrorKind};
 
-use super::engine::{Document, line_breaks, whole};
+use super::engine::{Document, bounded, line_breaks, whole};
 use super::inert;
 use super::outside::{Content, Outside};
 use super::{Syntax, TemplateError, frame, scan};
@@ -151,6 +151,7 @@ impl TakenIn {
             // As in Ansible, an included file loses its last line break.
             let source = line_breaks(source);
             let source = syntax.lines(source.strip_suffix('\n').unwrap_or(&source)).0.into_owned();
+            bounded(&source, false, &marks)?;
             frame::note_macros(&source);
             let document = Document::of(&source, &syntax, &marks, own_marks, &notes.sets);
             notes.sets.extend(document.sets().cloned());

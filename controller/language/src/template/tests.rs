@@ -24,6 +24,24 @@ fn fails(source: &str, vars: serde_json::Value) -> String {
     eval(source, vars).expect_err(source)
 }
 
+/// The engine calls itself once an operator, and the stack of a worker has 2 MiB.
+#[test]
+fn a_long_chain_of_operators_is_refused_and_a_shorter_one_is_not() {
+    for shape in ["1 ~ ", "not ", "-", "1 and ", "1 if 1 else ", "1 + ", "1 == ", "a.a and ", "a|", "a."] {
+        let (most, room) = (shape.split_whitespace().count().max(1) + usize::from(shape.contains('.')), 900);
+        let chain = |times: usize| format!("{}a", shape.repeat(times));
+        let _ = eval(&chain(room / (2 * most)), json!({"a": 1}));
+        for times in [5_000, 100_000] {
+            let refused = fails(&chain(times), json!({"a": 1}));
+            assert!(refused.contains("in a row"), "{shape}: {refused}");
+            let refused =
+                render(&format!("x {{{{ {} }}}}{{% if 1 %}}{{% endif %}}", chain(times)), &scope(json!({})));
+            assert!(refused.is_err_and(|error| error.to_string().contains("in a row")), "{shape}");
+        }
+    }
+    assert_eq!(eval(&format!("[{}] | length", "1,".repeat(5_000)), json!({})), Ok(json!(5_000)));
+}
+
 #[test]
 fn one_expression_keeps_its_type() {
     let scope = scope(json!({"n": 3, "list": [1, "a", true], "d": {"k": null}}));

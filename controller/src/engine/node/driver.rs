@@ -556,7 +556,11 @@ impl NodeDriver {
             let link = self.custody.node.link().await?;
             let request = self.custody.node.request_for(action, op, timeout_s);
             let (out, host) = (self.custody.node.dispatcher.out.clone(), self.custody.node.host.name.clone());
+            let hidden = action.no_log;
             let progress = Box::new(move |text: &str| {
+                if hidden {
+                    return;
+                }
                 // Why without waiting: progress is not worth a delay.
                 let what = What::Progress { host: host.clone(), text: text.to_owned() };
                 let _ = out.try_send(FromNode::Record(what.into()));

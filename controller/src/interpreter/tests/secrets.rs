@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::OpOutcomeSketch::Command;
 use super::fake::FakeNode;
-use super::{EndState, Mode, Work, cursor, run, story};
+use super::{EndState, Fed, Mode, Work, cursor, run, story};
 
 #[test]
 fn no_log_hides_everything() {
@@ -18,6 +18,22 @@ fn no_log_hides_everything() {
     let shown = serde_json::to_string(&story.reports).expect("json") + &format!("{:?}", story.end);
     assert!(!shown.contains("hunter2"), "{shown}");
     assert_eq!(story.reports.len(), 4);
+}
+
+/// Its output is asked for later, by the id that it registered.
+#[test]
+fn a_hidden_job_stays_hidden_when_it_is_asked_for() {
+    let text = "- hosts: all\n  tasks:\n    - {name: t, command: 'echo hunter2', no_log: true, async: 9, poll: 0, register: job}\n    - {name: u, async_status: {jid: '{{ job.ansible_job_id }}'}, register: out}\n    - {name: v, debug: {msg: '{{ out.stdout }}'}}\n";
+    let story = run(&mut cursor(text, json!({}), Mode::Apply), |action| {
+        let mut fed = Command(0, "hunter2").fed(action);
+        if let Fed::Outcome(outcome) = &mut fed {
+            outcome.data.insert("ansible_job_id".to_owned(), json!("j1.2"));
+        }
+        fed
+    });
+    let shown = serde_json::to_string(&story.reports).expect("json") + &format!("{:?}", story.end);
+    assert!(!shown.contains("hunter2"), "{shown}");
+    assert_eq!(story.reports.len(), 3);
 }
 
 #[test]
