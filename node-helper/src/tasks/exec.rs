@@ -54,8 +54,19 @@ pub fn run(
     if class > allowed {
         return Ok(asks(OpStatus::NeedsPermit { class }));
     }
-    let directory = match &exec.chdir {
-        Some(path) => Some(place(node, None, path)),
+    // Held, because another user may put a link to a folder of root's there at any moment.
+    let held = exec.chdir.as_ref().map(|path| place(node, None, path)).map(|path| {
+        tree::dir(&path).map_err(|error| ProcessError::WorkingDirectory {
+            path: path.display().to_string(),
+            source: error.source,
+        })
+    });
+    let (held, refused) = match held.transpose() {
+        Ok(held) => (held, None),
+        Err(error) => (None, Some(error)),
+    };
+    let directory = match &held {
+        Some(held) => Some(held.held_path()),
         None => node.user.as_ref().map(|user| user.home.clone()).filter(|home| home.is_dir()),
     };
     let pushed = match (&exec.run, &exec.script) {
@@ -77,7 +88,7 @@ pub fn run(
     }
     // Last, because everything before only prepared, and a command that begins counts as run.
     gate(class)?;
-    match run.finish(node.deadline) {
+    match refused.map_or_else(|| run.finish(node.deadline), Err) {
         Ok(done) => Ok(finished(exec, shown, &done)),
         Err(ProcessError::Stopped { program, stop, after, output }) => {
             let error = ProcessError::Stopped { program, stop, after, output: Box::default() };
@@ -326,7 +337,10 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::{deadline::Deadline, tasks::testing::Bench};
+    use crate::{
+        deadline::Deadline,
+        tasks::testing::{Bench, failure},
+    };
 
     fn shell(line: &str) -> Exec {
         Exec { run: Program::Shell { line: line.into(), executable: "/bin/sh".into() }, ..Exec::default() }
@@ -417,6 +431,30 @@ mod tests {
         let lines = done.data["stdout_lines"].as_array().unwrap();
         assert_eq!((lines[0].as_str(), lines[2].as_str()), (Some("in"), Some("y")));
         assert!(lines[1].as_str().unwrap().ends_with("/etc"));
+    }
+
+    /// Root would work where that user sends it.
+    #[test]
+    fn the_link_of_another_user_is_no_working_directory() {
+        let bench = Bench::new();
+        for folder in ["root/victim", "home/ops/own"] {
+            std::fs::create_dir_all(bench.path(folder)).unwrap();
+        }
+        let (ops, root) = (Some(4711), bench.path("root/victim"));
+        for owned in ["home/ops", "home/ops/own"] {
+            std::os::unix::fs::chown(bench.path(owned), ops, ops).unwrap();
+        }
+        for (name, target) in [("app", root.clone()), ("mine", bench.path("home/ops/own"))] {
+            std::os::unix::fs::symlink(target, bench.path("home/ops").join(name)).unwrap();
+            std::os::unix::fs::lchown(bench.path("home/ops").join(name), ops, ops).unwrap();
+        }
+        let within = |path: &str| Exec { chdir: Some(path.into()), ..shell("touch here") };
+        let refused = outcome(&bench, &within("/home/ops/app"), Mode::Apply);
+        assert!(failure(&refused).contains("/home/ops/app` cannot be used"), "{refused:?}");
+        assert!(!root.join("here").exists());
+        let done = outcome(&bench, &within("/home/ops/mine"), Mode::Apply);
+        assert_eq!(done.status, OpStatus::Changed, "{done:?}");
+        assert!(bench.path("home/ops/own/here").exists());
     }
 
     #[test]
