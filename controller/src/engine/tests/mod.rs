@@ -309,7 +309,7 @@ fn killed(count: usize, kills: &[(u32, usize, usize)], drains: bool) -> (Vec<Str
 
 #[test]
 fn a_run_that_nothing_disturbs_does_each_thing_once() {
-    insta::assert_snapshot!(undisturbed(1).join("\n"), @r#"State { sysctl: {"vm.swappiness": "10"}, cmdline: [], next_cmdline: [], ecc: true, ecc_pending: true, mig: true, power_w: 500, files: {} } reboots=1 ran=["Argv([\"/bin/once\"])", "Argv([\"/bin/secret\"])", "Argv([\"/bin/each\", \"a\"])", "Argv([\"/bin/each\", \"b\"])", "Argv([\"/bin/handler\"])", "Argv([\"/bin/after\", \"done\"])"]"#);
+    insta::assert_snapshot!(undisturbed(1).join("\n"), @r#"State { sysctl: {"vm.swappiness": "10"}, cmdline: [], next_cmdline: [], ecc: true, ecc_pending: true, mig: true, power_w: 500, files: {}, stopped: {} } reboots=1 ran=["Argv([\"/bin/once\"])", "Argv([\"/bin/secret\"])", "Argv([\"/bin/each\", \"a\"])", "Argv([\"/bin/each\", \"b\"])", "Argv([\"/bin/handler\"])", "Argv([\"/bin/after\", \"done\"])"]"#);
 }
 
 #[test]
