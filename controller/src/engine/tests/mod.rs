@@ -43,7 +43,7 @@ use super::{
     RunHistory, RunResult, Stop, TaskOptions,
 };
 use crate::{
-    event::{DrainStep, EVENT_VERSION, Event, RunStarted, Verb, What},
+    event::{DrainStep, Event, RunStarted, Verb, What},
     interpreter::{CachedFiles, HostContext},
     journal::{Entry, Journal, Record, RunDir, RunId, read_events, read_for_resume},
     playbook::{Program, TagFilter},
@@ -104,22 +104,7 @@ fn hosts(count: usize) -> Vec<String> {
 }
 
 fn started(hosts: &[String]) -> RunStarted {
-    RunStarted {
-        version: EVENT_VERSION,
-        run_id: "RUN".to_owned(),
-        verb: Verb::Run,
-        gpufleet: "0".to_owned(),
-        playbooks: Vec::new(),
-        inventories: Vec::new(),
-        hosts: hosts.to_vec(),
-        command_line: Vec::new(),
-        digest: String::new(),
-        inputs: BTreeMap::new(),
-        programs: Default::default(),
-        groups: Default::default(),
-        audit: None,
-        trend: Vec::new(),
-    }
+    RunStarted { gpufleet: "0".to_owned(), hosts: hosts.to_vec(), ..RunStarted::of("RUN", Verb::Run) }
 }
 
 fn engine(playbook: &str, world: &Arc<World>, hosts: &[String], epoch: u64) -> Engine {
