@@ -10,7 +10,7 @@ use std::{
 
 use futures::{StreamExt, stream};
 use gpufleet::{
-    display::{self, ExecResult, FactsRow},
+    display::{self, FactsRow},
     engine::{ConnectFailure, Connector, Link, Purpose},
     hosts::Way,
     interpreter::CachedFiles,
@@ -24,7 +24,7 @@ use gpufleet_protocol::{
     disturbing::{self, Act},
     facts::Facts,
     message::Mode,
-    op::{Exec, FactsRequest, Program},
+    op::{FactsRequest, Program},
 };
 use serde_json::{Map, Value, json};
 
@@ -36,6 +36,7 @@ use super::{
     engine,
     environment::Environment,
     error::CommandError,
+    exec,
     fleet::{Login, fleet},
     loading::AD_HOC,
     machine::ThisMachine,
@@ -287,83 +288,7 @@ pub fn exec(args: ExecArgs, environment: &Environment, output: &Output) -> Resul
              one node at a time and leaves busy ones alone: `{instead}`"
         )));
     }
-    let (run, timeout) = (&run, args.connection.task_timeout_s());
-    let become_user = args.escalation.become_user.as_ref().filter(|_| args.escalation.r#become);
-    let run_as = &become_user.filter(|user| *user != "root").cloned();
-    let results = on_each(&target, environment, output, |link| async move {
-        let op = NodeOp::Exec(Exec { run: run.clone(), ..Exec::default() });
-        let request = OpRequest { run_as: run_as.clone(), ..request(op, timeout) };
-        call(link, request).await
-    })?;
-    let (mut failed, mut unreachable) = (false, false);
-    let results: Vec<ExecResult> = results
-        .into_iter()
-        .map(|(host, outcome)| match outcome {
-            Ok(outcome) => {
-                let text = |name: &str| {
-                    outcome.data.get(name).and_then(Value::as_str).unwrap_or_default().to_owned()
-                };
-                let rc = outcome.data.get("rc").and_then(Value::as_i64).and_then(|rc| i32::try_from(rc).ok());
-                let error = match &outcome.status {
-                    OpStatus::Failed { kind, message } if rc.is_none() || *kind != FailureKind::Exit => {
-                        Some(message.clone())
-                    }
-                    _ => None,
-                };
-                failed |= matches!(outcome.status, OpStatus::Failed { .. });
-                ExecResult { host, rc, stdout: text("stdout"), stderr: text("stderr"), error }
-            }
-            Err((_, why)) => {
-                unreachable = true;
-                ExecResult { host, rc: None, stdout: String::new(), stderr: String::new(), error: Some(why) }
-            }
-        })
-        .collect();
-    let went_wrong = results.iter().any(|result| result.rc != Some(0));
-    if !args.shell
-        && let Some(word) = for_a_shell(&args.argv, went_wrong)
-    {
-        output.status(&format!(
-            "help: `{word}` means something to a shell only, and went to the program as it is; `-s` gives the words to one"
-        ));
-    }
-    let document = |result: &ExecResult| json!({"host": result.host, "rc": result.rc, "stdout": result.stdout, "stderr": result.stderr, "error": result.error});
-    let text = match args.format.unwrap_or_default() {
-        Format::Human | Format::Ansible if args.one_line => {
-            results.iter().map(|result| display::exec_line(result, &output.style)).collect()
-        }
-        Format::Human | Format::Ansible => display::exec_grouped(&results, &output.style),
-        Format::Json => {
-            let all: Vec<Value> = results.iter().map(document).collect();
-            gpufleet::visible::json_document(&all).map_err(CommandError::internal)?
-        }
-        Format::Jsonl => results
-            .iter()
-            .map(|result| gpufleet::visible::json_line(&document(result)).map_err(CommandError::internal))
-            .collect::<Result<_, _>>()?,
-    };
-    output.data(&text)?;
-    Ok(exit_code(failed, unreachable))
-}
-
-/// A word of a program's line that only a shell would understand: a pipe, a redirection, a variable. Where all went well,
-/// only one that hardly any program takes.
-fn for_a_shell(words: &[String], went_wrong: bool) -> Option<&str> {
-    const NEVER_MEANT: [&str; 6] = ["|", "||", "&&", ">", ">>", "2>&1"];
-    // `find -exec` ends with a semicolon.
-    const SELDOM_MEANT: [&str; 3] = [";", "<", "&"];
-    let variable = |word: &str| {
-        let name = word.strip_prefix('$').unwrap_or_default();
-        name.starts_with(['{', '(']) || name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
-    };
-    let line = words.len() == 1;
-    words.iter().map(String::as_str).find(|word| {
-        NEVER_MEANT.contains(word)
-            || variable(word)
-            || went_wrong
-                && (SELDOM_MEANT.contains(word)
-                    || line && (word.contains(char::is_whitespace) || word.contains(['|', ';', '>', '<'])))
-    })
+    exec::on_all(run, &target, &args, environment, output)
 }
 
 /// `exec -m KIND -a ARGS`: a run of one task, with a journal, permits and resume like any run.
@@ -467,25 +392,6 @@ pub fn clean(args: CleanArgs, environment: &Environment, output: &Output) -> Res
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn words_for_a_shell_are_known() {
-        let asked = |line: &[&str], went_wrong| {
-            let words: Vec<String> = line.iter().map(|word| (*word).to_owned()).collect();
-            for_a_shell(&words, went_wrong).map(str::to_owned)
-        };
-        let found = |line: &[&str]| asked(line, true);
-        assert_eq!(asked(&["echo", "hi", "|", "wc", "-l"], false).as_deref(), Some("|"));
-        assert_eq!(asked(&["echo", "$HOME"], false).as_deref(), Some("$HOME"));
-        assert_eq!(asked(&["find", "/tmp", "-exec", "ls", "{}", ";"], false), None);
-        assert_eq!(asked(&["awk", "$1 > 2 { print }"], false), None);
-        assert_eq!(asked(&["ps aux"], false), None);
-        assert_eq!(found(&["nvidia-smi", "|", "wc"]).as_deref(), Some("|"));
-        assert_eq!(found(&["ps aux | wc -l"]).as_deref(), Some("ps aux | wc -l"));
-        assert_eq!(found(&["echo", "$(hostname)"]).as_deref(), Some("$(hostname)"));
-        assert_eq!(found(&["grep", "a|b", "/etc/motd"]), None);
-        assert_eq!(found(&["uptime"]), None);
-    }
 
     #[test]
     fn an_ad_hoc_task_is_a_playbook() {

@@ -9,14 +9,16 @@ use std::{
 
 use clap::{Args, ValueEnum};
 use gpufleet::{
-    diagnostic::Diagnostics,
+    diagnostic::{Diagnostic, Diagnostics},
     interpreter::{CachedFiles, check_files},
+    inventory::Inventory,
     lint::{self, RULES, Report, Severity},
     migration,
-    playbook::Known,
+    playbook::{Known, Play},
     template::Dict,
     vault::Keyring,
 };
+use gpufleet_protocol::Disruption;
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -216,6 +218,10 @@ fn inventory(
             .map(|hosts| hosts.iter().map(ToString::to_string).collect());
         let Some(selected) = selected else { continue };
         errors.absorb(play.budget(selected.len(), limit.is_some()));
+        let here = |host: &&String| is_here(play, &inventory, host, &environment.hostname);
+        if let Some(host) = selected.iter().find(here).filter(|_| play.disruption > Disruption::Live) {
+            errors.push(own_machine(play, host));
+        }
         let fresh: Vec<String> = selected.into_iter().filter(|host| !hosts.contains(host)).collect();
         hosts.extend(fresh);
     }
@@ -235,6 +241,31 @@ fn inventory(
     report.add(errors);
     report.check_variables(&Known { variables: known_names(&inventory, &hosts, &extra) });
     Ok(())
+}
+
+/// Whether a host is the machine that gpufleet runs on, as far as the inventory and the play tell.
+fn is_here(play: &Play, inventory: &Inventory, host: &str, own_name: &str) -> bool {
+    let Some(vars) = inventory.host_vars(host) else { return Inventory::is_this_machine(host) };
+    let said = vars.get("ansible_connection").and_then(Value::as_str);
+    let connection = said.or_else(|| play.connection.as_ref()?.as_str());
+    host == own_name || matches!(connection, Some("local" | "ansible.builtin.local"))
+}
+
+/// Says before the run what the run and its plan refuse.
+fn own_machine(play: &Play, host: &str) -> Diagnostic {
+    let what = match play.disruption {
+        Disruption::Reboot => "may reboot",
+        _ => "may disturb",
+    };
+    let said = format!("`{}` {what} {host}, the machine that gpufleet itself runs on", play.name);
+    let found =
+        Diagnostic::warning(said).note("a run and its plan hold it there before anything is changed").help(
+            "run it from another machine over SSH, or leave out what needs it here and do that part by hand",
+        );
+    match play.hosts.first() {
+        Some((_, span)) => found.at(span),
+        None => found,
+    }
 }
 
 pub fn import(args: &ImportArgs, environment: &Environment, output: &Output) -> Result<u8, CommandError> {
@@ -291,6 +322,21 @@ mod tests {
         assert_eq!((code(wrong, &[]), code(wrong, &["--format", "sarif"])), (1, 1));
         assert_eq!(code(wrong, &["--skip-rule", "invalid"]), 1);
         assert_eq!(code(fine, &["--skip-rule", "no-such-rule"]), 1);
+    }
+
+    #[test]
+    fn a_play_that_may_disturb_the_machine_of_gpufleet_itself_is_told() {
+        let play = |task: &str| {
+            format!("- hosts: localhost\n  gather_facts: false\n  tasks:\n    - name: a\n      {task}\n")
+        };
+        let reboots = play("reboot: {when: required}");
+        let strict = |text: &str, inventory: &str| code(text, &["--strict", "-i", inventory]);
+        assert_eq!(strict(&reboots, "gpu001,"), 3);
+        assert_eq!(strict(&play("service: {name: kubelet, state: stopped}"), "gpu001,"), 3);
+        assert_eq!(strict(&play("debug: {msg: hi}"), "gpu001,"), 0);
+        assert_eq!(strict(&reboots.replace("localhost", "all"), "gpu001,"), 0);
+        let local = reboots.replace("localhost", "all\n  connection: local");
+        assert_eq!(strict(&local, "gpu001,"), 3);
     }
 
     #[test]

@@ -605,7 +605,7 @@ fn code_of(result: &RunResult, screen: &Arc<Mutex<Screen>>, request: &Request<'_
 }
 
 /// Forwards Ctrl-C and SIGTERM until the receiver is gone.
-async fn signals(pressed: mpsc::Sender<()>) {
+pub async fn signals(pressed: mpsc::Sender<()>) {
     use tokio::signal::unix::{SignalKind, signal};
     let (Ok(mut interrupt), Ok(mut terminate), Ok(mut asked)) = (
         signal(SignalKind::interrupt()),
@@ -740,20 +740,8 @@ mod tests {
     #[test]
     fn a_journal_that_cannot_be_written_names_the_nodes_that_are_out_and_the_way_on() {
         let started = RunStarted {
-            version: EVENT_VERSION,
-            run_id: "RUN".to_owned(),
-            verb: Verb::Run,
-            gpufleet: String::new(),
-            playbooks: Vec::new(),
-            inventories: Vec::new(),
             hosts: vec!["gpu001".to_owned(), "gpu002".to_owned()],
-            command_line: Vec::new(),
-            digest: String::new(),
-            inputs: std::collections::BTreeMap::new(),
-            programs: Default::default(),
-            groups: Default::default(),
-            audit: None,
-            trend: Vec::new(),
+            ..RunStarted::of("RUN", Verb::Run)
         };
         let mut screen = Screen::new(false, false, Style::default());
         let grant = |host: &str| What::PermitGranted { host: host.to_owned(), class: Disruption::Reboot };

@@ -76,7 +76,7 @@ mod tests {
     use std::{collections::HashMap, fs};
 
     use gpufleet::{
-        event::{EVENT_VERSION, NodeState, PlayStarted, RunStarted, Verb},
+        event::{NodeState, PlayStarted, RunStarted, Verb},
         index::PlayIndex,
         journal::Journal,
         rollout::Window,
@@ -99,22 +99,7 @@ mod tests {
     fn record(state_dir: &Path, verb: Verb, nodes: std::ops::Range<u8>) -> RunId {
         let run = RunId::generate();
         let journal = Journal::create(&RunDir::new(state_dir, &run)).unwrap();
-        let started = RunStarted {
-            version: EVENT_VERSION,
-            run_id: run.to_string(),
-            verb,
-            gpufleet: "0".to_owned(),
-            playbooks: Vec::new(),
-            inventories: Vec::new(),
-            hosts: Vec::new(),
-            command_line: Vec::new(),
-            digest: String::new(),
-            inputs: std::collections::BTreeMap::new(),
-            programs: Default::default(),
-            groups: Default::default(),
-            audit: None,
-            trend: Vec::new(),
-        };
+        let started = RunStarted::of(run.to_string(), verb);
         let play = PlayStarted {
             play: PlayIndex(0),
             name: "all".to_owned(),

@@ -188,7 +188,7 @@ fn chooses_tasks(word: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use gpufleet::{
-        event::{EVENT_VERSION, Event, NodeOutcome, NodeState, RecapCounts, RunFinished, Verb},
+        event::{Event, NodeOutcome, NodeState, RecapCounts, RunFinished, Verb},
         journal::Journal,
     };
 
@@ -196,20 +196,10 @@ mod tests {
 
     fn started(run: &RunId, words: &str) -> RunStarted {
         RunStarted {
-            version: EVENT_VERSION,
-            run_id: run.to_string(),
-            verb: Verb::Run,
-            gpufleet: String::new(),
             playbooks: vec![words.split(' ').nth(2).unwrap_or_default().to_owned()],
-            inventories: Vec::new(),
             hosts: vec!["gpu001".to_owned(), "gpu002".to_owned()],
             command_line: words.split(' ').map(str::to_owned).collect(),
-            digest: String::new(),
-            inputs: BTreeMap::new(),
-            programs: Default::default(),
-            groups: Default::default(),
-            audit: None,
-            trend: Vec::new(),
+            ..RunStarted::of(run.to_string(), Verb::Run)
         }
     }
 

@@ -14,6 +14,7 @@ mod doc;
 mod engine;
 mod environment;
 mod error;
+mod exec;
 mod experience;
 mod fleet;
 mod given_names;

@@ -263,7 +263,7 @@ pub fn pause(args: &PauseArgs, environment: &Environment, output: &Output) -> Re
 #[cfg(test)]
 mod tests {
     use gpufleet::{
-        event::{EVENT_VERSION, Event, RunStarted, Verb, What},
+        event::{Event, RunStarted, Verb, What},
         journal::Journal,
     };
 
@@ -280,20 +280,10 @@ mod tests {
         let begin = |playbook: &str| {
             let run = RunId::generate();
             let started = RunStarted {
-                version: EVENT_VERSION,
-                run_id: run.to_string(),
-                verb: Verb::Run,
-                gpufleet: String::new(),
                 playbooks: vec![playbook.to_owned()],
-                inventories: Vec::new(),
                 hosts: vec!["gpu001".to_owned()],
                 command_line: ["gpufleet", "run", playbook].map(str::to_owned).to_vec(),
-                digest: String::new(),
-                inputs: Default::default(),
-                programs: Default::default(),
-                groups: Default::default(),
-                audit: None,
-                trend: Vec::new(),
+                ..RunStarted::of(run.to_string(), Verb::Run)
             };
             let journal = Journal::create(&RunDir::new(state.path(), &run)).unwrap();
             let what = What::RunStarted(started);

@@ -266,7 +266,7 @@ mod tests {
     use std::time::Duration;
 
     use gpufleet::{
-        event::{EVENT_VERSION, Event, Verb},
+        event::{Event, Verb},
         journal::Journal,
     };
     use jiff::Timestamp;
@@ -278,20 +278,10 @@ mod tests {
         let dir = RunDir::new(state, &run);
         let journal = Journal::create(&dir).unwrap();
         let started = RunStarted {
-            version: EVENT_VERSION,
-            run_id: run.to_string(),
-            verb: Verb::Run,
             gpufleet: "0.1.0".to_owned(),
             playbooks: vec!["site.yaml".to_owned(), AD_HOC.to_owned()],
-            inventories: Vec::new(),
             hosts: vec!["gpu001".to_owned()],
-            command_line: Vec::new(),
-            digest: String::new(),
-            inputs: Default::default(),
-            programs: Default::default(),
-            groups: Default::default(),
-            audit: None,
-            trend: Vec::new(),
+            ..RunStarted::of(run.to_string(), Verb::Run)
         };
         assert_eq!(named(&started), (vec!["site.yaml".to_owned()], Vec::new()));
         let event = Event { seq: 0, at: Timestamp::now(), what: What::RunStarted(started) };

@@ -9,6 +9,7 @@ use crate::{
     event::{NodeState, TaskReport, TaskStatus},
     report::{
         Cause, ChangeGroup, NodeModel, RunModel, causes, fold_changes, fold_names, hardware_class, reasons,
+        without_name,
     },
     visible::visible_lines,
 };
@@ -50,6 +51,9 @@ pub fn plan_screen(model: &RunModel, view: PlanView, style: &Style) -> String {
         node.blockers().into_iter().map(text).collect()
     }) {
         note("In the way", &line, style, &mut notes);
+    }
+    for line in told(model, |node| node.ignored_failures().map(|task| ignored_text(node, task)).collect()) {
+        note("Ignored", &line, style, &mut notes);
     }
     for line in warnings(model) {
         note("Warning", &line, style, &mut notes);
@@ -151,7 +155,9 @@ fn groups(model: &RunModel, style: &Style, out: &mut String) {
             rows.push(Row::new(class.as_str(), style.disruption(class, class), &hosts, why, style));
         }
     }
-    let calm = || model.nodes().iter().filter(settled).filter(|node| node.disruption().is_none());
+    let ignores = |node: &&NodeModel| node.ignored_failures().next().is_some();
+    let still = || model.nodes().iter().filter(settled).filter(|node| node.disruption().is_none());
+    let calm = || still().filter(|node| !ignores(node));
     let mut open: Vec<(String, Vec<&str>)> = Vec::new();
     for node in calm() {
         let judged = node.judged(model.verb());
@@ -168,6 +174,11 @@ fn groups(model: &RunModel, style: &Style, out: &mut String) {
     let calm: Vec<&str> = calm().filter(whole).map(|node| node.name.as_str()).collect();
     if !calm.is_empty() {
         rows.push(Row::new("compliant", style.paint(Role::Good, "compliant"), &calm, String::new(), style));
+    }
+    let ignoring: Vec<&str> = still().filter(ignores).map(|node| node.name.as_str()).collect();
+    if !ignoring.is_empty() {
+        let why = "failures that are ignored: not as declared, see below".to_owned();
+        rows.push(Row::new("ignored", style.paint(Role::Warning, "ignored"), &ignoring, why, style));
     }
     let skipped = model.in_state(NodeState::Skipped);
     if !skipped.is_empty() {
@@ -211,6 +222,12 @@ fn told(model: &RunModel, texts: impl Fn(&NodeModel) -> Vec<String>) -> Vec<Stri
         }
     }
     all.in_order().into_iter().map(|(text, hosts)| format!("{}: {text}", fold_names(&hosts))).collect()
+}
+
+/// Returns a failure that the playbook ignores, with its task and its place.
+pub(super) fn ignored_text(node: &NodeModel, task: &TaskReport) -> String {
+    let why = clean(task.message.as_deref().unwrap_or("no reason was given"));
+    format!("{}: {} ({})", clean(&task.task), without_name(&why, &node.name), task.position)
 }
 
 /// Returns the warnings of tasks.

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use super::{Role, Style, Verbosity, clean, clock, count, figures::wrap, plan::cause_text, shared::Shared};
 use crate::{
     event::{ABORTED, NOT_CONFIRMED, NodeState, RecapCounts},
-    report::{NOT_OVER, NodeModel, RunModel, Standing, Verdict, causes, exit_code, fold_names, without_name},
+    report::{NOT_OVER, NodeModel, RunModel, Standing, Verdict, causes, exit_code, fold_names},
     visible::command_line,
 };
 
@@ -348,9 +348,7 @@ pub fn ending_lines(model: &RunModel, report: Option<&str>, style: &Style) -> St
     let mut out = format!("{}.", parts.join(", "));
     let mut alike: Shared<'_, String> = Shared::default();
     for (node, task) in &ignored {
-        let why = task.message.as_deref().unwrap_or("no reason was given");
-        let why = without_name(&clean(why), &node.name);
-        alike.add(format!("{}: {why}   {}", clean(&task.task), task.position), &node.name);
+        alike.add(super::plan::ignored_text(node, task), &node.name);
     }
     let alike = alike.in_order();
     let ignored_lines = alike.iter().take(CAUSES).map(|(text, hosts)| {

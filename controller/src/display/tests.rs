@@ -325,7 +325,7 @@ fn an_ignored_failure_of_declared_state_is_listed_and_not_as_declared() {
     s.finished(0, "3 compliant");
     let model = RunModel::of(&s.events);
     insta::assert_snapshot!(ending_lines(&model, None, &style()), @r"
-    ignored: gpu001  limits: `memlock` cannot be raised on the node   playbooks/bringup.yaml:5
+    ignored: gpu001  limits: `memlock` cannot be raised on the node (playbooks/bringup.yaml:5)
     2 of 3 nodes as declared, 1 with failures that are ignored.
     ");
 }

@@ -51,8 +51,11 @@ pub(crate) fn of_report(verb: Verb, report: &TaskReport) -> (NodeState, Option<S
     let forgiven = report.ignored || report.rescued;
     match report.status {
         // Why also a command in a check: its failure is no reading that failed. An audit runs no commands.
+        // Why not what is rescued: only a run tells what the rescue comes to. Both list what is ignored (`NodeResult`).
         TaskStatus::Failed
-            if forgiven && (verb.writes() || verb.info().may_run_commands && is_command(&report.kind)) =>
+            if report.ignored && !verb.info().judges
+                || forgiven
+                    && (verb.writes() || verb.info().may_run_commands && is_command(&report.kind)) =>
         {
             (NodeState::Compliant, None)
         }

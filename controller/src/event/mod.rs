@@ -305,6 +305,28 @@ pub struct RunStarted {
     pub trend: Vec<EarlierAudit>,
 }
 
+impl RunStarted {
+    /// Returns the beginning of a run of which nothing else is known: without playbooks, inventories and hosts.
+    pub fn of(run_id: impl Into<String>, verb: Verb) -> Self {
+        Self {
+            version: EVENT_VERSION,
+            run_id: run_id.into(),
+            verb,
+            gpufleet: String::new(),
+            playbooks: Vec::new(),
+            inventories: Vec::new(),
+            hosts: Vec::new(),
+            command_line: Vec::new(),
+            digest: String::new(),
+            inputs: BTreeMap::new(),
+            programs: BTreeMap::new(),
+            groups: BTreeMap::new(),
+            audit: None,
+            trend: Vec::new(),
+        }
+    }
+}
+
 /// What an earlier audit came to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(deny_unknown_fields)]

@@ -12,8 +12,8 @@ use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
 
 use super::{
-    Control, NextAction, NodeFinding, NodeHealth, NodeModel, Provenance, RunModel, Standing, Totals, Verdict,
-    exit_code,
+    Control, NextAction, NodeFinding, NodeHealth, NodeModel, NodeResult, Provenance, RunModel, Standing,
+    Totals, Verdict, exit_code,
 };
 use crate::event::{
     ChangeRecord, DrainStep, Event, Level, NodeState, PlayStarted, RecapCounts, TaskReport, TaskStatus, Verb,
@@ -59,6 +59,9 @@ struct Document<'a> {
     #[schemars(with = "BTreeMap<String, usize>")]
     states: Map<String, Value>,
     verdicts: Verdicts,
+    /// How many nodes have each result; only `as_declared` says that nothing counts against them.
+    #[schemars(with = "BTreeMap<String, usize>")]
+    results: Map<String, Value>,
     /// How many nodes have nothing that counts against them.
     compliant: usize,
     /// The checks that the baseline asks of any node; empty where no checks were asked for. The controls of a playbook are its
@@ -288,6 +291,8 @@ struct NodeDocument<'a> {
     state: NodeState,
     /// unknown never counts as compliant.
     verdict: Verdict,
+    /// Whether it is as declared; a verdict `ok` alone does not say so of a node on which only commands ran.
+    result: NodeResult,
     next_action: NextAction,
     /// Why, where that is not plain.
     message: Option<&'a str>,
@@ -316,6 +321,8 @@ struct NodeDocument<'a> {
     /// Tasks whose state could not be read.
     unknown: Vec<Told<'a>>,
     held: Vec<Told<'a>>,
+    /// Tasks that could not reach what they declare, and whose failure the playbook ignores.
+    ignored: Vec<Told<'a>>,
     /// Tasks whose effect only a run can tell.
     possible: Vec<Told<'a>>,
     warnings: Vec<Warning<'a>>,
@@ -389,6 +396,10 @@ impl<'a> Document<'a> {
             out_of_service: model.out_of_service(),
             states: states(model),
             verdicts: totals.into(),
+            results: model
+                .results()
+                .map(|(result, count)| (result.word().to_owned(), json!(count)))
+                .collect(),
             compliant: totals.compliant,
             controls: controls(model),
             plays: &model.plays,
@@ -469,6 +480,7 @@ fn node_document(node: &NodeModel, verb: Verb) -> NodeDocument<'_> {
     NodeDocument {
         state: node.state,
         verdict: node.verdict(verb),
+        result: node.result(verb),
         next_action: node.next_action(verb),
         message: node.message(),
         judged: (!verb.writes()).then(|| JudgedDocument { tasks: judged.tasks(), judged: judged.judged() }),
@@ -484,6 +496,7 @@ fn node_document(node: &NodeModel, verb: Verb) -> NodeDocument<'_> {
         failed: in_status(TaskStatus::Failed),
         unknown: in_status(TaskStatus::Unknown),
         held: in_status(TaskStatus::Held),
+        ignored: node.ignored_failures().map(told).collect(),
         possible: in_status(TaskStatus::Possible),
         warnings: warnings.collect(),
         clients: node.idle.as_ref().map_or(&[][..], |idle| &idle.clients),

@@ -41,9 +41,36 @@ pub fn junit(timing: &Timing, model: &RunModel) -> Result<String, quick_junit::S
     }
     if model.verb().info().judges {
         report.add_test_suite(findings(model));
+    } else {
+        report.add_test_suites(results(model));
     }
     // Of the whole document: names, messages and outputs are all of nodes, and markup has no hidden character.
     report.to_string().map(|text| visible_lines(&text).into_owned())
+}
+
+/// A case for each node of which all tasks passed, and which is not as declared all the same; `None` without any.
+fn results(model: &RunModel) -> Option<TestSuite> {
+    let verb = model.verb();
+    let mut suite = TestSuite::new("results");
+    for node in model.nodes() {
+        let Some(caveat) = node.result(verb).caveat() else { continue };
+        let tasks: Vec<String> = node
+            .ignored_failures()
+            .map(|task| {
+                format!("{}: {}", task.task, task.message.as_deref().unwrap_or("no reason was given"))
+            })
+            .collect();
+        let what = if tasks.is_empty() { String::new() } else { format!(": {}", tasks.join("; ")) };
+        let mut status = TestCaseStatus::skipped();
+        status.set_message(format!("{caveat}{what}"));
+        let mut case = TestCase::new(format!("result on {}", node.name), status);
+        case.set_classname(node.name.as_str());
+        suite.add_test_case(case);
+    }
+    for (result, count) in model.results() {
+        suite.add_property((format!("nodes.{}", result.word()), count.to_string()));
+    }
+    (!suite.test_cases.is_empty()).then_some(suite)
 }
 
 /// A case for each finding of a node, and one for each node without any.

@@ -22,6 +22,11 @@ pub fn markdown(model: &RunModel) -> String {
             let _ = write!(out, ", and nothing applies to {not_applicable}");
         }
     }
+    for (result, count) in model.results().filter(|(_, count)| *count > 0) {
+        if let Some(caveat) = result.caveat() {
+            let _ = write!(out, ", {count} {caveat}");
+        }
+    }
     if asked > 0 {
         let _ = write!(out, "; {made} of {asked} judgements were made");
     }

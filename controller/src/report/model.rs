@@ -426,17 +426,6 @@ impl RunModel {
         self.nodes.iter().filter(calm).filter(partly).map(|node| node.name.as_str()).collect()
     }
 
-    /// Returns failures of declared state that the playbook ignores, on nodes that a run calls well: these are not as declared.
-    pub fn ignored_failures(&self) -> Vec<(&NodeModel, &TaskReport)> {
-        let declares =
-            |task: &TaskReport| tasks::find(&task.kind).is_some_and(|kind| kind.class == Class::Node);
-        let is_ignored =
-            |task: &&TaskReport| task.status == TaskStatus::Failed && task.ignored && declares(task);
-        let calm = |node: &&NodeModel| matches!(node.state, NodeState::Done | NodeState::Compliant);
-        let nodes = self.nodes.iter().filter(calm).filter(|_| self.verb().writes());
-        nodes.flat_map(|node| node.tasks.iter().filter(is_ignored).map(move |task| (node, task))).collect()
-    }
-
     /// Whether checks judge the nodes.
     pub fn is_audit_of_checks(&self) -> bool {
         self.run.as_ref().is_some_and(|run| run.audit.is_some())

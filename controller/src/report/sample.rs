@@ -11,9 +11,9 @@ use gpufleet_protocol::{
 use jiff::Timestamp;
 
 use crate::event::{
-    DomainShape, DurationOrigin, EVENT_VERSION, Event, Level, NodeOutcome, NodeState, OpId, OutagePart,
-    Phase, PlayStarted, PolicyShape, Position, RecapCounts, RunFinished, RunStarted, TaskReport, TaskStatus,
-    Verb, WaveShape, What, WorstCase, WorstPart,
+    DomainShape, DurationOrigin, Event, Level, NodeOutcome, NodeState, OpId, OutagePart, Phase, PlayStarted,
+    PolicyShape, Position, RecapCounts, RunFinished, RunStarted, TaskReport, TaskStatus, Verb, WaveShape,
+    What, WorstCase, WorstPart,
 };
 use crate::index::PlayIndex;
 
@@ -54,9 +54,6 @@ impl Stream {
     pub(crate) fn started(&mut self, verb: Verb, hosts: &[String]) -> &mut Self {
         let word = verb.as_str();
         self.push(What::RunStarted(RunStarted {
-            version: EVENT_VERSION,
-            run_id: "01JD8Q4T9X".to_owned(),
-            verb,
             gpufleet: "0.1.0".to_owned(),
             playbooks: vec!["playbooks/bringup.yaml".to_owned()],
             inventories: vec!["inventory/".to_owned()],
@@ -65,11 +62,7 @@ impl Stream {
                 .map(str::to_owned)
                 .to_vec(),
             digest: "6f1c".to_owned(),
-            inputs: BTreeMap::new(),
-            programs: Default::default(),
-            groups: Default::default(),
-            audit: None,
-            trend: Vec::new(),
+            ..RunStarted::of("01JD8Q4T9X", verb)
         }))
     }
 

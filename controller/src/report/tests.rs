@@ -220,6 +220,7 @@ fn the_document_of_a_node() {
     {
       "state": "done",
       "verdict": "ok",
+      "result": "as_declared",
       "next_action": "none",
       "message": null,
       "judged": null,
@@ -259,6 +260,7 @@ fn the_document_of_a_node() {
       "failed": [],
       "unknown": [],
       "held": [],
+      "ignored": [],
       "possible": [],
       "warnings": [],
       "clients": [],

@@ -30,8 +30,13 @@ impl NodeModel {
     }
 
     /// Whether something was asked of it and nothing that counts is wrong with it. A baseline may say that a warning counts.
+    /// Not where only commands ran, or where a playbook ignores what it could not reach.
     pub fn is_compliant(&self, verb: Verb) -> bool {
-        self.applies(verb) && self.checks_are_met() && self.verdict_of_tasks(verb) < Verdict::Drift
+        self.applies(verb)
+            && self.checks_are_met()
+            && self.verdict_of_tasks(verb) < Verdict::Drift
+            && !self.is_done_unjudged(verb)
+            && self.ignored_failures().next().is_none()
     }
 
     /// Whether it is not compliant for one reason alone: some tasks are commands, which no reading judges.

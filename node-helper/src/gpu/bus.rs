@@ -32,6 +32,10 @@ pub fn read(roots: &Roots) -> io::Result<Bus> {
     Ok(bus)
 }
 
+/// Why no kind of GPUs can do its work where the bus shows none. An error and never "not applicable": whoever selects a node
+/// for them says that it has some, and a node that lost all of them would else be as declared.
+pub const NO_GPU: &str = "there is no NVIDIA GPU on this node's PCI bus";
+
 /// Returns the addresses of the GPUs, in their order, as sysfs writes them; none where they cannot be listed.
 pub fn addresses(roots: &Roots) -> Vec<String> {
     let mut all = Vec::new();

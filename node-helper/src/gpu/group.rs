@@ -16,7 +16,7 @@ use gpufleet_protocol::{
 use super::{
     after::{Event, after, foreseen},
     apply::{Applied, Failure, Fence, Job, forget_lost_units, start_units, take_persistence},
-    blockers,
+    blockers, bus,
     clients::{self, PERSISTENCED, Scan},
     desired::{Desired, IMPOSSIBLE},
     facts,
@@ -506,7 +506,7 @@ impl Gpus {
                 OpStatus::Possible
             }
             GpuSystemState::NoDriver { .. } | GpuSystemState::NoGpu if self.machine.pci_count() == 0 => {
-                let message = "there is no NVIDIA GPU on this node's PCI bus".to_owned();
+                let message = bus::NO_GPU.to_owned();
                 OpStatus::Failed { kind: FailureKind::Invalid, message }
             }
             // Unknown: the driver runs, so the GPUs have some state, which cannot be read.

@@ -12,7 +12,7 @@ use serde_json::Map;
 
 use crate::{
     declare::{Node, NodeKind, Plan, Trouble},
-    gpu::{Draining, Drains, Gpus, idle_sentences},
+    gpu::{Draining, Drains, Gpus, bus, idle_sentences},
     world::Effect,
 };
 
@@ -88,7 +88,7 @@ impl NodeKind for DrainState<'_> {
     fn observe(&self, node: &Node<'_>) -> Result<Drains, Trouble> {
         let mut gpus = self.gpus();
         gpus.drains(node.world.predicts(), node.deadline).map_err(|error| match gpus.on_bus() {
-            0 => Trouble::invalid("there is no NVIDIA GPU on this node's PCI bus"),
+            0 => Trouble::invalid(bus::NO_GPU),
             _ if node.world.predicts() && gpus.awaits_driver() => Trouble::Possible,
             _ => Trouble::io(error.to_string()),
         })

@@ -9,6 +9,7 @@ use std::{
 use gpufleet_protocol::{
     Change, Disruption, Property, Subject,
     change::Value as Typed,
+    disturbing::{class_of, kinds},
     tasks::{File, FileState},
 };
 use serde_json::{Map, Value, json};
@@ -344,7 +345,8 @@ fn plan_kind(task: &File, state: &State, touches: bool) -> Result<Plan<Step>, Tr
             entry => {
                 let directory = matches!(entry, Entry::Directory { .. });
                 let step = Step::Remove { path: state.path.clone(), directory };
-                plan.push(step, change(entry.what().into(), Typed::Absent));
+                plan.needs = class_of(kinds::of_removal(shown));
+                plan.push(step, change(entry.what().into(), Typed::Absent).needing(plan.needs));
             }
         },
         FileState::File => match state.subject(task) {

@@ -56,7 +56,7 @@ impl NodeKind for GpuDirect {
         let reader = Reader { roots: node.roots, deadline: node.deadline };
         let gpus = bus::read(node.roots).map_err(|error| Trouble::io(format!("the PCI bus: {error}")))?.gpus;
         if gpus == 0 {
-            return Err(Trouble::NotApplicable("there is no GPU on this node".to_owned()));
+            return Err(Trouble::invalid(bus::NO_GPU));
         }
         let rebooted = node.world.rebooted();
         let brings = modprobe::brings_more_than(&node.world, Self::MODULE);
@@ -344,5 +344,10 @@ mod tests {
         std::fs::remove_dir_all(bench.path("sys/class/infiniband")).unwrap();
         let none = run(&bench, json!({}), Mode::Apply);
         assert!(matches!(none.status, OpStatus::NotApplicable { .. }), "{none:?}");
+        // A node that lost its GPUs looks like one that has none, and must not pass for as declared.
+        std::fs::remove_dir_all(bench.path("sys/bus/pci/devices/0000:3b:00.0")).unwrap();
+        for mode in [Mode::Predict, Mode::Apply] {
+            assert_eq!(failure(&run(&bench, json!({}), mode)), bus::NO_GPU);
+        }
     }
 }

@@ -11,6 +11,8 @@ mod cron;
 pub mod cuda_compat;
 mod dcb;
 mod disk_queue;
+#[cfg(test)]
+mod disturbing_tests;
 pub mod docker;
 pub mod download;
 pub mod drain_state;

@@ -11,6 +11,7 @@ use std::{
 use gpufleet_protocol::{
     Awaiting, Change, Disruption, Layer, Property, Subject,
     change::Value as Typed,
+    disturbing::{class_of, kinds},
     tasks::{Modprobe, ModulePersistence, ModuleState},
 };
 use serde_json::{Map, Value, json};
@@ -258,7 +259,8 @@ impl NodeKind for Modprobe {
                 )));
             }
             ModuleState::Absent if state.loaded => {
-                plan.push(Step::Unload, change("loaded", "not loaded"));
+                plan.needs = class_of(kinds::of_unloading(&name));
+                plan.push(Step::Unload, change("loaded", "not loaded").needing(plan.needs));
             }
             _ => {}
         }

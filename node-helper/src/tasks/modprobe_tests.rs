@@ -1,7 +1,10 @@
 use gpufleet_protocol::{OpOutcome, OpStatus, message::Mode, tasks::Kind as _};
 
 use super::*;
-use crate::tasks::testing::{Bench, Told, told};
+use crate::{
+    declare::drive,
+    tasks::testing::{Bench, Told, told},
+};
 
 const FAKE: &str = r#"#!/bin/sh
 d=$(dirname "$0")/../..
@@ -62,7 +65,8 @@ fn a_module_goes_and_stays_away() {
     bench.write("etc/modules-load.d/all.conf", "nvidia\nipmi_si\n");
     bench.write("etc/modprobe.d/x.conf", "options nvidia NVreg_A=1\nblacklist nouveau\n");
     let task = module(json!({"name": "nvidia", "state": "absent", "persistent": "absent"}));
-    let done = bench.run(&task, Mode::Apply);
+    let permit = Disruption::GpuReset;
+    let done = bench.node(|node| drive(&task, node, Mode::Apply, &bench.overlay, permit, &|_| Ok(())));
     assert_eq!(done.status, OpStatus::Changed, "{done:?}");
     assert_eq!(bench.read("etc/modules-load.d/all.conf"), "#nvidia\nipmi_si\n");
     assert_eq!(bench.read("etc/modprobe.d/x.conf"), "#options nvidia NVreg_A=1\nblacklist nouveau\n");

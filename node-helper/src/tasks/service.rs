@@ -5,8 +5,9 @@
 use std::{collections::HashMap, path::PathBuf};
 
 use gpufleet_protocol::{
-    Certainty, Change, Disruption, FailureKind, Layer, Property, Subject,
+    Certainty, Change, Disruption, FailureKind, Layer, NodeOp, Property, Subject,
     change::Value as Typed,
+    disturbing::{Disturbance, class_of, kinds},
     tasks::{Service, ServiceState},
 };
 use serde_json::{Map, Value, json};
@@ -281,8 +282,13 @@ fn plan_as(task: &Service, state: &State, acts: bool) -> Result<Plan<Step>, Trou
         return Ok(plan);
     }
     let unit = unit(&task.name);
-    let change =
-        |from: &str, to: &str| Change::new(Subject::unit(&unit), Property::STATE, from, to, Disruption::Live);
+    let found = kinds::of_op(&NodeOp::Service(task.clone()));
+    if let Some(refusal) = found.as_ref().and_then(Disturbance::refusal) {
+        return Err(Trouble::failed(FailureKind::Refused, refusal));
+    }
+    // The restart of a unit that does not run ends nothing.
+    let class = class_of(found.filter(|_| state.view.active != Some(false)));
+    let change = |from: &str, to: &str| Change::new(Subject::unit(&unit), Property::STATE, from, to, class);
     let at_boot = |from: &str, to: &str| at_boot(&unit, from, to);
     let mut file_state = state.view.file_state.as_str();
     match (task.masked, file_state) {
@@ -325,7 +331,7 @@ fn plan_as(task: &Service, state: &State, acts: bool) -> Result<Plan<Step>, Trou
     }
     let settled_once = !acts && state.runs_once() && state.property("Result") == "success";
     let Some(active) = state.view.active else {
-        plan.changes.extend(after_boot(task, &unit, &state.view));
+        plan.changes.extend(after_boot(task, &unit, &state.view, class));
         return Ok(plan);
     };
     let now = running(active);
@@ -355,6 +361,7 @@ fn plan_as(task: &Service, state: &State, acts: bool) -> Result<Plan<Step>, Trou
         }
         _ => {}
     }
+    plan.needs = plan.changes.iter().map(|change| change.disruption).max().unwrap_or_default();
     Ok(plan)
 }
 
@@ -365,7 +372,7 @@ fn at_boot(unit: &str, file_state: &str, to: &str) -> Change {
 }
 
 /// Returns the prediction for a unit that a boot may or may not have started.
-fn after_boot(task: &Service, unit: &str, view: &UnitView) -> Option<Change> {
+fn after_boot(task: &Service, unit: &str, view: &UnitView, class: Disruption) -> Option<Change> {
     let (to, certainty) = match task.state? {
         ServiceState::Started => ("started", Certainty::Possible),
         ServiceState::Stopped => ("stopped", Certainty::Possible),
@@ -380,7 +387,7 @@ fn after_boot(task: &Service, unit: &str, view: &UnitView) -> Option<Change> {
             format!("it is {}", now.unwrap_or_else(|| "unknown".to_owned()))
         }
     };
-    let change = Change::new(Subject::unit(unit), Property::STATE, Typed::Unknown, to, Disruption::Live)
+    let change = Change::new(Subject::unit(unit), Property::STATE, Typed::Unknown, to, class)
         .with_note(format!("whether it runs after the boot is known only in the run: {why}"));
     Some(Change { certainty, ..change })
 }

@@ -263,7 +263,7 @@ pub struct Task {
     pub asks_for_others: bool,
     /// What an `include_tasks` or `include_role` needs during the run.
     pub site: Option<Arc<Site>>,
-    /// What its command disturbs, as far as the text shows before variables are known.
+    /// What it disturbs beside its kind's class, as far as the text shows before variables are known.
     pub disturbance: Option<Disturbance>,
     pub(super) references: Vec<Reference>,
 }

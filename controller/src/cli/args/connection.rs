@@ -79,7 +79,7 @@ pub struct Connection {
     /// How long connecting to a node may take, such as `10s`; 15 seconds unless given.
     #[arg(short = 'T', long, value_name = "TIME", value_parser = duration, visible_alias = "timeout")]
     pub connect_timeout: Option<u64>,
-    /// How long one task may take unless it says otherwise, such as `2h`; 30 minutes unless given.
+    /// How long one task may take unless it says otherwise, such as `2h`; 30 minutes unless given, 10 for `exec … -- COMMAND`.
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub task_timeout: Option<u64>,
 }

@@ -4,6 +4,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use gpufleet_protocol::{
     Change, Disruption, FailureKind, NodeOp, OpOutcome, OpStatus, Request,
+    disturbing::kinds,
     message::Mode,
     op::Reboot,
     tasks::{self, Class, GpuMig, Kind as _, RebootWhen},
@@ -589,6 +590,10 @@ impl NodeDriver {
             if !self.custody.node.settings.run.verb.writes() {
                 // Why: `check_mode: false` asks a reading to run a command, and no reading disturbs a node.
                 return Ok(Fed::held(format!("needs {class}, and only a run gets a permit for it")));
+            }
+            // Why here as for commands, and not before: what is so already disturbs nothing.
+            if let Some(found) = kinds::of_op(op).filter(|_| !self.custody.node.settings.disturbs) {
+                return Ok(Fed::Refused { reason: found.hidden(kinds::WRITE_IT_OUT) });
             }
             let why = outcome.changes.iter().find(|change| change.disruption == class);
             let why = match op {

@@ -68,6 +68,8 @@ pub(crate) struct PlaySettings {
     pub(crate) scheduler: Option<Arc<Scheduler>>,
     /// Whether the hosts wait for each other at each task.
     pub(crate) linear: bool,
+    /// Whether its text shows something that may disturb.
+    pub(crate) disturbs: bool,
     /// In a reading, hosts that a later play selects too.
     pub(crate) later: HashSet<String>,
     pub(crate) throttles: Throttles,

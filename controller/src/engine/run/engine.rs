@@ -553,6 +553,7 @@ impl Engine {
             ),
             scheduler: self.plays.scheduler_of(index),
             linear: play.strategy == Strategy::Linear,
+            disturbs: play.disruption > Disruption::Live,
             later: match self.options.verb.writes() {
                 true => Default::default(),
                 false => self.plays.hosts.iter().skip(index.place() + 1).flatten().cloned().collect(),

@@ -95,6 +95,40 @@ fn a_command_whose_variables_make_it_disturb_is_not_run_where_nobody_could_see_i
     });
 }
 
+#[test]
+fn a_kind_that_stops_what_work_needs_goes_node_by_node_and_is_free_where_it_is_so() {
+    virtual_time(async {
+        let play = |task: &str| format!("- hosts: all\n  gather_facts: false\n  tasks:\n    - {task}\n");
+        for task in [
+            "service: {name: kubelet, state: stopped}",
+            "{service: {name: '{{ item }}', state: stopped}, loop: [cups, kubelet]}",
+        ] {
+            let world = world();
+            let ended = run_of(&play(task), &world, |_| {}).await;
+            let order = outages(&ended);
+            let one_at_a_time =
+                order.chunks(2).all(|pair| pair[0].ends_with("clients") && pair[1].ends_with("back"));
+            assert!(order.len() == 6 && one_at_a_time, "{task}: {order:?}");
+            assert!(
+                outages(&run_of(&play(task), &world, |_| {}).await).iter().all(|step| step.ends_with("back"))
+            );
+        }
+        let hidden = "- hosts: all\n  gather_facts: false\n  vars: {unit: kubelet}\n  tasks:\n    - service: {name: '{{ unit }}', state: stopped}\n";
+        let world = world();
+        let plan = run_of(hidden, &world, |engine| engine.options.verb = Verb::Plan).await;
+        let told = plan.events.iter().find_map(|what| match what {
+            What::TaskFinished { report, .. } => report.blockers.first().cloned(),
+            _ => None,
+        });
+        assert!(told.is_some_and(|blocker| blocker.what.contains("a run refuses it")));
+        let (state, message) = run_of(hidden, &world, |_| {}).await.state("gpu001");
+        assert_eq!(state, NodeState::Failed);
+        insta::assert_snapshot!(message, @"`systemctl stop kubelet` stops a service that work needs, which the play's text did not show before its variables were known, so that nobody could plan and agree to it; write the name out, or the items of the loop");
+        world.with("gpu001", |machine| machine.node.real.stopped.insert("kubelet".to_owned()));
+        assert_eq!(run_of(hidden, &world, |_| {}).await.state("gpu001").0, NodeState::Compliant);
+    });
+}
+
 const LONG: &str = "- hosts: all\n  gather_facts: false\n  max_unavailable: 1\n  strategy: free\n  tasks:\n    - command: /opt/update\n    - gpu_ecc: {mode: enabled}\n";
 
 #[test]
@@ -188,6 +222,10 @@ fn commands_that_no_permit_makes_safe_are_refused_when_the_playbook_is_read() {
     ] {
         assert!(errors(task).is_some_and(|text| text.contains("is not run as a command")), "{task}");
     }
+    let text = errors("service: {name: poweroff.target, state: started}").unwrap();
+    assert!(text.contains("takes the node down for good"), "{text}");
+    let text = errors("{service: {name: kubelet, state: stopped}, run_once: true}").unwrap();
+    assert!(text.contains("`run_once` cannot be used"), "{text}");
     let text = errors("{command: nvidia-smi --gpu-reset, async: 60, poll: 5}").unwrap();
     assert!(text.contains("cannot go on by itself"), "{text}");
     let text = errors("{command: nvidia-smi --gpu-reset, run_once: true}").unwrap();

@@ -43,7 +43,7 @@ use super::{
     RunHistory, RunResult, Stop, TaskOptions,
 };
 use crate::{
-    event::{DrainStep, EVENT_VERSION, Event, RunStarted, Verb, What},
+    event::{DrainStep, Event, RunStarted, Verb, What},
     interpreter::{CachedFiles, HostContext},
     journal::{Entry, Journal, Record, RunDir, RunId, read_events, read_for_resume},
     playbook::{Program, TagFilter},
@@ -104,22 +104,7 @@ fn hosts(count: usize) -> Vec<String> {
 }
 
 fn started(hosts: &[String]) -> RunStarted {
-    RunStarted {
-        version: EVENT_VERSION,
-        run_id: "RUN".to_owned(),
-        verb: Verb::Run,
-        gpufleet: "0".to_owned(),
-        playbooks: Vec::new(),
-        inventories: Vec::new(),
-        hosts: hosts.to_vec(),
-        command_line: Vec::new(),
-        digest: String::new(),
-        inputs: BTreeMap::new(),
-        programs: Default::default(),
-        groups: Default::default(),
-        audit: None,
-        trend: Vec::new(),
-    }
+    RunStarted { gpufleet: "0".to_owned(), hosts: hosts.to_vec(), ..RunStarted::of("RUN", Verb::Run) }
 }
 
 fn engine(playbook: &str, world: &Arc<World>, hosts: &[String], epoch: u64) -> Engine {
@@ -309,7 +294,7 @@ fn killed(count: usize, kills: &[(u32, usize, usize)], drains: bool) -> (Vec<Str
 
 #[test]
 fn a_run_that_nothing_disturbs_does_each_thing_once() {
-    insta::assert_snapshot!(undisturbed(1).join("\n"), @r#"State { sysctl: {"vm.swappiness": "10"}, cmdline: [], next_cmdline: [], ecc: true, ecc_pending: true, mig: true, power_w: 500, files: {} } reboots=1 ran=["Argv([\"/bin/once\"])", "Argv([\"/bin/secret\"])", "Argv([\"/bin/each\", \"a\"])", "Argv([\"/bin/each\", \"b\"])", "Argv([\"/bin/handler\"])", "Argv([\"/bin/after\", \"done\"])"]"#);
+    insta::assert_snapshot!(undisturbed(1).join("\n"), @r#"State { sysctl: {"vm.swappiness": "10"}, cmdline: [], next_cmdline: [], ecc: true, ecc_pending: true, mig: true, power_w: 500, files: {}, stopped: {} } reboots=1 ran=["Argv([\"/bin/once\"])", "Argv([\"/bin/secret\"])", "Argv([\"/bin/each\", \"a\"])", "Argv([\"/bin/each\", \"b\"])", "Argv([\"/bin/handler\"])", "Argv([\"/bin/after\", \"done\"])"]"#);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use gpufleet_protocol::disturbing::kinds;
 use gpufleet_protocol::glob::Glob;
 use gpufleet_protocol::tasks::{self, Class, Kind as _, KindInfo, WaitFor};
 use gpufleet_protocol::{
@@ -189,6 +190,7 @@ impl Cursor {
             outcome.data.insert("ansible_facts".to_owned(), Json::Object(chosen));
         }
         self.take_listed(&action, &outcome);
+        self.tell_hidden(&action, &mut outcome);
         if let Some(active) = self.frames.task()
             && let Some(period) = active.task.timeout_s
         {
@@ -238,6 +240,18 @@ impl Cursor {
         self.item_done(raw);
         if let Some(class) = activated {
             self.activate(class, place);
+        }
+    }
+
+    /// Says what a run refuses because the play's text does not show that it disturbs.
+    fn tell_hidden(&self, action: &Action, outcome: &mut OpOutcome) {
+        let disturbs = outcome.changes.iter().any(|change| change.disruption > Disruption::Live);
+        let Work::Node { op, .. } = &action.work else { return };
+        if self.setup.mode == Mode::Predict && self.setup.play.disruption == Disruption::Live && disturbs {
+            let found = kinds::of_op(op);
+            outcome.blockers.extend(
+                found.map(|found| Blocker::new(found.hidden("a run refuses it"), kinds::WRITE_IT_OUT)),
+            );
         }
     }
 

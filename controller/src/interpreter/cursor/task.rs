@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use gpufleet_protocol::disturbing::Disturbance;
+use gpufleet_protocol::disturbing::{Disturbance, class_of, kinds};
 use gpufleet_protocol::lenient::parse_seconds;
 use gpufleet_protocol::op::KeepState;
 use gpufleet_protocol::tasks::{Class, IncludeVars, KeepPresence, Meta, RebootWhen};
@@ -271,13 +271,8 @@ impl Cursor {
             && found.act.instead().is_none()
             && self.setup.play.disruption == Disruption::Live
         {
-            return Some(Raw::because(
-                Status::Failed,
-                format!(
-                    "{found}, which the play's text did not show before its variables were known, so that nobody could plan \
-                     and agree to it; write the command out, or use the kind that does the same"
-                ),
-            ));
+            let next = "write the command out, or use the kind that does the same";
+            return Some(Raw::because(Status::Failed, found.hidden(next)));
         }
         let work = match ready.deed {
             Deed::Told { failed, message, data } => {
@@ -543,7 +538,7 @@ fn disturbance_of(op: &NodeOp) -> Option<Disturbance> {
 
 fn disruption_of(work: &Work) -> Disruption {
     let Work::Node { op, .. } = work else { return Disruption::Live };
-    disturbance_of(op).as_ref().map_or(Disruption::Live, Disturbance::class)
+    class_of(kinds::of_op(op))
 }
 
 /// The timeout of work that waits, in seconds.

@@ -1,9 +1,10 @@
 //! A node that has a state: pending becomes current by a reset or reboot, volatile values are lost.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use gpufleet_protocol::disturbing::{class_of, kinds};
 use gpufleet_protocol::op::GpuTask;
-use gpufleet_protocol::tasks::{EccMode, MigMode};
+use gpufleet_protocol::tasks::{EccMode, MigMode, ServiceState};
 use gpufleet_protocol::{
     Awaiting, Change, Disruption, NodeOp, OpOutcome, OpStatus, Property, Subject, Unit, change::Value,
 };
@@ -22,6 +23,8 @@ pub(crate) struct State {
     pub mig: bool,
     pub power_w: u32,
     pub files: BTreeMap<String, String>,
+    /// Units that do not run; all others do.
+    pub stopped: BTreeSet<String>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -88,6 +91,13 @@ impl FakeNode {
                     if self.stubborn != Some("sysctl") {
                         state.sysctl.insert(sysctl.name.clone(), new);
                     }
+                }
+            }
+            NodeOp::Service(task) if task.state == Some(ServiceState::Stopped) => {
+                if state.stopped.insert(task.name.clone()) {
+                    let class = class_of(kinds::of_op(op));
+                    let unit = Subject::unit(&task.name);
+                    outcome.changes.push(Change::new(unit, Property::STATE, "started", "stopped", class));
                 }
             }
             NodeOp::KernelCmdline(words) => {

@@ -14,7 +14,7 @@ use jiff::{Timestamp, ToSpan as _, tz::TimeZone};
 
 use self::exposition::{Exposition, Family, Form, Kind, label};
 pub(super) use self::readings::NodeReadings;
-use super::{NodeModel, RunModel, Totals, Verdict};
+use super::{NodeModel, NodeResult, RunModel, Totals, Verdict};
 
 /// The media type of the document, for an HTTP response.
 pub const OPENMETRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -27,6 +27,7 @@ macro_rules! families {
 
 families! {
     VERDICT = "gpufleet_node_verdict", StateSet, "", "The worst of what is known about the node.";
+    RESULT = "gpufleet_node_result", StateSet, "", "Whether the node is as declared, or why nobody may say so.";
     ACTION = "gpufleet_node_next_action", StateSet, "", "What to do about the node.";
     CHECKS = "gpufleet_node_checks", Gauge, "", "Judgements of the checks, by verdict.";
     COVERAGE = "gpufleet_node_coverage_ratio", Gauge, "ratio", "Share of what applies to the node that was judged.";
@@ -111,6 +112,10 @@ fn verdicts(out: &mut Exposition, rows: &[Row<'_>]) {
     let words = || Verdict::ALL.iter().map(|verdict| verdict.word());
     for Row { name, node, run } in rows {
         out.states(&VERDICT, &[("node", name)], words(), node.verdict(run.verb()).word());
+    }
+    for Row { name, node, run } in rows {
+        let results = NodeResult::ALL.iter().map(|result| result.word());
+        out.states(&RESULT, &[("node", name)], results, node.result(run.verb()).word());
     }
     for Row { name, node, run } in rows {
         let actions = Action::ALL.iter().map(|action| action.word());

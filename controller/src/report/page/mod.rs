@@ -16,7 +16,7 @@ mod trend;
 use jiff::{Timestamp, tz::TimeZone};
 use serde::Serialize;
 
-use super::{NodeModel, RunModel, Standing, Verdict, exit_code, fold_names};
+use super::{NodeModel, NodeResult, RunModel, Standing, Verdict, exit_code, fold_names};
 use crate::event::{EarlierAudit, Level, NOTHING_NEW, NodeState, TaskStatus, Verb};
 use causes::Cause;
 use columns::Groups;
@@ -99,10 +99,9 @@ fn nodes_text(count: usize) -> String {
     if count == 1 { "the node".to_owned() } else { format!("all {count} nodes") }
 }
 
-const fn label(verdict: Verdict, verb: Verb, by_checks: bool, unjudged: bool) -> &'static str {
+const fn label(verdict: Verdict, verb: Verb, by_checks: bool) -> &'static str {
     match verdict {
         Verdict::Ok if by_checks => "ok",
-        Verdict::Ok if unjudged => "done, not judged",
         Verdict::Ok => "as declared",
         Verdict::Warn => "with a warning",
         Verdict::Drift if verb.writes() => "not yet as declared",
@@ -111,6 +110,15 @@ const fn label(verdict: Verdict, verb: Verb, by_checks: bool, unjudged: bool) ->
         Verdict::Fail => "failed",
         Verdict::Na => "not applicable",
     }
+}
+
+/// Returns how many nodes are well and have a result that takes that back: these are not as declared.
+fn caveats(model: &RunModel) -> Vec<(&'static str, usize)> {
+    let verb = model.verb();
+    let ok = || model.nodes().iter().filter(|node| node.verdict(verb) == Verdict::Ok);
+    let with = |result: &NodeResult| ok().filter(|node| node.result(verb) == *result).count();
+    let named = NodeResult::ALL.iter().filter_map(|result| Some((result.caveat()?, with(result))));
+    named.filter(|(_, count)| *count > 0).collect()
 }
 
 impl Page {
@@ -122,21 +130,26 @@ impl Page {
         let counts =
             Verdict::WORST_FIRST.map(|verdict| verdicts.iter().filter(|known| **known == verdict).count());
         let done_unjudged = model.nodes().iter().filter(|node| node.is_done_unjudged(verb)).count();
+        let caveats = caveats(model);
+        let taken_back: usize = caveats.iter().map(|(_, count)| count).sum();
         let mut before = 0;
         let share = |count: usize| if total == 0 { 0.0 } else { count as f64 * 100.0 / total as f64 };
         let tiles: Vec<Tile> = Verdict::WORST_FIRST
             .into_iter()
             .zip(counts)
-            .map(|(verdict, count)| {
+            .flat_map(|(verdict, count)| {
+                let own = label(verdict, verb, model.is_audit_of_checks());
+                match verdict {
+                    Verdict::Ok => std::iter::once((verdict, own, count - taken_back))
+                        .chain(caveats.iter().map(|(label, count)| (Verdict::Ok, *label, *count)))
+                        .collect(),
+                    _ => vec![(verdict, own, count)],
+                }
+            })
+            .map(|(verdict, label, count)| {
                 let from = share(before);
                 before += count;
-                Tile {
-                    verdict,
-                    label: label(verdict, verb, model.is_audit_of_checks(), done_unjudged > 0),
-                    count,
-                    from,
-                    share: share(count),
-                }
+                Tile { verdict, label, count, from, share: share(count) }
             })
             .collect();
         let standing = model.standing();
@@ -146,11 +159,7 @@ impl Page {
         let not_begun =
             unknown().filter(|node| matches!(node.state, NodeState::Pending | NodeState::Skipped)).count();
         let unread = unknown().count() - unjudged - not_begun;
-        let good = model
-            .nodes()
-            .iter()
-            .filter(|node| node.is_compliant(verb) && !node.is_done_unjudged(verb))
-            .count();
+        let good = model.nodes().iter().filter(|node| node.is_compliant(verb)).count();
         let nothing_applies = total > 0 && !model.nodes().iter().any(|node| node.applies(verb));
         let good_word = if model.is_audit_of_checks() { "compliant" } else { "as declared" };
         // Rounded down, so that 100 % means all of them.

@@ -116,6 +116,12 @@ impl Change {
         Self { layer, ..self }
     }
 
+    /// As it is with a permit of this class.
+    #[must_use]
+    pub fn needing(self, disruption: Disruption) -> Self {
+        Self { disruption, ..self }
+    }
+
     /// Only the run can tell whether it is made.
     #[must_use]
     pub fn possible(self) -> Self {

@@ -5,6 +5,7 @@
 //! refused with the way to write it. The helper asks before it runs a command, the controller when it reads and plans a
 //! play; both ask here. Pure; errs towards silence: what is not recognised is run, and watched.
 
+pub mod kinds;
 mod programs;
 mod shell;
 
@@ -21,6 +22,8 @@ use crate::{Change, Disruption, Property, Subject, op::Program};
 pub enum Act {
     /// Ends processes that hold GPUs.
     EndsClients,
+    /// Removes what new work needs, such as the device files of GPUs or the driver's libraries.
+    TakesFromWork,
     /// Stops a service without which work ends.
     StopsService,
     /// Creates or removes MIG instances.
@@ -42,9 +45,11 @@ impl Act {
     /// Returns the class of the permit that it needs.
     pub const fn class(self) -> Disruption {
         match self {
-            Self::EndsClients | Self::StopsService | Self::ChangesInstances | Self::Withdraws => {
-                Disruption::Clients
-            }
+            Self::EndsClients
+            | Self::TakesFromWork
+            | Self::StopsService
+            | Self::ChangesInstances
+            | Self::Withdraws => Disruption::Clients,
             Self::SwitchesMig | Self::ResetsDevice | Self::UnloadsDriver | Self::ResetsGpus => {
                 Disruption::GpuReset
             }
@@ -56,6 +61,7 @@ impl Act {
     pub const fn verb(self) -> &'static str {
         match self {
             Self::EndsClients => "ends the processes that hold GPUs",
+            Self::TakesFromWork => "removes what work on GPUs needs",
             Self::StopsService => "stops a service that work needs",
             Self::ChangesInstances => "creates or removes MIG instances",
             Self::SwitchesMig => "switches the MIG mode",
@@ -94,6 +100,7 @@ impl Act {
     const fn leaves(self) -> &'static str {
         match self {
             Self::EndsClients => "processes on GPUs ended",
+            Self::TakesFromWork => "without what work needs",
             Self::StopsService => "service stopped",
             Self::ChangesInstances => "MIG instances changed",
             Self::SwitchesMig => "MIG mode switched",
@@ -150,6 +157,14 @@ impl Disturbance {
         self.act.instead().map(|instead| format!("{self}, and is not run as a command: {instead}"))
     }
 
+    /// Returns why a play refuses it whose text shows nothing that disturbs.
+    pub fn hidden(&self, next: &str) -> String {
+        format!(
+            "{self}, which the play's text did not show before its variables were known, so that nobody could plan and agree \
+             to it; {next}"
+        )
+    }
+
     fn worse(one: Option<Self>, other: Option<Self>) -> Option<Self> {
         match (one, other) {
             (Some(one), Some(other)) => Some(if other.act > one.act { other } else { one }),
@@ -162,6 +177,11 @@ impl std::fmt::Display for Disturbance {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "`{}` {}", self.command, self.act.verb())
     }
+}
+
+/// Returns the class of the permit that is needed; [`Disruption::Live`] where nothing disturbs.
+pub fn class_of(found: Option<Disturbance>) -> Disruption {
+    found.map_or(Disruption::Live, |found| found.class())
 }
 
 /// Returns the worst that a process does.
@@ -191,8 +211,8 @@ pub fn of_script(text: &str, interpreter: Option<&str>) -> Option<Disturbance> {
     }
 }
 
-/// Returns the worst that a command of a playbook may do whose variables are not known yet: templates stand for any word.
-pub fn of_template(text: &str, is_shell: bool) -> Option<Disturbance> {
+/// Returns a text of a playbook whose variables are not known yet, with what stands for any word in place of templates.
+pub fn without_templates(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(at) = rest.find("{{").into_iter().chain(rest.find("{%")).chain(rest.find("{#")).min() {
@@ -207,6 +227,12 @@ pub fn of_template(text: &str, is_shell: bool) -> Option<Disturbance> {
         rest = from.find(closing).map_or("", |end| from.get(end + closing.len()..).unwrap_or_default());
     }
     plain.push_str(rest);
+    plain
+}
+
+/// Returns the worst that a command of a playbook may do whose variables are not known yet.
+pub fn of_template(text: &str, is_shell: bool) -> Option<Disturbance> {
+    let plain = without_templates(text);
     match is_shell {
         true => of_shell(&plain),
         false => shell::of_words(&shell::split(&plain), None),

@@ -24,6 +24,9 @@ const NEEDED_BY_WORK: &[&str] = &[
     "nvidia-mps",
     "gpufleet-mps",
     "openibd",
+    "munge",
+    "networking",
+    "network",
     "rdma-ndd",
     "pbs",
     "lsfd",
@@ -31,8 +34,17 @@ const NEEDED_BY_WORK: &[&str] = &[
 
 /// Units of them whose restart ends work too; that of the others leaves running work alone.
 /// Sources: Kubernetes (pods outlive a kubelet), Slurm (`KillMode=process` of slurmd), containerd (shims outlive it).
-const ENDS_WITH_A_RESTART: &[&str] =
-    &["docker", "dockerd", "nvidia-fabricmanager", "nvidia-imex", "nvidia-mps", "gpufleet-mps", "openibd"];
+const ENDS_WITH_A_RESTART: &[&str] = &[
+    "docker",
+    "dockerd",
+    "nvidia-fabricmanager",
+    "nvidia-imex",
+    "nvidia-mps",
+    "gpufleet-mps",
+    "openibd",
+    "networking",
+    "network",
+];
 
 /// The name of a program without its folder.
 pub(super) fn base(program: &str) -> &str {
@@ -124,12 +136,13 @@ pub(super) fn act(program: &str, arguments: &[String], input: Option<&str>) -> O
         "tee" => words.iter().find_map(|path| written(path, input)),
         "dd" => words.iter().find_map(|word| written(word.strip_prefix("of=")?, input)),
         "busctl" | "dbus-send" | "gdbus" => logind(&words.join(" ")),
-        "rmmod" => words.iter().any(|word| is_driver(word)).then_some(Act::UnloadsDriver),
+        "rm" | "unlink" => words.iter().filter_map(|path| removed(path)).max(),
+        "rmmod" => words.iter().filter_map(|word| unloads(word)).max(),
         "modprobe" => {
             let removes = words.iter().any(|word| {
                 *word == "--remove" || word.starts_with('-') && !word.starts_with("--") && word.contains('r')
             });
-            (removes && words.iter().any(|word| is_driver(word))).then_some(Act::UnloadsDriver)
+            words.iter().filter(|_| removes).filter_map(|word| unloads(word)).max()
         }
         "nvidia-uninstall" => Some(Act::UnloadsDriver),
         name if name.starts_with("NVIDIA-Linux-") => {
@@ -229,7 +242,7 @@ fn systemctl(words: &[&str]) -> Option<Act> {
 }
 
 /// What an action does to a unit.
-fn service(unit: &str, action: &str) -> Option<Act> {
+pub(super) fn service(unit: &str, action: &str) -> Option<Act> {
     let starts = matches!(action, "start" | "restart" | "isolate" | "reload-or-restart");
     match unit {
         "reboot.target"
@@ -276,12 +289,22 @@ fn logind(text: &str) -> Option<Act> {
     }
 }
 
-fn is_driver(module: &str) -> bool {
-    module == "nouveau"
-        || module == "nova_core"
-        || module == "nvidia"
-        || module.starts_with("nvidia_")
-        || module.starts_with("nvidia-")
+/// What unloading a module of the kernel does.
+pub(super) fn unloads(module: &str) -> Option<Act> {
+    let name = module.replace('-', "_");
+    match name.as_str() {
+        "nouveau" | "nova_core" | "nvidia" => Some(Act::UnloadsDriver),
+        _ if name.starts_with("nvidia_") => Some(Act::UnloadsDriver),
+        // Takes the cards of the cluster's network from whoever uses them.
+        "mlx5_core" | "mlx5_ib" | "ib_core" | "ib_uverbs" => Some(Act::ResetsDevice),
+        _ => None,
+    }
+}
+
+/// What removing a path does.
+pub(super) fn removed(path: &str) -> Option<Act> {
+    let is_device = path.starts_with("/dev/nvidia") || path.starts_with("/dev/infiniband");
+    is_device.then_some(Act::TakesFromWork)
 }
 
 fn nvidia_smi(words: &[&str]) -> Option<Act> {

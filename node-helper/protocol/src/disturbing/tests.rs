@@ -172,6 +172,52 @@ fn templates_stand_for_any_word() {
 }
 
 #[test]
+fn kinds_for_many_purposes_are_judged_by_what_they_name() {
+    use Act::{Reboots, ResetsDevice, StopsService, TakesFromWork, UnloadsDriver};
+    let act = |kind: &str, with: serde_json::Value| {
+        let read = crate::tasks::find(kind).unwrap().parse(with).unwrap();
+        let crate::tasks::Params::Node(op) = read else { panic!("{kind} is not the node's") };
+        kinds::of_op(&op).map(|found| found.act)
+    };
+    for (kind, with, wanted) in [
+        ("service", serde_json::json!({"name": "kubelet", "state": "stopped"}), Some(StopsService)),
+        ("service", serde_json::json!({"name": "slurmd.service", "state": "stopped"}), Some(StopsService)),
+        (
+            "service",
+            serde_json::json!({"name": "nvidia-fabricmanager", "state": "restarted"}),
+            Some(StopsService),
+        ),
+        ("service", serde_json::json!({"name": "slurmd", "state": "restarted"}), None),
+        ("service", serde_json::json!({"name": "kubelet", "enabled": false}), None),
+        ("service", serde_json::json!({"name": "poweroff.target", "state": "started"}), Some(Act::GoesDown)),
+        ("service", serde_json::json!({"name": "reboot.target", "state": "started"}), Some(Reboots)),
+        ("modprobe", serde_json::json!({"name": "nvidia", "state": "absent"}), Some(UnloadsDriver)),
+        ("modprobe", serde_json::json!({"name": "mlx5_core", "state": "absent"}), Some(ResetsDevice)),
+        ("modprobe", serde_json::json!({"name": "nvidia"}), None),
+        (
+            "package",
+            serde_json::json!({"name": ["vim", "nvidia-driver-580"], "state": "absent"}),
+            Some(TakesFromWork),
+        ),
+        ("apt", serde_json::json!({"name": "docker-ce", "state": "absent"}), Some(StopsService)),
+        (
+            "dnf",
+            serde_json::json!({"name": "nvidia-fabricmanager-580", "state": "absent"}),
+            Some(StopsService),
+        ),
+        ("package", serde_json::json!({"name": "nvidia-driver-assistant", "state": "absent"}), None),
+        ("package", serde_json::json!({"name": "nvidia-driver-580"}), None),
+        ("file", serde_json::json!({"path": "/dev/nvidia0", "state": "absent"}), Some(TakesFromWork)),
+        ("file", serde_json::json!({"path": "/dev/nvidia0", "mode": "0666"}), None),
+        ("sysctl", serde_json::json!({"name": "kernel.sysrq", "value": "1"}), None),
+    ] {
+        assert_eq!(act(kind, with.clone()), wanted, "{kind}: {with}");
+    }
+    assert_eq!(line("rm -f /dev/nvidia0"), Some(TakesFromWork));
+    assert_eq!(line("modprobe -r mlx5_core"), Some(ResetsDevice));
+}
+
+#[test]
 fn it_says_what_it_found_and_what_to_write() {
     let found = of_shell("sleep 1; sudo shutdown -r now").unwrap();
     assert_eq!(found.to_string(), "`shutdown -r now` reboots the node");

@@ -17,6 +17,7 @@ use super::{driver, tool};
 use crate::{
     deadline::Deadline,
     declare::{Node, NodeKind, Plan, Trouble},
+    gpu::bus,
     world::Effect,
 };
 
@@ -88,7 +89,7 @@ impl NodeKind for Judged<'_> {
         match &system.state {
             GpuSystemState::Ok => {}
             GpuSystemState::NoGpu => {
-                return Err(Trouble::NotApplicable("there is no GPU on this node".to_owned()));
+                return Err(Trouble::invalid(bus::NO_GPU));
             }
             GpuSystemState::NoDriver { detail } => {
                 return Err(Trouble::missing(format!("the NVIDIA driver does not run: {detail}")));
@@ -337,6 +338,18 @@ mod tests {
         match &outcome.status {
             OpStatus::Failed { message, .. } => message,
             other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_node_without_a_gpu_is_an_error() {
+        let (bench, task) = (bench("580.95.05"), serde_json::from_value(json!({"cuda": "12.4"})).unwrap());
+        let read = |_: &Deadline| Ok(GpuSystem { state: GpuSystemState::NoGpu, ..GpuSystem::default() });
+        let judged = Judged { task: &task, read: &read };
+        for mode in [Mode::Predict, Mode::Apply] {
+            let done =
+                bench.node(|node| drive(&judged, node, mode, &bench.overlay, Disruption::Live, &|_| Ok(())));
+            assert_eq!(failure(&done), bus::NO_GPU);
         }
     }
 

@@ -43,7 +43,7 @@ use self::{
 };
 use crate::{
     declare::{Node, NodeKind, Plan, Trouble},
-    gpu::{Gpus, Taker},
+    gpu::{Gpus, Taker, bus},
     os::tree,
     state::Record,
     world::Effect,
@@ -301,7 +301,7 @@ impl NodeKind for Driver<'_> {
     fn observe(&self, node: &Node<'_>) -> Result<State, Trouble> {
         let mut seen = Seen::read(node)?;
         if seen.gpus == 0 {
-            return Err(Trouble::invalid("there is no NVIDIA GPU on this node's PCI bus"));
+            return Err(Trouble::invalid(bus::NO_GPU));
         }
         if let Some(why) = seen.foreign {
             return Err(Trouble::invalid(why));

@@ -181,7 +181,7 @@ impl NodeKind for Apt {
             let change = Change::new(Subject::PackageManager, lists, from, "updated", Disruption::Live);
             plan.push(vec!["update".to_owned()], change);
         }
-        plan_orders(&state.orders, &state.running, &mut plan);
+        plan_orders(&state.orders, &state.running, self.state == AptState::Absent, &mut plan);
         for (verb, count) in state.cleanings.iter().filter(|(_, count)| *count > 0) {
             let (files, from) = (Property::new("downloaded packages"), format!("{count} package files"));
             let change = Change::new(Subject::PackageManager, files, from, "cleaned", Disruption::Live);
@@ -192,7 +192,7 @@ impl NodeKind for Apt {
 
     fn left(&self, state: &State, _: &Plan<Vec<String>>) -> Result<Plan<Vec<String>>, Trouble> {
         let mut plan = Plan::default();
-        plan_orders(&state.orders, &state.running, &mut plan);
+        plan_orders(&state.orders, &state.running, self.state == AptState::Absent, &mut plan);
         Ok(plan)
     }
 

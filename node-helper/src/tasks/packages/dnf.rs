@@ -248,7 +248,7 @@ impl NodeKind for Dnf {
 
     fn plan(&self, state: &State) -> Result<Plan<Vec<String>>, Trouble> {
         let mut plan = Plan::default();
-        plan_orders(&state.orders, &state.running, &mut plan);
+        plan_orders(&state.orders, &state.running, self.state == PackageState::Absent, &mut plan);
         Ok(plan)
     }
 

@@ -10,6 +10,7 @@ pub(in crate::tasks) mod versionlock;
 use gpufleet_protocol::{
     Change, Disruption, Property, Subject,
     change::Value as Typed,
+    disturbing::{class_of, kinds},
     tasks::{Apt, AptState, Dnf, Package, PackageManager, PackageState},
 };
 
@@ -57,20 +58,8 @@ impl Order {
     }
 }
 
-/// Packages of kernels and of drivers, by the beginnings of their names.
+/// Packages of kernels, by the beginnings of their names.
 const KERNELS: [&str; 3] = ["linux-image", "linux-modules-nvidia", "kernel-core"];
-const DRIVERS: [&str; 8] = [
-    "nvidia-driver",
-    "nvidia-kernel",
-    "nvidia-dkms",
-    "nvidia-open",
-    "nvidia-headless",
-    "cuda-drivers",
-    "kmod-nvidia",
-    "libnvidia-compute",
-];
-/// What begins likewise and runs nowhere.
-const NEITHER: [&str; 3] = ["nvidia-driver-pinning", "nvidia-driver-assistant", "nvidia-driver-local-repo"];
 /// So many packages are named that wait for a reboot.
 const NAMED: usize = 4;
 
@@ -80,6 +69,16 @@ struct Running {
     /// What the scripts of the packages take from containers.
     at_stake: Option<String>,
     driver: Loaded,
+}
+
+impl Running {
+    /// Whether something that runs may need a package that goes.
+    fn needs(&self, action: &Action) -> bool {
+        let is_driver = kinds::is_driver_package(&action.name);
+        action.to.is_none()
+            && action.from.is_some()
+            && (!is_driver || self.driver.may_be_of(action.from.as_deref()))
+    }
 }
 
 /// The driver's module that runs.
@@ -103,37 +102,25 @@ impl Loaded {
     }
 }
 
-/// Whether a package is of a driver, and runs.
-fn is_driver(name: &str) -> bool {
-    is_of(name, &DRIVERS) && !is_of(name, &NEITHER)
-}
-
 fn is_kernel(name: &str) -> bool {
-    is_of(name, &KERNELS) || bare(name) == "kernel"
-}
-
-fn is_of(name: &str, beginnings: &[&str]) -> bool {
-    beginnings.iter().any(|beginning| bare(name).starts_with(beginning))
-}
-
-/// Returns a name without version and architecture.
-fn bare(name: &str) -> &str {
-    name.split([':', '=', '>', '<', ' ']).next().unwrap_or(name)
+    let bare = kinds::bare_package(name);
+    bare == "kernel" || KERNELS.iter().any(|beginning| bare.starts_with(beginning))
 }
 
 /// What a call leaves for the next boot.
 fn for_next_boot(order: &Order, driver: &Loaded) -> Option<String> {
     let waits = |action: &&Action| match (&action.from, &action.to) {
-        (_, Some(_)) => is_driver(&action.name) || is_kernel(&action.name),
+        (_, Some(_)) => kinds::is_driver_package(&action.name) || is_kernel(&action.name),
         // Not what nothing runs, such as an old kernel, or the rest of a driver that was updated.
-        (from, None) => is_driver(&action.name) && driver.may_be_of(from.as_deref()),
+        (from, None) => kinds::is_driver_package(&action.name) && driver.may_be_of(from.as_deref()),
     };
     let known = order.actions.iter().filter(waits);
     let known = known.map(|action| match &action.to {
         Some(version) => format!("{} {version}", action.name),
         None => format!("{} (removed)", action.name),
     });
-    let unknown = order.unknown.iter().filter(|name| is_driver(name) || is_kernel(name)).cloned();
+    let unknown =
+        order.unknown.iter().filter(|name| kinds::is_driver_package(name) || is_kernel(name)).cloned();
     let mut names: Vec<String> = known.chain(unknown).collect();
     if names.is_empty() {
         return None;
@@ -170,8 +157,9 @@ pub(in crate::tasks) fn before_scripts(node: &Node<'_>) {
     }
 }
 
-/// Adds calls to a plan; a call without effect is left out.
-fn plan_orders(orders: &[Order], running: &Running, plan: &mut Plan<Vec<String>>) {
+/// Adds calls to a plan; a call without effect is left out. `removes`: whether the task asks for packages to go, and not a
+/// script of another package.
+fn plan_orders(orders: &[Order], running: &Running, removes: bool, plan: &mut Plan<Vec<String>>) {
     for order in orders.iter().filter(|order| order.does_something()) {
         let note = if order.open {
             "an earlier task changes where packages come from"
@@ -196,7 +184,12 @@ fn plan_orders(orders: &[Order], running: &Running, plan: &mut Plan<Vec<String>>
             plan.changes.push(known(module.change(subject)));
         }
         for action in &order.actions {
-            plan.changes.push(known(action.change(Subject::package(&action.name))));
+            let mut change = known(action.change(Subject::package(&action.name)));
+            if removes && running.needs(action) {
+                change = change.needing(class_of(kinds::of_package_removal(&action.name)));
+                plan.needs = plan.needs.max(change.disruption);
+            }
+            plan.changes.push(change);
         }
         for name in &order.unknown {
             let (package, to) = (Subject::package(name), "installed");

@@ -1,14 +1,15 @@
-//! What a task's command does to running work, as far as the playbook's text and that of its scripts tell.
+//! What a task does to running work beside its kind's class, as far as the playbook's text and that of its scripts tell.
 
 use gpufleet_protocol::{
-    disturbing::{self, Disturbance},
-    tasks::{Class, KindInfo, Script, Shell},
+    disturbing::{self, Disturbance, kinds},
+    tasks::{Class, KindInfo, Params, Script, Shell},
 };
+use serde_json::Value as Json;
 
 use super::{Inherited, Parser, join};
 use crate::{
     diagnostic::Diagnostic,
-    playbook::program::Parameters,
+    playbook::program::{Loop, Parameters},
     template::{Value, is_template},
     yaml::Node,
 };
@@ -21,17 +22,18 @@ impl Parser<'_> {
         kind: &KindInfo,
         key: &Node,
         params: &Parameters,
+        looped: Option<&Loop>,
         own: &Inherited,
     ) -> Option<Disturbance> {
-        if kind.class != Class::Command {
-            return None;
-        }
-        let found = match kind.is::<Script>() {
-            true => self.of_script(params, own),
-            false => of_line(kind, params),
+        let found = match kind.class {
+            Class::Command if kind.is::<Script>() => self.of_script(params, own),
+            Class::Command => of_line(kind, params),
+            Class::Node => of_kind(kind, params, looped),
+            Class::Control | Class::Session => None,
         }?;
         let Some(instead) = found.act.instead() else { return Some(found) };
-        let place = params.get("cmd").or_else(|| params.get("argv")).map_or(&key.span, |entry| &entry.span);
+        let named = ["cmd", "argv", "name"].iter().find_map(|name| params.get(name));
+        let place = named.map_or(&key.span, |entry| &entry.span);
         self.error(
             Diagnostic::error(format!("{found}, and is not run as a command"))
                 .at(place)
@@ -60,4 +62,39 @@ fn of_line(kind: &KindInfo, params: &Parameters) -> Option<Disturbance> {
     let Value::List(words) = &params.get("argv")?.value else { return None };
     let words: Option<Vec<&str>> = words.items().iter().map(Value::as_str).collect();
     disturbing::of_template(&shell_words::join(words?), false)
+}
+
+/// As far as literal parameters and items of a loop tell; other templates stand for any word.
+fn of_kind(kind: &KindInfo, params: &Parameters, looped: Option<&Loop>) -> Option<Disturbance> {
+    let of = |read: &Params| if let Params::Node(op) = read { kinds::of_op(op) } else { None };
+    if let Some(fixed) = &params.fixed {
+        return of(fixed);
+    }
+    let read = |item: Option<&Value>| {
+        let known = |value: &Value| {
+            let text = value.as_str().filter(|text| is_template(text));
+            match (text, item) {
+                (Some(text), Some(item)) if Some(text) == item_of(looped).as_deref() => item.to_json(),
+                (Some(text), _) => Json::String(disturbing::without_templates(text)),
+                (None, _) => value.to_json(),
+            }
+        };
+        let value = |value: &Value| match value {
+            Value::List(values) => Json::Array(values.items().iter().map(known).collect()),
+            value => known(value),
+        };
+        let given =
+            params.entries.iter().map(|entry| (entry.name.to_string(), value(&entry.value))).collect();
+        kind.parse(Json::Object(given)).ok()
+    };
+    let items = match looped.map(|looped| &looped.items) {
+        Some(Value::List(items)) => items.items().iter().map(Some).collect(),
+        _ => vec![None],
+    };
+    items.into_iter().filter_map(read).filter_map(|read| of(&read)).max_by_key(|found| found.act)
+}
+
+/// How a task writes the whole item of its loop: `{{ item }}`.
+fn item_of(looped: Option<&Loop>) -> Option<String> {
+    looped.map(|looped| format!("{{{{ {} }}}}", looped.variable))
 }

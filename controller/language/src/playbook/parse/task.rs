@@ -450,7 +450,7 @@ impl Parser<'_> {
             Some((key, value)) => self.on_interrupt(kind, key, value),
             None => OnInterrupt::default(),
         };
-        let disturbance = self.disturbance(kind, key, &params, &own);
+        let disturbance = self.disturbance(kind, key, &params, looped.as_ref(), &own);
         let disturbs =
             kind.disruption > gpufleet_protocol::Disruption::Live || kind.gpus || disturbance.is_some();
         if let (Some(_), Some(found)) = (&job, &disturbance) {

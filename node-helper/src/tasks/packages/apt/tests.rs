@@ -208,7 +208,9 @@ fn drivers_wait_for_a_reboot_and_say_so() {
     assert_eq!((&done.for_next_boot, &done.warnings), (&planned.for_next_boot, &done.for_next_boot));
     assert!(bench.run(&driver, Mode::Apply).for_next_boot.is_empty(), "what was there may run already");
     bench.write("sys/module/nvidia/version", "570.86\n");
-    let gone = bench.run(&apt(json!({"name": "nvidia-driver-570", "state": "absent"})), Mode::Apply);
+    let gone = apt(json!({"name": "nvidia-driver-570", "state": "absent"}));
+    let permit = Disruption::Clients;
+    let gone = bench.node(|node| drive(&gone, node, Mode::Apply, &bench.overlay, permit, &|_| Ok(())));
     assert!(gone.for_next_boot[0].starts_with("nvidia-driver-570 (removed): "), "{gone:?}");
     assert!(bench.run(&apt(json!({"name": "chrony"})), Mode::Apply).for_next_boot.is_empty());
 }
@@ -356,4 +358,19 @@ fn packages_warn_where_their_scripts_would_take_gpus_from_a_container_and_stay_l
     assert_eq!((&done.status, &done.warnings), (&OpStatus::Changed, &planned.warnings));
     // Lists alone have no scripts, and what is there already neither.
     assert_eq!(bench.run(&apt(json!({"name": "hello"})), Mode::Predict).warnings, Vec::<String>::new());
+}
+
+#[test]
+fn what_work_needs_is_removed_under_a_permit() {
+    let bench = bench();
+    bench.write("db", "hello 2.1\ndocker-ce 27.0\n");
+    let run = |name: &str, allowed| {
+        let task = apt(json!({"name": name, "state": "absent"}));
+        bench.node(|node| drive(&task, node, Mode::Apply, &bench.overlay, allowed, &|_| Ok(())))
+    };
+    let asked = run("docker-ce", Disruption::Live);
+    assert_eq!(asked.status, OpStatus::NeedsPermit { class: Disruption::Clients });
+    assert_eq!(run("hello", Disruption::Live).status, OpStatus::Changed);
+    assert_eq!(run("docker-ce", Disruption::Clients).status, OpStatus::Changed);
+    assert_eq!(run("docker-ce", Disruption::Live).status, OpStatus::Ok);
 }
