@@ -1,5 +1,6 @@
 //! What a check found on one subject.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use gpufleet_protocol::signal::{Signal, SubjectReadings};
@@ -128,18 +129,36 @@ impl Finding {
         self.verdict.is_not_ok() && self.waived.is_none()
     }
 
-    /// Returns the command of the check's remediation for this subject, to be pasted on the node.
+    /// Returns the reading command of the check's remediation for this subject, to be pasted on the node.
     ///
     /// `None` where the check has none, or where the node calls the GPU something that is not safe in a shell.
-    pub fn command(&self) -> Option<String> {
-        let command = self.check.remediation.command.as_deref()?;
-        if !command.contains("{gpu}") {
-            return Some(command.to_owned());
+    pub fn reads(&self) -> Option<String> {
+        let command = self.check.remediation.reads.as_deref()?;
+        match command.contains("{gpu}") {
+            true => Some(command.replace("{gpu}", self.gpu()?)),
+            false => Some(command.to_owned()),
         }
+    }
+
+    /// Returns the command for the controller that does what the finding asks for: it ends what runs there, so that
+    /// [`DRAIN_FIRST`](crate::advice::DRAIN_FIRST) is shown with it. `None` as for [`Self::reads`], or where no task does it.
+    pub fn destructive(&self, node: &str) -> Option<String> {
+        match self.subject {
+            Subject::Gpu { .. } => self.action.command(node, Some(self.gpu()?)),
+            _ => self.action.command(node, None),
+        }
+    }
+
+    /// What names the GPU, if it is plain enough for a shell.
+    fn gpu(&self) -> Option<&str> {
         let Subject::Gpu { uuid, .. } = &self.subject else { return None };
         let plain = uuid.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | ':' | '.'));
-        (plain && uuid.starts_with(|c: char| c.is_ascii_alphanumeric()))
-            .then(|| command.replace("{gpu}", uuid))
+        (plain && uuid.starts_with(|c: char| c.is_ascii_alphanumeric())).then_some(&**uuid)
+    }
+
+    /// Returns what it is called; see [`Check::headline`].
+    pub fn headline(&self) -> Cow<'_, str> {
+        self.check.headline(self.verdict, &self.note)
     }
 }
 

@@ -282,11 +282,8 @@ impl Judged<'_> {
             outcome.action = action;
             let note = &outcome.note;
             // Nothing is wrong now, so that nothing else says what was.
-            let note = if note.is_empty() {
-                format!("{}: {said}", not_so(check))
-            } else {
-                format!("{note} ({said})")
-            };
+            let note =
+                if note.is_empty() { format!("{}: {said}", check.fault) } else { format!("{note} ({said})") };
             outcome.note = note.into();
             standing
         });
@@ -514,11 +511,6 @@ fn why_open<'a>(code: &'a Code, scene: &Scene<'a>) -> String {
         true => "what it compares could not be read of all GPUs".to_owned(),
         false => format!("unexpected value of {}", names.join(", ")),
     }
-}
-
-/// Says that what a check's title says does not hold.
-fn not_so(check: &Check) -> String {
-    format!("not so: {}", check.title)
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 //! | what a caller wants | where it is |
 //! |---|---|
 //! | the checks, with why, remediation and references | [`Catalogue::get`] |
+//! | what to type about a finding, and what that ends | [`advice`] |
 //! | what a helper has to read for them | [`Catalogue::signals`] |
 //! | a baseline, from the built-in ones and users' files | [`baseline::load`], [`Policy`] |
 //! | a baseline from good nodes | [`learn::learn`] |
@@ -16,6 +17,7 @@
 //!
 //! Invariant: what could not be read never makes a check ok.
 
+pub mod advice;
 pub mod baseline;
 pub mod catalogue;
 pub mod declared;

@@ -102,6 +102,7 @@ impl OwnCheck {
         let own = self.read.as_ref();
         let context = Context { scope: None, params: &params, checks: catalogue.ids(), own };
         let code = rule::compile(&rule::parse(&self.when)?, context)?;
+        let fault = format!("not so: {}", self.title);
         let data = CheckData {
             id: self.id.clone(),
             title: self.title.clone(),
@@ -116,7 +117,7 @@ impl OwnCheck {
                 verdict: self.verdict.word().to_owned(),
                 action: self.action,
                 at_once: false,
-                note: format!("not so: {}", self.title),
+                note: fault.clone(),
             }],
             outliers: Vec::new(),
             evidence: Vec::new(),
@@ -124,8 +125,9 @@ impl OwnCheck {
             enter: 1,
             waivable: true,
             why: self.why.clone(),
-            remediation: Remediation { text: self.remediation.clone(), command: None },
+            remediation: Remediation { text: self.remediation.clone(), reads: None },
             references: Vec::new(),
+            fault,
         };
         let check = Check::compile(data, catalogue.ids(), own).map_err(|(_, error)| error)?;
         Ok(Check { evidence: code.signals, ..check })

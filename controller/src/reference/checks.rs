@@ -2,7 +2,12 @@
 
 use std::fmt::Write as _;
 
-use gpufleet_compliance::{Catalogue, Check, baseline, catalogue::RuleVerdict};
+use gpufleet_compliance::{
+    Catalogue, Check,
+    advice::{Class, DRAIN_FIRST},
+    baseline,
+    catalogue::RuleVerdict,
+};
 
 /// The list of all checks, for a terminal.
 pub fn checks_text() -> String {
@@ -24,8 +29,10 @@ pub fn checks_text() -> String {
 /// The manual of one check, for a terminal; `None` if there is none of this id.
 pub fn check_text(id: &str) -> Option<String> {
     let check = Catalogue::get().check(id)?;
-    let mut out =
-        format!("{}  ({}, of each {})\n\n  {}.\n", check.id, check.severity, check.scope, check.title);
+    let mut out = format!(
+        "{}  ({}, of each {})\n\n  {}.\n  ok where: {}.\n",
+        check.id, check.severity, check.scope, check.fault, check.title
+    );
     let _ = writeln!(out, "  {}\n", check.why);
     for (when, verdict, note) in rules(check) {
         let _ = writeln!(out, "  {verdict}: {note}\n      {when}");
@@ -47,9 +54,16 @@ pub fn check_text(id: &str) -> Option<String> {
         }
     }
     let _ = writeln!(out, "\n  next step: {}", check.remediation.text);
-    if let Some(command) = &check.remediation.command {
-        let _ = writeln!(out, "      {command}");
+    if let Some(command) = &check.remediation.reads {
+        let _ = writeln!(out, "\n  {}, on the node:\n      {command}", Class::Reads.label());
     }
+    for (at, (action, command)) in check.destructive().enumerate() {
+        if at == 0 {
+            let _ = writeln!(out, "\n  {}: {DRAIN_FIRST}", Class::Destructive.label().to_uppercase());
+        }
+        let _ = writeln!(out, "  then, only where the action is {action}:\n      {command}");
+    }
+    out.push('\n');
     for reference in &check.references {
         let _ = writeln!(out, "  see {reference}");
     }
@@ -74,6 +88,11 @@ pub fn checks_markdown() -> String {
             check.id, check.severity, check.scope, check.title
         );
     }
+    let _ = writeln!(
+        out,
+        "\n## Destructive commands\n\nThey end what runs on the node. {DRAIN_FIRST} A play with `drain` does it by itself; \
+         `gpufleet doc drain` tells how."
+    );
     out.push_str("\n## Baselines\n\n| baseline | for |\n|---|---|\n");
     for (name, purpose) in baseline::built_in() {
         let _ = writeln!(out, "| `{name}` | {purpose} |");
@@ -85,7 +104,11 @@ pub fn checks_markdown() -> String {
 }
 
 fn section(check: &Check, out: &mut String) {
-    let _ = write!(out, "\n## {}\n\n{}. {}\n", check.id, check.title, check.why);
+    let _ = write!(
+        out,
+        "\n## {}\n\n{}. It is ok where this holds: {}. {}\n",
+        check.id, check.fault, check.title, check.why
+    );
     let rules: Vec<_> = rules(check).collect();
     if !rules.is_empty() {
         out.push_str("\n| verdict | if | which means |\n|---|---|---|\n");
@@ -109,13 +132,26 @@ fn section(check: &Check, out: &mut String) {
         let _ = writeln!(out, "\nParameters: {}.", params.join(", "));
     }
     let _ = write!(out, "\nNext step: {}", check.remediation.text);
-    if let Some(command) = &check.remediation.command {
-        let _ = write!(out, " `{command}`");
-    }
     out.push('\n');
+    if let Some(command) = &check.remediation.reads {
+        let _ = writeln!(out, "\n{}, on the node: `{command}`", sentence(Class::Reads.label()));
+    }
+    for (action, command) in check.destructive() {
+        let class = sentence(Class::Destructive.label());
+        let _ = writeln!(
+            out,
+            "\n**{class}**, [behind a drain](#destructive-commands), only where the action is {action}: `{command}`"
+        );
+    }
     if !check.references.is_empty() {
         let _ = writeln!(out, "\nSource: {}.", check.references.join(", "));
     }
+}
+
+/// Returns a label with a capital letter.
+fn sentence(label: &str) -> String {
+    let mut rest = label.chars();
+    rest.next().into_iter().flat_map(char::to_uppercase).chain(rest).collect()
 }
 
 /// How findings come and go.
@@ -155,7 +191,31 @@ mod tests {
         for check in Catalogue::get().checks() {
             let text = check_text(&check.id).unwrap();
             assert!(text.contains(&check.why) && text.contains("next step: "), "{text}");
+            if let Some(at) = text.find("gpufleet exec") {
+                assert!(text.find(DRAIN_FIRST).is_some_and(|drain| drain < at), "{text}");
+            }
         }
         assert_eq!(check_text("mem.nothing"), None);
+        insta::assert_snapshot!(check_text("err.xid_reboot").unwrap(), @r#"
+        err.xid_reboot  (critical, of each gpu)
+
+          An error code asks for a reboot.
+          ok where: No error code asks for a reboot.
+          The GPU is off the bus (79), by a fault of PCIe, power or firmware, or lost its keys (151). Only a new boot brings it back, often only a power cycle.
+
+          fail, reboot: an Xid that only a reboot settles was logged
+              count_xid(kind="reboot", settled=false) > 0
+
+          next step: Drain the node, as jobs on its other GPUs may still run; reboot it when they have ended, and power it off and on if the GPU stays away. If the code comes back within two weeks, look at seat, cables and power.
+
+          reads only, on the node:
+              dmesg | grep 'NVRM: Xid'
+
+          DESTRUCTIVE: Drain first: `scontrol update nodename=NODE state=drain reason=…`, or `kubectl cordon NODE`, and wait until its jobs have ended; a node with work is held, and not touched.
+          then, only where the action is reboot:
+              gpufleet exec NODE -b -m reboot -a 'when=always'
+
+          see https://docs.nvidia.com/deploy/xid-errors/
+        "#);
     }
 }

@@ -4,7 +4,7 @@
 
 use std::{borrow::Cow, collections::BTreeMap};
 
-use gpufleet_compliance::{NodeVerdict, Scope, Severity};
+use gpufleet_compliance::{NodeVerdict, Scope, Severity, advice::DRAIN_FIRST};
 use gpufleet_protocol::{Awaiting, Blocker, message::GpuClient};
 use jiff::Timestamp;
 use schemars::{JsonSchema, generate::SchemaSettings};
@@ -100,16 +100,32 @@ struct ControlDocument<'a> {
     id: &'a str,
     /// What holds where it is ok.
     title: &'a str,
+    /// What is wrong where it is not.
+    fault: &'a str,
     severity: Severity,
     /// What it judges: each node, each GPU, each file system, each port.
     scope: Scope,
     why: &'a str,
     remediation: &'a str,
-    /// For the node; `{gpu}` stands for the UUID of the GPU.
+    /// For the node, and only reads; `{gpu}` stands for the UUID of the GPU.
     command: Option<&'a str>,
+    /// Commands for the controller that its findings may ask for, and that end what runs on the node.
+    destructive: Vec<DestructiveDocument>,
     references: &'a [String],
     /// Where each signal that it reads comes from, by name.
     reads: BTreeMap<&'a str, Cow<'a, str>>,
+}
+
+/// A command that ends what runs on a node.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "destructive", deny_unknown_fields)]
+struct DestructiveDocument {
+    /// The `next_action` of the findings that ask for it; no other finding does.
+    action: NextAction,
+    /// What comes before it.
+    first: &'static str,
+    /// `NODE` stands for the name of the node, `UUID` for the UUID of the GPU.
+    command: String,
 }
 
 /// How many nodes have each verdict.
@@ -195,6 +211,7 @@ struct JudgedDocument {
 struct FindingDocument {
     /// The id of a check, the place of a task (`site.yaml:24`), or `node`.
     control: String,
+    /// What is wrong, whatever was read; the name of the task where it is one.
     title: String,
     severity: Severity,
     verdict: Verdict,
@@ -421,11 +438,16 @@ fn controls(model: &RunModel) -> Vec<ControlDocument<'_>> {
         .map(|check| ControlDocument {
             id: &check.id,
             title: &check.title,
+            fault: &check.fault,
             severity: check.severity,
             scope: check.scope,
             why: &check.why,
             remediation: &check.remediation.text,
-            command: check.remediation.command.as_deref(),
+            command: check.remediation.reads.as_deref(),
+            destructive: check
+                .destructive()
+                .map(|(action, command)| DestructiveDocument { action, first: DRAIN_FIRST, command })
+                .collect(),
             references: &check.references,
             reads: check.signals().map(|(_, name)| (&**name, policy.source_of(name))).collect(),
         })

@@ -24,7 +24,7 @@ const MOST_EVIDENCE: usize = 200;
 pub struct Control {
     /// The id of a check (`mem.remap_failed`), the place of a task (`site.yaml:24`), or `node`.
     pub id: String,
-    /// What holds where it is ok, or the name of the task.
+    /// The fault, what holds where it is ok, or the name of the task.
     pub title: String,
     pub severity: Severity,
 }
@@ -32,7 +32,7 @@ pub struct Control {
 impl Control {
     /// Whether the node can be judged at all.
     pub(super) fn node() -> Self {
-        Self { id: NODE.to_owned(), title: "The node can be judged".to_owned(), severity: Severity::Critical }
+        Self { id: NODE.to_owned(), title: "The node itself".to_owned(), severity: Severity::Critical }
     }
 
     fn task(name: &str, position: &Position) -> Self {
@@ -42,7 +42,7 @@ impl Control {
     fn check(finding: &Finding) -> Self {
         Self {
             id: finding.check.id.to_string(),
-            title: finding.check.title.clone(),
+            title: finding.headline().into_owned(),
             severity: finding.check.severity,
         }
     }
@@ -130,7 +130,7 @@ fn of_coverage(health: &NodeHealth) -> Vec<NodeFinding> {
         let why = why.unwrap_or_else(|| "this release does not know it, or it was left out".to_owned());
         let control = Control {
             id: id.to_string(),
-            title: "It could be judged".to_owned(),
+            title: "Required, and not judged".to_owned(),
             severity: Severity::Critical,
         };
         all.push(unknown(control, format!("required by the baseline, and not judged: {why}")));

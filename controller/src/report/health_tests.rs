@@ -171,3 +171,53 @@ fn a_mixed_group_is_told_of_once() {
         "{notices:?}"
     );
 }
+
+/// A badge `fail` stood beside "All NVLinks are up".
+#[test]
+fn a_finding_is_called_by_its_fault_in_every_format() {
+    use crate::report::{
+        csv::csv, document::document, html::html, junit::junit, markdown::markdown, sarif::sarif,
+        timing::Timing,
+    };
+    let mut node = signals();
+    for (name, value) in [("nvl_active", 16), ("nvl_count", 18), ("recovery_action", 2)] {
+        node.gpus[0].readings.insert(name.to_owned(), value.into());
+    }
+    let checks = "checks: [nvl.links, err.recovery_action]\n";
+    let events = audit(&[("gpu001", node)], &[], 0, scope(checks, ""));
+    let model = RunModel::of(&events);
+    let texts = [
+        ("csv", csv(&model).unwrap()),
+        ("html", html(&model).unwrap()),
+        ("junit", junit(&Timing::of(&events), &model).unwrap()),
+        ("markdown", markdown(&model)),
+        ("sarif", sarif(&model).unwrap()),
+        ("findings", document(&model)["nodes"]["gpu001"]["findings"].to_string()),
+    ];
+    for (format, text) in &texts {
+        assert!(text.contains("NVLinks are down") || text.contains("a link is down"), "{format}: {text}");
+        // What would be ok stands in the page once, behind "ok where", and in no other document.
+        for holds in ["All NVLinks are up", "The driver asks for no recovery"] {
+            assert!(!text.contains(holds), "{format} says: {holds}");
+        }
+    }
+    let control = document(&model)["controls"][0].clone();
+    assert_eq!(control["id"], "err.recovery_action");
+    assert_eq!(control["command"], "nvidia-smi -q -i {gpu} | grep -A2 -i 'recovery action'");
+    let destructive: Vec<(&str, &str)> = control["destructive"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| (one["action"].as_str().unwrap(), one["command"].as_str().unwrap()))
+        .collect();
+    assert_eq!(
+        destructive,
+        [
+            ("reset", "gpufleet exec NODE -b -m gpu_reset -a 'when=always gpus=UUID'"),
+            ("reboot", "gpufleet exec NODE -b -m reboot -a 'when=always'"),
+        ]
+    );
+    let html = &texts[1].1;
+    let command = html.find("gpufleet exec gpu001 -b -m reboot").expect("the finding's own command");
+    assert!(html.contains("Drain first: "), "{command}");
+}

@@ -231,7 +231,9 @@
     return told(list,function(c){
       var a=c.about,place=a.id+" · "+a.severity+(c.aside?" · "+c.aside:"");
       return [chip(c.verdict)," ",c.subject?el("span",{"class":"gpu"},c.subject+" "):"",c.text+" ",el("span",{"class":"id"},place),
-        el("details",{"class":"fold"},[el("summary",{},a.title),el("p",{},a.why),el("p",{},[a.remedy+" ",c.command?el("code",{},c.command):""])])];
+        el("details",{"class":"fold"},[el("summary",{},a.title),el("p",{},a.why),el("p",{},a.remedy),
+          c.command?el("p",{},["Reads only, on the node: ",el("code",{},c.command)]):"",
+          c.destructive?el("div",{"class":"loud c-fail"},[el("b",{},"Destructive. "),a.first+" ",el("code",{},c.destructive)]):""])];
     });
   }
   function gpus(list){

@@ -58,6 +58,7 @@ fn rule(control: &Control, model: &RunModel) -> Value {
     });
     let audit = model.run.as_ref().and_then(|run| run.audit.as_deref());
     if let Some(check) = audit.and_then(|audit| audit.policy.check(&control.id)) {
+        rule["shortDescription"] = json!({"text": check.fault});
         if !check.why.is_empty() {
             rule["fullDescription"] = json!({"text": check.why});
         }

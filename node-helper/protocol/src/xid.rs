@@ -18,11 +18,14 @@ pub enum Asks {
 }
 
 impl Asks {
+    /// What a person does about it. What ends work has the drain before it: a code is shown of nodes in service too.
     pub const fn next_step(self) -> &'static str {
         match self {
             Self::Nothing => "nothing is to be done",
-            Self::Reset => "reset the GPU",
-            Self::Reboot => "reboot the node",
+            Self::Reset => "with the node drained, reset the GPU",
+            Self::Reboot => {
+                "with the node drained, reboot it, and power it off and on if the GPU does not come back"
+            }
             Self::Driver => "`nvidia-smi -q` tells the recovery action",
             Self::Investigate => "look the code up in NVIDIA's Xid catalogue",
         }

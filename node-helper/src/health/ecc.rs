@@ -30,7 +30,10 @@ fn uncorrected(gpu: &GpuReading, mode: Staged) -> Says {
     };
     let told = format!("{count} uncorrected memory errors since the driver was loaded");
     let reset = |why: &str| {
-        Says::Wrong(format!("{told}, {why}; next step: reset the GPU, and replace it when they come back"))
+        Says::Wrong(format!(
+            "{told}, {why}; next step: with the node drained, reset the GPU, and run the field diagnostics if they \
+             come back"
+        ))
     };
     if gpu.architecture.is_ok_and(|architecture| architecture <= TURING) {
         return reset("which this generation does not contain");
@@ -62,7 +65,8 @@ fn of(gpu: &GpuReading) -> Says {
     let mut unread = Vec::new();
     if mode.current != mode.pending {
         wrong.push(format!(
-            "ECC is {} and will be {} after the next reset; next step: reset the GPU or reboot",
+            "ECC is {} and will be {} after the next reset; next step: declare with `gpu_ecc` which of them is meant, before \
+             anything resets the GPU",
             on(mode.current),
             on(mode.pending)
         ));
@@ -76,10 +80,14 @@ fn of(gpu: &GpuReading) -> Says {
     }
     match gpu.remapped_rows {
         Ok(rows) if rows.failed => {
-            wrong.push("a row of memory could not be remapped; next step: replace the board".to_owned());
+            wrong.push("a row of memory could not be remapped; next step: keep the node drained, run the field diagnostics, and have the \
+                 board replaced".to_owned());
         }
         Ok(rows) if rows.pending => {
-            wrong.push("a row of memory waits to be remapped; next step: reset the GPU".to_owned());
+            wrong.push(
+                "a row of memory waits to be remapped; next step: with the node drained, reset the GPU"
+                    .to_owned(),
+            );
         }
         Ok(_) => {}
         // Ignored: GPUs before Ampere do not remap rows, and with MIG instances the value cannot be read.

@@ -25,9 +25,9 @@ pub fn check(seen: &Seen, expected: Option<u32>) -> Found {
     if let Some((index, code)) = snapshot.unreadable.first() {
         // Source: nvml.h and the driver's InfoROM messages.
         let next = match *code {
-            Code::RESET_REQUIRED => "reset the GPU",
-            Code(14) => "replace the board",
-            _ => "power-cycle the node",
+            Code::RESET_REQUIRED => "with the node drained, reset the GPU",
+            Code(14) => "keep the node drained, and have the board replaced",
+            _ => "with the node drained, reboot it, and power it off and on if the GPU does not come back",
         };
         return (Verdict::Fail, format!("GPU {index} is lost: {code}; next step: {next}"));
     }
@@ -45,7 +45,12 @@ pub fn check(seen: &Seen, expected: Option<u32>) -> Found {
     if have == expected {
         return (Verdict::Ok, format!("{have} GPUs"));
     }
-    let next =
-        if have < expected { "; next step: look for Xid errors, then power-cycle the node" } else { "" };
+    let next = match have < expected {
+        true => {
+            "; next step: look for Xid errors; with the node drained, reboot it, and power it off and on if they do \
+             not come back"
+        }
+        false => "",
+    };
     (Verdict::Fail, format!("the driver lists {have} GPUs, and {expected} {source}{next}"))
 }

@@ -15,7 +15,8 @@ fn of(gpu: &GpuReading) -> Says {
     match gpu.mig {
         Ok(mode) if mode.current == mode.pending => Says::Fine,
         Ok(mode) => Says::Wrong(format!(
-            "MIG mode is {} and will be {} after the next reset; next step: reset the GPU or reboot",
+            "MIG mode is {} and will be {} after the next reset; next step: declare with `gpu_mig` which of them is meant, \
+             before anything resets the GPU",
             on(mode.current),
             on(mode.pending)
         )),

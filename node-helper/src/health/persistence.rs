@@ -15,7 +15,7 @@ fn of(gpu: &GpuReading) -> Says {
     match gpu.persistence {
         Ok(true) => Says::Fine,
         Ok(false) => {
-            Says::Wrong("persistence is off; next step: `systemctl start nvidia-persistenced`".to_owned())
+            Says::Wrong("persistence is off; next step: declare `gpu_persistence: {mode: daemon}`".to_owned())
         }
         Err(code) if lacks(code) => Says::Absent,
         Err(code) => Says::Unreadable(format!("persistence: {code}")),

@@ -72,7 +72,7 @@ fn each_defect_is_told_with_its_gpu() {
         (
             SimGpu { rows: Ok(RemappedRows { failed: true, ..Default::default() }), ..good() },
             ecc::check,
-            "replace the board",
+            "have the board replaced",
         ),
         (
             SimGpu { rows: Ok(RemappedRows { pending: true, ..Default::default() }), ..good() },
@@ -126,7 +126,8 @@ fn a_gpu_that_is_missing_fails_and_a_node_without_any_has_nothing_to_check() {
         gpu_count::check(&one, Some(2)),
         (
             Verdict::Fail,
-            "the driver lists 1 GPUs, and 2 were here before; next step: look for Xid errors, then power-cycle the node"
+            "the driver lists 1 GPUs, and 2 were here before; next step: look for Xid errors; with the node drained, reboot it, \
+             and power it off and on if they do not come back"
                 .to_owned()
         )
     );

@@ -61,7 +61,8 @@ fn a_lost_gpu_fails_and_a_programs_fault_does_not() {
         (told, why.as_str()),
         (
             Verdict::Fail,
-            "Xid 79 (GPU has fallen off the bus) of 0000:3b:00 at [0.001236], 2 times: reboot the node"
+            "Xid 79 (GPU has fallen off the bus) of 0000:3b:00 at [0.001236], 2 times: with the node drained, \
+             reboot it, and power it off and on if the GPU does not come back"
         )
     );
     let unknown = "NVRM: Xid (PCI:0000:3b:00): 4711, what is this";
@@ -137,7 +138,10 @@ fn what_a_new_start_of_the_driver_or_our_reset_healed_is_settled() {
     let halted = log(&[(1, LOAD), (100, HALT)]);
     let (told, why) = judged(&halted, &[]);
     assert_eq!(told, Verdict::Fail);
-    assert_eq!(why, "Xid 62 (internal micro-controller halt) of 0000:1b:00 at [100.000000]: reset the GPU");
+    assert_eq!(
+        why,
+        "Xid 62 (internal micro-controller halt) of 0000:1b:00 at [100.000000]: with the node drained, reset the GPU"
+    );
     let reloaded = log(&[(1, LOAD), (100, HALT), (200, LOAD)]);
     assert_eq!(
         judged(&reloaded, &[]),
@@ -191,4 +195,14 @@ fn the_drivers_own_word_counts_before_the_codes() {
     }
     let uncontained = log(&[(100, "NVRM: Xid (PCI:0000:1b:00): 95, pid=1, uncontained")]);
     assert_eq!(judged(Ok(0), &uncontained).0, Verdict::Fail);
+}
+
+/// A person types what a code asks for, at night, on a node whose other GPUs have jobs.
+#[test]
+fn what_ends_work_has_the_drain_before_it() {
+    for asks in [Asks::Nothing, Asks::Reset, Asks::Reboot, Asks::Driver, Asks::Investigate] {
+        let text = asks.next_step();
+        let harm = ["reset", "reboot", "power"].iter().filter_map(|word| text.find(word)).min();
+        assert!(harm.is_none_or(|harm| text.find("drained").is_some_and(|drained| drained < harm)), "{text}");
+    }
 }

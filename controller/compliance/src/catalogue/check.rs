@@ -1,5 +1,6 @@
 //! One check: its data, and the rules compiled from them.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -7,6 +8,7 @@ use gpufleet_protocol::tasks::OwnReading;
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::advice::PLACEHOLDERS;
 use crate::memory::Hysteresis;
 use crate::outlier::{Measure, Outlier};
 use crate::rule::{self, Code, Context, RuleError};
@@ -26,6 +28,7 @@ type Named = Vec<(Scope, Arc<str>)>;
 pub(crate) struct CheckData {
     pub id: String,
     pub title: String,
+    pub fault: String,
     pub scope: Scope,
     pub severity: Severity,
     #[serde(default = "first_tier")]
@@ -93,13 +96,16 @@ pub(crate) struct OutlierData {
 }
 
 /// What to do about a finding.
+///
+/// A catalogue has no command that changes a node: those follow from the action of a rule ([`Action::command`]), so that no
+/// check can name one that its finding does not ask for, or that ends work without a drain.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Remediation {
     pub text: String,
-    /// A command for the node; `{gpu}` stands for the UUID of the GPU.
+    /// A command for the node that only reads; `{gpu}` stands for the UUID of the GPU.
     #[serde(default)]
-    pub command: Option<String>,
+    pub reads: Option<String>,
 }
 
 const fn one() -> u8 {
@@ -121,6 +127,8 @@ pub struct Check {
     pub id: Arc<str>,
     /// What holds where it is ok.
     pub title: String,
+    /// What is wrong where it is not, whichever rule decides.
+    pub fault: String,
     pub scope: Scope,
     pub severity: Severity,
     /// How dear its readings are: 1 for every audit, 2 and 3 for rarer ones.
@@ -178,6 +186,31 @@ impl Check {
     /// Whether it judges by the verdicts of other checks, and so after them.
     pub fn is_derived(&self) -> bool {
         self.rules.iter().any(|rule| !rule.when.checks.is_empty())
+    }
+
+    /// Returns what a finding of it is called. A title beside the badge `fail` would say the opposite of the badge.
+    ///
+    /// `note` is the finding's: an unknown one that no rule made says nothing of the fault.
+    pub fn headline(&self, verdict: Verdict, note: &str) -> Cow<'_, str> {
+        let by_rule = || self.rules.iter().any(|rule| note.starts_with(&*rule.note));
+        match verdict {
+            Verdict::Ok | Verdict::Na => Cow::Borrowed(&self.title),
+            Verdict::Unknown if !by_rule() => Cow::Owned(format!("Not judged: {}", self.title)),
+            _ => Cow::Borrowed(&self.fault),
+        }
+    }
+
+    /// Returns the actions of its rules and comparisons, the weakest first.
+    pub fn actions(&self) -> BTreeSet<Action> {
+        let rules = self.rules.iter().map(|rule| rule.action);
+        rules.chain(self.outliers.iter().map(|outlier| outlier.action)).collect()
+    }
+
+    /// Returns the destructive commands that its findings may ask for, the weakest first, with what stands for node and GPU.
+    pub fn destructive(&self) -> impl Iterator<Item = (Action, String)> {
+        let (node, gpu) = PLACEHOLDERS;
+        let gpu = (self.scope == Scope::Gpu).then_some(gpu);
+        self.actions().into_iter().filter_map(move |action| Some((action, action.command(node, gpu)?)))
     }
 
     /// Returns the signals that it reads or shows.
@@ -269,6 +302,7 @@ impl Check {
             hysteresis: Hysteresis { enter: data.enter, clear: data.enter.min(MOST_CLEAR) },
             id: data.id.into(),
             title: data.title,
+            fault: data.fault,
             scope: data.scope,
             severity: data.severity,
             tier: data.tier,

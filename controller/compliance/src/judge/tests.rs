@@ -225,10 +225,16 @@ fn parameters_and_declared_values_are_what_is_expected() {
 fn commands_name_the_gpu_unless_its_name_is_not_plain() {
     let mut signals = with(|signals| gpu(signals, "remap_pending", 1));
     let findings = judge(&everything(), &signals);
-    let command = of(&findings, "mem.remap_pending")[0].command();
-    assert_eq!(command.as_deref(), Some("nvidia-smi --gpu-reset -i GPU-0"));
+    let pending = of(&findings, "mem.remap_pending")[0];
+    assert_eq!(pending.reads().as_deref(), Some("nvidia-smi -q -d ROW_REMAPPER -i GPU-0"));
+    assert_eq!(
+        pending.destructive("gpu001").as_deref(),
+        Some("gpufleet exec gpu001 -b -m gpu_reset -a 'when=always gpus=GPU-0'")
+    );
     signals.gpus[0].id = "GPU-0; rm -rf /".to_owned();
-    assert_eq!(of(&judge(&everything(), &signals), "mem.remap_pending")[0].command(), None);
+    let findings = judge(&everything(), &signals);
+    let pending = of(&findings, "mem.remap_pending")[0];
+    assert_eq!((pending.reads(), pending.destructive("gpu001")), (None, None));
 }
 
 /// A fault for each check and the verdict that it must give: on a healthy node nothing is found, which another test
@@ -447,6 +453,19 @@ fn lines_of_the_kernel_are_found() {
             "pcieport 0000:00:01.0: PCIe Bus Error: severity=Uncorrected (Non-Fatal)",
             Verdict::Warn,
         ),
+        (
+            "os.mce",
+            RecordSort::Hardware,
+            "mce: [Hardware Error]: CPU 0: Machine Check: 0 Bank 5: be00000000800400",
+            Verdict::Fail,
+        ),
+        (
+            "os.mce",
+            RecordSort::Hardware,
+            "mce: [Hardware Error]: CPU 2: Machine Check: 0 Bank 8: 8c00004000010093",
+            Verdict::Warn,
+        ),
+        ("disk.io_errors", RecordSort::Disk, "block nvme0n1: no available path - failing I/O", Verdict::Fail),
         (
             "os.kernel_log",
             RecordSort::Kernel,

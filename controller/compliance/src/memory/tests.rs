@@ -470,7 +470,7 @@ fn what_is_new_is_provisional_and_what_was_is_not_over_at_once() {
     story.wait(DAY).audit();
     insta::assert_snapshot!(story.told(), @"pcie.width [GPU 0] fail investigate: the link runs with fewer lanes than it has");
     story.wait(DAY).put("pcie_width", 16).audit();
-    insta::assert_snapshot!(story.told(), @"pcie.width [GPU 0] fail none: not so: The PCIe link has all its lanes: it was so, and is not seen now: over after 2 audits in a row without it");
+    insta::assert_snapshot!(story.told(), @"pcie.width [GPU 0] fail none: The PCIe link lacks lanes: it was so, and is not seen now: over after 2 audits in a row without it");
     story.wait(DAY).audit();
     assert_eq!(story.told(), "");
     // After a boot at once.
@@ -544,7 +544,7 @@ fn what_comes_and_goes_stays() {
     let finding = story.finding("mem.remap_pending");
     assert_eq!(
         (finding.standing, &*finding.note),
-        (Some(Standing::Flapping), "not so: No row waits to be remapped: it changed 6 times within a day")
+        (Some(Standing::Flapping), "A row waits to be remapped: it changed 6 times within a day")
     );
     story.wait(DAY + 1).audit();
     assert_eq!(story.told(), "");

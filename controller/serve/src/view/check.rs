@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use gpufleet_compliance::{Catalogue, Check, Severity, Verdict, catalogue::RuleVerdict};
+use gpufleet_compliance::{
+    Action, Catalogue, Check, Severity, Verdict, advice::DRAIN_FIRST, catalogue::RuleVerdict,
+};
 use gpufleet_history::{ControlHistory, OpenFinding};
 use serde::Serialize;
 
@@ -15,6 +17,7 @@ use super::{
 #[derive(Debug, Serialize)]
 pub(crate) struct CheckView {
     id: String,
+    /// The fault, or the name of a task.
     title: String,
     /// `None` for what the catalogue of this release does not know: a task, an own check, one of another release.
     manual: Option<Manual>,
@@ -30,9 +33,16 @@ pub(crate) struct CheckView {
 struct Manual {
     severity: Severity,
     scope: String,
+    /// What holds where it is ok.
+    holds: String,
     why: String,
     remedy: String,
+    /// Only reads.
     command: Option<String>,
+    /// What comes before the destructive commands.
+    first: &'static str,
+    /// Actions, and the commands that do them and end what runs on the node.
+    destructive: Vec<(Action, String)>,
     rules: Vec<(String, String, String)>,
     params: Vec<(String, String)>,
     /// Texts, and addresses where they are ones.
@@ -50,9 +60,12 @@ impl Manual {
         Self {
             severity: check.severity,
             scope: check.scope.to_string(),
+            holds: check.title.clone(),
             why: check.why.clone(),
             remedy: check.remediation.text.clone(),
-            command: check.remediation.command.clone(),
+            command: check.remediation.reads.clone(),
+            first: DRAIN_FIRST,
+            destructive: check.destructive().collect(),
             rules: rules
                 .map(|rule| (verdict(&rule.verdict), rule.note.to_string(), rule.text.clone()))
                 .collect(),
@@ -98,7 +111,7 @@ impl CheckView {
         let most = values.iter().map(|value| value.value).fold(2.0, f64::max);
         Some(Self {
             id: id.to_owned(),
-            title: check.map_or(title, |check| check.title.clone()),
+            title: check.map_or(title, |check| check.fault.clone()),
             manual: check.map(|check| Manual::of(check)),
             nodes: groups.iter().map(|group| group.count).sum(),
             open: open

@@ -40,8 +40,8 @@ const fn advice(action: Action) -> &'static str {
     match action {
         Action::None => "",
         Action::Apply => "A run sets what differs; work on the nodes goes on.",
-        Action::Reset => "A run resets the GPUs when nothing uses them.",
-        Action::Reboot => "A run reboots the nodes in waves.",
+        Action::Reset => "Drain the nodes; a run resets the GPUs when nothing uses them.",
+        Action::Reboot => "Drain the nodes; a run reboots them in waves.",
         Action::Investigate => "A person has to look; the page of each check says where.",
         Action::Drain => "Give these nodes no new work, then look.",
         Action::Replace => "Give these nodes no new work, run field diagnostics, and ask the vendor.",

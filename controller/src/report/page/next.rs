@@ -38,9 +38,9 @@ const fn advice(action: NextAction) -> &'static str {
     match action {
         NextAction::None => "",
         NextAction::Apply => "A run changes this while the nodes work.",
-        NextAction::Reset => "A run changes this once the GPUs are idle.",
+        NextAction::Reset => "Drain the nodes; a run resets the GPUs once nothing uses them.",
         NextAction::Reboot => {
-            "A run reboots these nodes in waves, one at a time unless the playbook says more."
+            "Drain the nodes; a run reboots them in waves, one at a time unless the playbook says more."
         }
         NextAction::Drain => "The nodes should get no new work; then a person looks.",
         NextAction::Replace => "The nodes should get no new work; the vendor's field diagnostics come next.",
@@ -133,7 +133,11 @@ fn commands(
         if verb.info().judges {
             all.push(("shows what a run would do", vec![with("plan")]));
         }
-        all.push(("does it", vec![with("run")]));
+        let does = match action {
+            NextAction::Reset | NextAction::Reboot => "does it, behind the play's drain; destructive",
+            _ => "does it",
+        };
+        all.push((does, vec![with("run")]));
     }
     if verb.writes() && model.is_resumable() && matches!(action, NextAction::Investigate) {
         all.push((
@@ -141,7 +145,8 @@ fn commands(
             vec![command_line(["gpufleet", "resume", &run.run_id])],
         ));
     }
-    if matches!(action, NextAction::Drain | NextAction::Replace) {
+    let drains_itself = by_run && playbooks.clone().next().is_some();
+    if !matches!(action, NextAction::Apply | NextAction::Investigate) && !drains_itself {
         all.extend(drains(run, who, checks));
     }
     if !checks.is_empty() {

@@ -1,6 +1,6 @@
 //! What the page shows of one node.
 
-use gpufleet_compliance::Finding;
+use gpufleet_compliance::{Finding, advice::DRAIN_FIRST};
 use gpufleet_protocol::{Certainty, Disruption, Property};
 use serde::Serialize;
 
@@ -68,8 +68,10 @@ struct CheckRow {
     text: String,
     /// The waiver that covers it, or the check that explains it.
     aside: Option<String>,
-    /// To be pasted on the node.
+    /// To be pasted on the node; it only reads.
     command: Option<String>,
+    /// For the controller: it ends what runs on the node.
+    destructive: Option<String>,
     about: AboutCheck,
 }
 
@@ -81,10 +83,12 @@ struct AboutCheck {
     severity: &'static str,
     why: String,
     remedy: String,
+    /// What comes before a destructive command, where a finding may ask for one.
+    first: Option<&'static str>,
 }
 
 impl CheckRow {
-    fn of(finding: &Finding) -> Option<Self> {
+    fn of(finding: &Finding, node: &str) -> Option<Self> {
         let found = NodeFinding::of_check(finding)?;
         let text = found.sentence();
         let waived = found.waived.map(|waiver| format!("waived: {waiver}"));
@@ -93,13 +97,15 @@ impl CheckRow {
             subject: found.subject,
             text,
             aside: waived.or_else(|| found.explained_by.map(|cause| format!("explained by {cause}"))),
-            command: finding.command(),
+            command: finding.reads(),
+            destructive: finding.destructive(node),
             about: AboutCheck {
                 id: found.control.id,
                 title: found.control.title,
                 severity: found.control.severity.word(),
                 why: finding.check.why.clone(),
                 remedy: finding.check.remediation.text.clone(),
+                first: finding.check.destructive().next().map(|_| DRAIN_FIRST),
             },
         })
     }
@@ -312,7 +318,8 @@ impl Node {
             }),
             checks: {
                 let findings = node.health.iter().flat_map(|health| &health.findings);
-                let mut rows: Vec<CheckRow> = findings.filter_map(CheckRow::of).collect();
+                let mut rows: Vec<CheckRow> =
+                    findings.filter_map(|finding| CheckRow::of(finding, &node.name)).collect();
                 rows.sort_by_key(|row| (row.aside.is_some(), std::cmp::Reverse(row.verdict)));
                 rows
             },

@@ -5,7 +5,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
 };
 
-use gpufleet_compliance::{Action, Severity, Verdict};
+use gpufleet_compliance::{Action, Catalogue, Severity, Verdict};
 use gpufleet_language::visible::{command_line, visible};
 use jiff::Timestamp;
 use sha2::{Digest as _, Sha256};
@@ -209,7 +209,9 @@ fn summary(kind: Kind, told: &Told) -> String {
     let first = told.nodes.first();
     let subject = first.filter(|_| told.nodes.len() == 1).map_or("", |it| it.subject.as_str());
     let place = if subject.is_empty() { who } else { format!("{who} {subject}") };
-    let text = first.map_or("", |it| it.text.as_str());
+    // What was wrong is over: the sentence for people says what holds again.
+    let holds = Catalogue::get().check(&told.control).filter(|_| kind == Kind::Recovered);
+    let text = holds.map_or_else(|| first.map_or("", |it| it.text.as_str()), |check| check.title.as_str());
     let what = match kind {
         Kind::Recovered => format!("recovered from {verdict}"),
         Kind::Closed => format!("closed {verdict}"),

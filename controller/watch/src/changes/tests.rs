@@ -65,7 +65,8 @@ fn a_cause_on_several_nodes_is_one_notification_and_an_unchanged_one_is_silent()
         told(&recovered),
         [(
             Kind::Recovered,
-            "recovered from fail: gpu001 GPU 3: a row could not be remapped (mem.remap_failed)".to_owned()
+            "recovered from fail: gpu001 GPU 3: No remapping of a row has failed (mem.remap_failed)"
+                .to_owned()
         )]
     );
     assert_eq!(recovered[0].incident, all[0].incident);
