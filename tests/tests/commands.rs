@@ -254,9 +254,15 @@ fn kinds_are_explained() {
     let schema = home.gpufleet(["doc", "gpu_mig", "--schema"]).run().expect(0);
     let schema: Value = serde_json::from_str(&schema.stdout).expect("JSON");
     assert!(schema["properties"]["layout"].is_object());
-    assert!(all.stdout.lines().any(|line| line.starts_with("drain ")), "{all}");
+    assert!(all.stdout.lines().any(|line| line.starts_with("  drain ")), "{all}");
     home.gpufleet(["doc", "drain"]).run().expect(0).says(&["slurm", "kubernetes"]);
-    home.gpufleet(["doc", "slurm"]).run().expect(1).says(&["gpufleet doc drain"]);
+    home.gpufleet(["doc", "slurm"]).run().expect(0).says(&["notice"]);
+    home.gpufleet(["doc", "window"])
+        .run()
+        .expect(0)
+        .says(&["when nodes may be disturbed", "Maintenance windows"]);
+    home.gpufleet(["doc", "xid", "79"]).run().expect(0).says(&["GPU has fallen off the bus"]);
+    home.gpufleet(["doc", "night"]).run().expect(0).says(&["# At night"]);
     home.gpufleet(["doc", "gpu_mgi"]).run().expect(1).says(&["gpu_mgi", "gpu_mig"]);
 }
 

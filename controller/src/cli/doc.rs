@@ -3,7 +3,7 @@
 use std::{fs, path::PathBuf};
 
 use clap::{Args, CommandFactory, ValueEnum, builder::PossibleValue};
-use gpufleet::{diagnostic, playbook, reference, visible::command_line};
+use gpufleet::{diagnostic, playbook, reference};
 use gpufleet_compliance::Catalogue;
 use gpufleet_protocol::tasks;
 
@@ -11,6 +11,7 @@ use super::{
     args::{Cli, DocArgs},
     complete::Names,
     error::CommandError,
+    groups, guide,
     output::Output,
 };
 
@@ -19,19 +20,35 @@ const DRAIN: &str = "drain";
 /// The page that lists the checks; each has one of its own under its id.
 const CHECKS: &str = "checks";
 
+const OTHERS: [(&str, &str); 2] = [
+    (DRAIN, "How nodes are taken out of service and given back."),
+    (CHECKS, "What an audit judges; each check has a page under its id."),
+];
+
 /// Every page of `gpufleet doc`, with its summary.
 fn pages() -> impl Iterator<Item = (&'static str, &'static str)> {
     let kinds = tasks::KINDS.iter().map(|kind| (kind.name, kind.summary));
-    kinds.chain([
-        (DRAIN, "How nodes are taken out of service and given back."),
-        (CHECKS, "What an audit judges; each check has a page under its id."),
-    ])
+    kinds.chain(OTHERS).chain(guide::pages())
 }
 
-/// Names and summaries of all pages, one per line.
+/// Names and summaries of all pages by what they are about, one per line.
 fn list() -> String {
     let width = pages().map(|(name, _)| name.len()).max().unwrap_or(0);
-    pages().map(|(name, summary)| format!("{name:width$}  {summary}\n")).collect()
+    let line = |(name, summary): (&str, &str)| format!("  {name:width$}  {summary}\n");
+    let kinds: Vec<&str> = tasks::KINDS.iter().map(|kind| kind.name).collect();
+    let mut out = String::new();
+    for (subject, names) in groups::kinds(&kinds) {
+        let summary = |name: &'static str| Some((name, tasks::find(name)?.summary));
+        out.push_str(&format!("{subject}:\n"));
+        out.extend(names.into_iter().filter_map(summary).map(line));
+        out.push('\n');
+    }
+    out.push_str("Pages:\n");
+    out.extend(OTHERS.into_iter().chain(guide::pages()).map(line));
+    out.push_str(
+        "\n`gpufleet doc WORD` also explains each check, key of `rollout`, word and exit code of a report, and Xid.\n",
+    );
+    out
 }
 
 /// Takes any name; lists those that shells complete.
@@ -56,45 +73,95 @@ impl clap::builder::TypedValueParser for KindName {
 }
 
 pub fn doc(args: &DocArgs, output: &Output) -> Result<u8, CommandError> {
-    let Some(name) = &args.kind else {
+    let name = args.words.join(" ");
+    if name.is_empty() {
         output.data(&if args.all { reference::kinds_markdown() } else { list() })?;
         return Ok(0);
-    };
-    if name == DRAIN {
-        output.data(&reference::drainers_text())?;
+    }
+    if let (true, Some(kind)) = (args.schema, tasks::find(&name)) {
+        output.data(&gpufleet::visible::json_document(&kind.schema()).map_err(CommandError::internal)?)?;
         return Ok(0);
     }
-    if name == CHECKS {
-        output.data(&reference::checks_text())?;
-        return Ok(0);
+    let text = if args.schema { String::new() } else { explain(&name) };
+    if text.is_empty() {
+        return Err(not_found(&name, args.schema));
     }
-    if let Some(text) = reference::check_text(name) {
-        output.data(&text)?;
-        return Ok(0);
-    }
-    let Some(kind) = tasks::find(name) else {
-        let checks = Catalogue::get().checks().iter().map(|check| &*check.id);
-        let known = pages().map(|(name, _)| name).chain(checks);
-        let error = CommandError::user(format!("no task kind and no check `{name}`"));
-        if playbook::DRAINERS.iter().any(|info| info.word == name) {
-            let page = command_line(["gpufleet", "doc", DRAIN]);
-            return Err(error.hint(format!("`{page}` describes the drainer `{name}`")));
-        }
-        return Err(match diagnostic::suggest(name, known) {
-            Some(close) => error.hint(format!("did you mean `{close}`?")),
-            None => match playbook::module_advice(name) {
-                Some(advice) => error.hint(advice.text()),
-                None => error.hint("`gpufleet doc` lists the kinds, `gpufleet doc checks` the checks"),
-            },
-        });
-    };
-    let text = if args.schema {
-        gpufleet::visible::json_document(&kind.schema()).map_err(CommandError::internal)?
-    } else {
-        reference::kind_text(kind.name).unwrap_or_default()
-    };
     output.data(&text)?;
     Ok(0)
+}
+
+/// All that there is of a word; empty where that is nothing.
+fn explain(word: &str) -> String {
+    let page = match word {
+        drainer if drainer == DRAIN || playbook::DRAINERS.iter().any(|info| info.word == drainer) => {
+            Some(reference::drainers_text())
+        }
+        CHECKS => Some(reference::checks_text()),
+        _ => reference::check_text(word)
+            .or_else(|| reference::kind_text(word))
+            .or_else(|| guide::page(word).map(str::to_owned)),
+    };
+    // Why also where there is a page: `reboot` is a kind, a key and a word of disruption.
+    let parts = [page, Some(guide::about(word)), xid(word).map(reference::xid_text)];
+    let parts: Vec<String> = parts.into_iter().flatten().filter(|part| !part.is_empty()).collect();
+    parts.join("\n")
+}
+
+/// `79`, `xid 79` or `Xid79` as the number of an error of the driver.
+fn xid(word: &str) -> Option<u32> {
+    let lower = word.to_lowercase();
+    lower.strip_prefix("xid").unwrap_or(&lower).trim().parse().ok().filter(|code| *code < 1000)
+}
+
+fn not_found(word: &str, wants_schema: bool) -> CommandError {
+    if wants_schema {
+        let error = CommandError::user(format!("no task kind `{word}`"));
+        return match diagnostic::did_you_mean(word, tasks::KINDS.iter().map(|kind| kind.name)) {
+            Some(near) => error.hint(near),
+            None => error.hint("`gpufleet doc` lists the kinds"),
+        };
+    }
+    let error = CommandError::user(format!(
+        "nothing is known of `{word}`: no task kind, no check, no word of the guide"
+    ));
+    if let Some(advice) = playbook::module_advice(word) {
+        return error.hint(advice.text());
+    }
+    let checks = Catalogue::get().checks().iter().map(|check| &*check.id);
+    let known: Vec<&str> = pages().map(|(name, _)| name).chain(checks).chain(guide::explained()).collect();
+    let near = nearest(word, &known);
+    let mentioned: Vec<String> =
+        guide::mention(word).into_iter().take(MOST).map(|page| format!("`gpufleet doc {page}`")).collect();
+    match (near.is_empty(), mentioned.is_empty()) {
+        (true, true) => error.hint("`gpufleet doc` lists kinds and pages, `gpufleet doc checks` the checks"),
+        (false, true) => error.hint(format!("did you mean {}?", near.join(", "))),
+        (true, false) => error.hint(format!("it is written of in {}", mentioned.join(", "))),
+        (false, false) => error
+            .hint(format!("did you mean {}?", near.join(", ")))
+            .hint(format!("it is written of in {}", mentioned.join(", "))),
+    }
+}
+
+/// How many names are offered for a word that is none.
+const MOST: usize = 4;
+
+/// The names that a word was most likely meant to be, in backquotes: the nearest by edits, then those that contain it.
+fn nearest(word: &str, known: &[&'static str]) -> Vec<String> {
+    let mut found: Vec<&str> = Vec::new();
+    while let Some(next) =
+        diagnostic::suggest(word, known.iter().copied().filter(|name| !found.contains(name)))
+            .filter(|_| found.len() < MOST)
+    {
+        found.push(next);
+    }
+    let lower = word.to_lowercase();
+    for name in known.iter().filter(|name| lower.chars().count() > 2 && name.to_lowercase().contains(&lower))
+    {
+        if found.len() < MOST && !found.contains(name) {
+            found.push(name);
+        }
+    }
+    found.into_iter().map(|name| format!("`{name}`")).collect()
 }
 
 #[derive(Clone, Debug, Args)]
@@ -297,6 +364,45 @@ mod tests {
                 assert!(text.contains(command.get_name()), "{shell}: {}", command.get_name());
             }
         }
+    }
+
+    /// What a person reads on a screen of gpufleet, and types behind `doc`.
+    #[test]
+    fn each_word_that_gpufleet_shows_is_explained() {
+        use gpufleet_protocol::Disruption;
+        for key in playbook::VOCABULARY.rollout {
+            assert!(!explain(key).is_empty(), "{key}");
+        }
+        for word in [Disruption::Live, Disruption::Clients, Disruption::GpuReset, Disruption::Reboot] {
+            assert!(explain(&word.to_string()).contains("what happens: "), "{word}");
+        }
+        for word in ["ok", "warn", "drift", "unknown", "fail", "na"] {
+            assert!(explain(word).contains("Verdicts; `gpufleet doc reports-and-exit-codes`"), "{word}");
+        }
+        for code in ["0", "1", "2", "3", "4", "5", "6", "130"] {
+            assert!(explain(code).contains("Exit codes; `gpufleet doc reports-and-exit-codes`"), "{code}");
+        }
+        for word in ["rollout", "window", "keep", "night", "gpu_mig", "drain", "mem.remap_failed", "xid 13"] {
+            assert!(!explain(word).is_empty(), "{word}");
+        }
+        for check in Catalogue::get().checks() {
+            assert!(!explain(&check.id).is_empty(), "{}", check.id);
+        }
+        let lost = explain("79");
+        for part in ["GPU has fallen off the bus", "reboot the node", "`gpufleet doc err.xid_reboot`"] {
+            assert!(lost.contains(part), "{lost}");
+        }
+        assert_eq!(explain("Xid79"), lost);
+    }
+
+    #[test]
+    fn an_unknown_word_has_its_nearest_names() {
+        let told = |word: &str| format!("{:?}", not_found(word, false));
+        assert!(told("gpu_mgi").contains("`gpu_mig`"), "{}", told("gpu_mgi"));
+        assert!(told("max_unavailble").contains("`max_unavailable`"), "{}", told("max_unavailble"));
+        assert!(told("xid_").contains("`err.xid_reset`, `err.xid_reboot`"), "{}", told("xid_"));
+        assert!(told("bastion1").contains("`gpufleet doc reboots`"), "{}", told("bastion1"));
+        assert!(told("qqqqqq").contains("lists kinds and pages"), "{}", told("qqqqqq"));
     }
 
     #[test]

@@ -154,12 +154,16 @@ fn next(run: &RunSummary, hosts: &[&str]) -> String {
             "it is at work, and gives back what it can; `gpufleet pause {id}` stops it at a safe point"
         );
     }
+    let again = display::limited(&run.started.command_line, &fold_names(hosts));
     if !is_over(run) {
+        let then = again.map_or_else(String::new, |words| {
+            format!("; after that, `{}` takes up what failed", command_line(words))
+        });
         return format!(
-            "`gpufleet resume {id}` goes on with it, `gpufleet abort {id}` ends it and gives back what it can"
+            "`gpufleet resume {id}` goes on with it, `gpufleet abort {id}` ends it and gives back what it can{then}"
         );
     }
-    match display::limited(&run.started.command_line, &fold_names(hosts)) {
+    match again {
         Some(words) => format!("it is over: `{}` takes up what it left", command_line(words)),
         None => format!("it is over: `gpufleet adopt PLAYBOOK --run {id}` takes over what it left"),
     }

@@ -18,6 +18,8 @@ mod exec;
 mod experience;
 mod fleet;
 mod given_names;
+mod groups;
+mod guide;
 mod history;
 mod inputs;
 mod inventory;
@@ -52,8 +54,6 @@ mod vault_edit;
 mod vault_passwords;
 mod watch;
 
-use clap::Parser;
-
 use self::{
     args::{ColorChoice, Command},
     configuration::Configuration,
@@ -64,7 +64,7 @@ use self::{
 
 /// Parses the command line, carries it out and returns the exit code.
 pub fn main() -> u8 {
-    let cli = match args::Cli::try_parse() {
+    let cli = match groups::parse() {
         Ok(cli) => cli,
         Err(error) => return output::usage(&error),
     };

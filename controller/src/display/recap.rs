@@ -401,6 +401,18 @@ fn tail(model: &RunModel, report: Option<&str>, style: &Style, out: &mut String)
         }
         if let (Some(run), true) = (&model.run, model.finish.as_ref().is_some_and(|end| end.resumable)) {
             out.push_str(&format!("Go on with it: gpufleet resume {}\n", run.run_id));
+            let is_failed =
+                |name: &String| model.node(name).is_some_and(|node| node.state == NodeState::Failed);
+            let failed: Vec<String> = left_out.into_iter().filter(is_failed).collect();
+            if let (Some(command), false) = (again(model), failed.is_empty()) {
+                // Why: they take up the budget, and the run that drained them stands before them until it is over.
+                out.push_str(&format!(
+                    "Failed, and tried again by no resume: {}. Once that is mended, `gpufleet abort {}` ends this run, and `{command}` \
+                     takes up what is left.\n",
+                    fold_names(&failed),
+                    run.run_id
+                ));
+            }
         } else if let Some(command) = again(model) {
             // Why: values of `-e` are on no record, and the sign in their place would be taken for them.
             let hidden = if command.contains('…') { " (with the values in place of …)" } else { "" };

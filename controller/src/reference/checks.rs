@@ -7,6 +7,7 @@ use gpufleet_compliance::{
     advice::{Class, DRAIN_FIRST},
     baseline,
     catalogue::RuleVerdict,
+    xid,
 };
 
 /// The list of all checks, for a terminal.
@@ -68,6 +69,31 @@ pub fn check_text(id: &str) -> Option<String> {
         let _ = writeln!(out, "  see {reference}");
     }
     Some(out)
+}
+
+/// What is known of an error code of the driver, for a terminal.
+pub fn xid_text(code: u32) -> String {
+    let (kind, name) = (xid::Kind::of(code), gpufleet_protocol::xid::name(code));
+    let of_kind = format!("kind=\"{}\"", kind.word());
+    let names_it = |text: &str| {
+        let codes = text.split("count_xid([").skip(1).filter_map(|rest| rest.split(']').next());
+        text.contains(&of_kind)
+            || codes.flat_map(|codes| codes.split(',')).any(|known| known.trim().parse() == Ok(code))
+    };
+    let checks: Vec<String> = Catalogue::get()
+        .checks()
+        .iter()
+        .filter(|check| check.rules.iter().any(|rule| names_it(&rule.text)))
+        .map(|check| format!("`gpufleet doc {}`", check.id))
+        .collect();
+    let mut out = format!("Xid {code}{}{name}\n\n", if name.is_empty() { "" } else { "  " });
+    let _ = writeln!(out, "  it asks for: {}", gpufleet_protocol::xid::asks(code).next_step());
+    let _ = writeln!(out, "  an audit counts it as: {}", kind.word());
+    if !checks.is_empty() {
+        let _ = writeln!(out, "  judged by: {}", checks.join(", "));
+    }
+    out.push_str("  see https://docs.nvidia.com/deploy/xid-errors/\n");
+    out
 }
 
 /// The reference of all checks, as docs/reference/checks.md holds it.

@@ -8,7 +8,7 @@ mod ground;
 mod kinds;
 mod schema;
 
-pub use checks::{check_text, checks_markdown, checks_text};
+pub use checks::{check_text, checks_markdown, checks_text, xid_text};
 pub use drainers::{drainers_markdown, drainers_text};
 pub use gpu::gpu_markdown;
 pub use kinds::{kind_text, kinds_markdown};

@@ -14,8 +14,9 @@ pub enum Amount {
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum BudgetError {
     #[error(
-        "{percent}% of {hosts} nodes is less than one node: nothing could ever be taken out of service; \
-         write a number, such as `max_unavailable: 1`"
+        "{percent}% of {hosts} node{} is less than one node: nothing could ever be taken out of service; \
+         write a number, such as `max_unavailable: 1`",
+        if *hosts == 1 { "" } else { "s" }
     )]
     RoundsToZero { percent: f64, hosts: usize },
     #[error("`max_unavailable: 0` forbids every disruptive change; write at least 1")]

@@ -94,13 +94,21 @@ pub fn rows(reading: &NodeReading) -> Vec<Row> {
     // Those that are excluded on purpose are no more than hidden.
     let (by_driver, on_bus) = (counted("nvml_count"), counted("pci_count") - counted("excluded_count"));
     if by_driver > rows.len() as f64 {
-        let why = format!("the driver counts {by_driver} GPUs, and {} could be read", rows.len());
+        let why = format!(
+            "the driver counts {by_driver} GPU{}, and {} could be read",
+            if by_driver == 1.0 { "" } else { "s" },
+            rows.len()
+        );
         rows.push(Row { driver, ..row(State::Unknown, &why, None) });
     } else if on_bus > rows.len() as f64 {
-        let why = format!("{on_bus} GPUs are on the PCI bus, and the driver shows {}", rows.len());
+        let why = format!("{} on the PCI bus, and the driver shows {}", they_are(on_bus), rows.len());
         rows.push(Row { driver, ..row(State::Unknown, &why, None) });
     }
     rows
+}
+
+fn they_are(count: f64) -> String {
+    if count == 1.0 { "1 GPU is".to_owned() } else { format!("{count} GPUs are") }
 }
 
 /// Judges a node that lists no GPU.
@@ -108,7 +116,7 @@ fn without_gpus(node: &Readings) -> (State, String) {
     let counted = |name| state::number(node.get(name)).unwrap_or(0.0);
     let on_bus = counted("pci_count") - counted("excluded_count");
     if on_bus > 0.0 && !matches!(node.get("nvml_count"), Some(Signal::Unknown(_))) {
-        return (State::Unknown, format!("{on_bus} GPUs are on the PCI bus, and the driver shows none"));
+        return (State::Unknown, format!("{} on the PCI bus, and the driver shows none", they_are(on_bus)));
     }
     match node.get("nvml_count") {
         Some(Signal::Known(count)) if count.as_f64() == Some(0.0) => {

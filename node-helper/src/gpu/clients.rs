@@ -151,7 +151,8 @@ pub fn scan(
         }
     }
     if closed > 0 {
-        scan.unknown.push(format!("{closed} processes may not be looked into; gpufleet needs root for that"));
+        let noun = if closed == 1 { "process" } else { "processes" };
+        scan.unknown.push(format!("{closed} {noun} may not be looked into; gpufleet needs root for that"));
     }
     for gpu in snapshot.iter().flat_map(|snapshot| &snapshot.gpus) {
         // A GPU without NVML's list is no problem: the scan of open files finds the same processes.

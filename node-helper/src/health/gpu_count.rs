@@ -40,10 +40,10 @@ pub fn check(seen: &Seen, expected: Option<u32>) -> Found {
         None | Some(0) => (seen.on_bus, "are on the PCI bus"),
     };
     if have == expected && !drained.is_empty() {
-        return (Verdict::Ok, format!("{visible} GPUs, and drained: {}", drained.join(", ")));
+        return (Verdict::Ok, format!("{}, and drained: {}", super::gpus_text(visible), drained.join(", ")));
     }
     if have == expected {
-        return (Verdict::Ok, format!("{have} GPUs"));
+        return (Verdict::Ok, super::gpus_text(have as usize));
     }
     let next = match have < expected {
         true => {
@@ -52,5 +52,8 @@ pub fn check(seen: &Seen, expected: Option<u32>) -> Found {
         }
         false => "",
     };
-    (Verdict::Fail, format!("the driver lists {have} GPUs, and {expected} {source}{next}"))
+    (
+        Verdict::Fail,
+        format!("the driver lists {}, and {expected} {source}{next}", super::gpus_text(have as usize)),
+    )
 }

@@ -70,8 +70,14 @@ pub fn each(seen: &Seen, ask: fn(&GpuReading) -> Says) -> Found {
             (Verdict::NotApplicable, "every GPU of the node is drained".to_owned())
         }
         (_, 0) => (Verdict::Unknown, "the driver lists no GPU".to_owned()),
-        (0, count) => (Verdict::NotApplicable, format!("none of the {count} GPUs has it")),
-        (fine, count) if fine == count => (Verdict::Ok, format!("{count} GPUs{noted}")),
+        (0, count) => (
+            Verdict::NotApplicable,
+            match count {
+                1 => "the GPU does not have it".to_owned(),
+                _ => format!("none of the {count} GPUs has it"),
+            },
+        ),
+        (fine, count) if fine == count => (Verdict::Ok, format!("{}{noted}", super::gpus_text(count))),
         (fine, count) => (Verdict::Ok, format!("{fine} of {count} GPUs, the others do not have it{noted}")),
     }
 }

@@ -80,6 +80,10 @@ const fn of(check: HealthCheck) -> Check {
     }
 }
 
+fn gpus_text(count: usize) -> String {
+    format!("{count} GPU{}", if count == 1 { "" } else { "s" })
+}
+
 /// Whether any check reads the GPUs.
 pub fn reads_gpus(wanted: &HealthRequest) -> bool {
     wanted.checks.iter().any(|check| !matches!(of(*check), Check::System(_)))

@@ -126,7 +126,7 @@ fn a_gpu_that_is_missing_fails_and_a_node_without_any_has_nothing_to_check() {
         gpu_count::check(&one, Some(2)),
         (
             Verdict::Fail,
-            "the driver lists 1 GPUs, and 2 were here before; next step: look for Xid errors; with the node drained, reboot it, \
+            "the driver lists 1 GPU, and 2 were here before; next step: look for Xid errors; with the node drained, reboot it, \
              and power it off and on if they do not come back"
                 .to_owned()
         )
@@ -157,7 +157,7 @@ fn a_drained_gpu_is_not_missing() {
     let one = || Sim::new(vec![SimGpu { drained: true, ..good() }, SimGpu { index: 1, ..good() }]);
     for expected in [None, Some(2)] {
         let found = gpu_count::check(&seen(one()), expected);
-        assert_eq!(found, (Verdict::Ok, "1 GPUs, and drained: 0000:1b:00.0".to_owned()));
+        assert_eq!(found, (Verdict::Ok, "1 GPU, and drained: 0000:1b:00.0".to_owned()));
     }
     assert_eq!(gpu_count::check(&seen(one()), Some(3)).0, Verdict::Fail);
     let none = seen(Sim::new(vec![SimGpu { drained: true, ..good() }]));

@@ -592,8 +592,9 @@ impl Play {
         let at = self.max_unavailable_span.as_ref().unwrap_or(&self.span);
         if self.disruption > Disruption::Live && budget == 0 && hosts > 0 {
             return Err(Diagnostic::error(format!(
-                "`max_unavailable: {}` of {hosts} hosts is none: no node could ever be disturbed",
-                self.max_unavailable
+                "`max_unavailable: {}` of {hosts} host{} is none: no node could ever be disturbed",
+                self.max_unavailable,
+                if hosts == 1 { "" } else { "s" }
             ))
             .at(at)
             .help("give a number such as `1`, or a larger percentage")

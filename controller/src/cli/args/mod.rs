@@ -183,7 +183,12 @@ pub enum Command {
     /// Draws, checks and plans MIG layouts: profiles, files of mig-parted, and what a fleet needs to meet a demand.
     #[command(subcommand)]
     Mig(MigCommand),
-    /// Explains a task kind, or lists them all.
+    /// Explains a task kind, a check, a key, a word or a number that gpufleet shows; without one, lists what there is.
+    #[command(after_help = "Examples:\n  \
+        gpufleet doc gpu_mig\n  \
+        gpufleet doc night\n  \
+        gpufleet doc max_unavailable\n  \
+        gpufleet doc xid 79")]
     Doc(DocArgs),
     /// Prints a JSON schema for editors and other programs.
     Schema(SchemaArgs),

@@ -171,14 +171,15 @@ fn report_words() -> Vec<PossibleValue> {
 
 #[derive(Clone, Debug, Args)]
 pub struct DocArgs {
-    /// Kind, such as `gpu_mig`; `drain` for the drainers.
-    #[arg(value_parser = KindName, hide_possible_values = true)]
-    pub kind: Option<String>,
+    /// Kind, such as `gpu_mig`; a page of the guide, such as `night`; the id of a check; a key, such as `window`; a word of a
+    /// report, such as `drift`; an exit code; the number of an Xid.
+    #[arg(value_name = "WORD", value_parser = KindName, hide_possible_values = true)]
+    pub words: Vec<String>,
     /// Prints the reference of all kinds as Markdown.
-    #[arg(long, conflicts_with = "kind")]
+    #[arg(long, conflicts_with = "words")]
     pub all: bool,
     /// Prints the JSON schema of the kind's parameters.
-    #[arg(long, requires = "kind")]
+    #[arg(long, requires = "words")]
     pub schema: bool,
 }
 

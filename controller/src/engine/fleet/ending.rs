@@ -76,9 +76,13 @@ pub fn finished(exit_code: u8, summary: String, result: &RunResult, winds_up: bo
     });
     let goes_on = matches!(result.stop, Some(Stop::Interrupted | Stop::Aborted | Stop::WindowClosed(_)));
     let left = matches!(result.stop, Some(Stop::Aborted));
-    // Why also an aborted one that has nodes out: only the run that drained them may give them back.
-    let unfinished = !winds_up || !result.out_of_service.is_empty();
-    let resumable = left || (unfinished && (goes_on || result.held));
+    // Why also an aborted one that has a held node out: a resume may still give it back. One that failed no resume tries
+    // again, so that only the end of this run lets another one take it over.
+    let resumable = left
+        || match winds_up {
+            true => result.held && !result.out_of_service.is_empty(),
+            false => goes_on || result.held,
+        };
     RunFinished { exit_code, summary, out_of_service: result.out_of_service.clone(), stopped, resumable }
 }
 
@@ -106,13 +110,14 @@ mod tests {
     }
 
     #[test]
-    fn an_aborted_run_stays_resumable_while_it_has_nodes_out() {
-        let ended = |out: &[&str]| {
+    fn an_aborted_run_stays_resumable_while_a_resume_may_give_something_back() {
+        let ended = |out: &[&str], held: bool| {
             let out_of_service = out.iter().map(|name| (*name).to_owned()).collect();
-            let result = RunResult { stop: Some(Stop::Interrupted), out_of_service, held: true };
+            let result = RunResult { stop: Some(Stop::Interrupted), out_of_service, held };
             finished(2, String::new(), &result, true).resumable
         };
-        assert!(ended(&["gpu001"]), "only this run may give it back");
-        assert!(!ended(&[]));
+        assert!(ended(&["gpu001"], true), "a resume asks its scheduler again");
+        assert!(!ended(&["gpu001"], false), "it failed, and no resume tries it again");
+        assert!(!ended(&[], true));
     }
 }

@@ -15,7 +15,10 @@ use super::{
     columns::{Group, Groups},
     fragment,
 };
-use crate::event::{Phase, TaskReport, TaskStatus};
+use crate::{
+    display,
+    event::{Phase, TaskReport, TaskStatus},
+};
 
 /// Rows that are shown at once; the others are folded.
 const MOST_OPEN: usize = 15;
@@ -354,11 +357,8 @@ impl Strip {
                     },
                     text: if count == 0 { "ok".to_owned() } else { format!("{count} of {total}") },
                     title: match count {
-                        0 => format!("{}: {total} nodes, all ok", group.name),
-                        _ => format!(
-                            "{}: {count} of {total} nodes are not ok, the worst is {worst}",
-                            group.name
-                        ),
+                        0 => format!("{}: {}, all ok", group.name, display::count(total, "node")),
+                        _ => format!("{}: {count} of {total} not ok, the worst is {worst}", group.name),
                     },
                 }
             })

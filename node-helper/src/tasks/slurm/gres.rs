@@ -1,6 +1,9 @@
 //! gres.conf: what it gives a node, and the same file with other lines for it. Pure.
 
-use std::{collections::BTreeMap, ops::Range};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Range,
+};
 
 use gpufleet_protocol::{cpus::CpuList, slurm};
 
@@ -24,6 +27,8 @@ pub struct Given {
     pub gpus: BTreeMap<String, Gpu>,
     /// GPUs without a device file.
     pub without_file: u64,
+    /// Device files that lines of this node alone name more than once: slurmd does not start with these.
+    pub repeated: BTreeSet<String>,
     /// As `AutoDetect` says, in small letters; `off` if nobody does.
     pub detect: String,
     /// The numbers of lines that this node shares with others.
@@ -50,6 +55,7 @@ pub fn read(text: &str, node: &str) -> Result<Given, String> {
         lines.iter().filter_map(|line| line.get("NodeName")).any(|list| !conf::is_alone(list, node));
     let mut given = Given { detect: "off".to_owned(), ..Given::default() };
     let (mut detect_of_node, mut more): (_, Option<String>) = (None, None);
+    let mut of_others: BTreeSet<String> = BTreeSet::new();
     for line in &lines {
         if line.get("Include").is_some() {
             return Err(format!("line {} includes another file, which is not read here", line.number()));
@@ -81,7 +87,7 @@ pub fn read(text: &str, node: &str) -> Result<Given, String> {
             ));
         }
         if name.is_some() {
-            gpus(line, &mut given)?;
+            gpus(line, is_own, &mut of_others, &mut given)?;
         }
         if !is_own {
             given.shared.push(line.number());
@@ -106,7 +112,13 @@ pub fn read(text: &str, node: &str) -> Result<Given, String> {
     Ok(given)
 }
 
-fn gpus(line: &Line, given: &mut Given) -> Result<(), String> {
+/// `of_others` are the device files that lines of several nodes name.
+fn gpus(
+    line: &Line,
+    is_own: bool,
+    of_others: &mut BTreeSet<String>,
+    given: &mut Given,
+) -> Result<(), String> {
     let wrong = |what: &str| format!("line {}: {what}", line.number());
     let kind = line.get("Type").map(str::to_owned);
     let cores = match line.get("Cores") {
@@ -121,8 +133,17 @@ fn gpus(line: &Line, given: &mut Given) -> Result<(), String> {
     };
     for path in files(list).ok_or_else(|| wrong("its File is no list of device files"))? {
         let gpu = Gpu { kind: kind.clone(), cores: cores.clone() };
-        if given.gpus.insert(path.clone(), gpu).is_some() {
-            return Err(wrong(&format!("{path} is there twice")));
+        let is_again = given.gpus.insert(path.clone(), gpu).is_some();
+        if is_again && (!is_own || of_others.contains(&path)) {
+            return Err(wrong(&format!(
+                "{path} is named by an earlier line of the node, too, and slurmd does not start with that: name each device file \
+                 once, in this line or in the other, then start slurmd on the nodes of both"
+            )));
+        }
+        if is_again {
+            given.repeated.insert(path);
+        } else if !is_own {
+            of_others.insert(path);
         }
     }
     Ok(())
@@ -214,7 +235,7 @@ pub enum Difference {
 impl Given {
     pub fn difference(&self, wanted: &Wanted) -> Difference {
         let (found, wanted_gpus) = (&self.gpus, wanted.gpus());
-        if self.without_file > 0 || self.detect != wanted.detect() {
+        if self.without_file > 0 || !self.repeated.is_empty() || self.detect != wanted.detect() {
             return Difference::Gpus;
         }
         if *found == wanted_gpus {
@@ -245,7 +266,12 @@ impl Given {
         if self.gpus.is_empty() && self.without_file == 0 && self.detect == "off" {
             return None;
         }
-        Some(told(&self.gpus, &self.detect, self.without_file))
+        let mut text = told(&self.gpus, &self.detect, self.without_file);
+        if !self.repeated.is_empty() {
+            let files: Vec<&str> = self.repeated.iter().map(String::as_str).collect();
+            text.push_str(&format!(", named more than once: {}", files.join(", ")));
+        }
+        Some(text)
     }
 }
 
@@ -362,12 +388,35 @@ mod tests {
             ("Include /etc/slurm/more.conf", "includes another file"),
             ("Name=gpu File=/dev/nvidia[0-99999]", "no list of device files"),
             ("Name=gpu File=/dev/nvidia0 Cores=x", "no list of numbers"),
-            ("Name=gpu File=/dev/nvidia0\nName=gpu File=/dev/nvidia[0-1]", "is there twice"),
+            (
+                "NodeName=n[1-2],n Name=gpu File=/dev/nvidia0\nNodeName=n Name=gpu File=/dev/nvidia[0-1]",
+                "line 2: /dev/nvidia0 is named by an earlier line of the node, too",
+            ),
+            (
+                "NodeName=n Name=gpu File=/dev/nvidia0\nNodeName=n[1-2],n Name=gpu File=/dev/nvidia[0-1]",
+                "name each device file once",
+            ),
             ("Name=gpu File=/dev/nvidia0 Flags=a\nName=gpu File=/dev/nvidia1", "which other lines"),
         ] {
             let said = read(text, "n").unwrap_err();
             assert!(said.contains(why), "{text}: {said}");
         }
+    }
+
+    /// slurmd does not start with them, so that the node is broken until somebody writes the lines anew: that is the task.
+    #[test]
+    fn a_gpu_that_is_named_three_times_is_repaired() {
+        let text = "Name=gpu Type=h100 File=/dev/nvidia[0-1]\nName=gpu Type=h100 File=/dev/nvidia0\n\
+                    Name=gpu Type=h100 File=/dev/nvidia0 # once more\n";
+        let given = read(text, "n").unwrap();
+        let wanted = Wanted::Lines(vec![offer(0, ""), offer(1, "")]);
+        assert_eq!(given.difference(&wanted), Difference::Gpus, "though the GPUs are the right ones");
+        assert_eq!(
+            given.told().unwrap(),
+            "2 h100 (/dev/nvidia0 to /dev/nvidia1), named more than once: /dev/nvidia0"
+        );
+        let again = read(&given.edited(text, "n", &wanted), "n").unwrap();
+        assert_eq!((again.difference(&wanted), again.repeated.len()), (Difference::None, 0));
     }
 
     #[test]
