@@ -125,6 +125,7 @@ const NODE: &[(&str, Kind)] = &[
     ("mps_state", Text),
     ("nfs_hung_servers", Number),
     ("nouveau_loaded", Bool),
+    ("nova_loaded", Bool),
     ("numa_balancing", Number),
     ("numa_nodes", Number),
     ("nvme_count", Number),

@@ -1,11 +1,9 @@
 //! Error codes of the driver (Xid) by what they ask of a node, as rules name them.
 //!
-//! The kinds are those of the checks of group `err`. Source: NVIDIA's Xid catalogue
-//! (docs.nvidia.com/deploy/xid-errors). The helper's table (`Asks`) decides the same for the health gate; once it is
-//! part of the protocol, [`Kind::of`] should take `Reset`, `Reboot` and `Driver` from there, and keep only what that
-//! table does not tell apart: memory, application, hardware, software.
+//! The kinds are those of the checks of group `err`. What asks for a reset or a reboot, and what the driver's own words make of
+//! a line, is the protocol's table, which the health gate reads too; this one adds what that table does not tell apart.
 
-use gpufleet_protocol::xid::{Said, said};
+use gpufleet_protocol::xid::{Asks, Said, asks, is_nvlink, said};
 
 /// What a code is a sign of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,44 +48,20 @@ impl Kind {
     /// Whether a line with this code and text is of this kind. The driver's own words come before the table: what it
     /// calls caused by an earlier error, or an NVLink code that it calls not fatal, asks for nothing by itself.
     pub fn takes(self, code: u32, text: &str) -> bool {
-        let of_code = Self::of(code);
-        let said = said(text);
-        let is = match (of_code, said) {
-            (_, Said::Follows) | (Self::Nvlink, Said::Nonfatal) => Self::Information,
-            (known, _) => known,
+        let said = said(code, text);
+        let is = match said {
+            Said::Follows | Said::Nonfatal => Self::Information,
+            Said::Fatal | Said::Nothing => Self::of(code),
         };
-        is == self || self == Self::NvlinkFatal && is == Self::Nvlink && said == Said::Fatal
+        is == self || self == Self::NvlinkFatal && said == Said::Fatal
     }
 
     /// Returns the kind of a code.
     pub const fn of(code: u32) -> Self {
         match code {
-            46 | 62 | 74 | 109 | 110 | 119 | 120 | 136 | 140 | 143 | 155 | 156 | 158 => Self::Reset,
-            79 | 151 => Self::Reboot,
             48 | 63 | 64 | 94 | 95 => Self::Memory,
-            144..=150 => Self::Nvlink,
             54 | 142 => Self::Hardware,
             78 => Self::Software,
-            // RESTART_APP of the catalogue, and 43 and 45, which follow from another error or a killed program.
-            8
-            | 11
-            | 13
-            | 25
-            | 31
-            | 32
-            | 39..=41
-            | 43
-            | 45
-            | 60
-            | 68..=72
-            | 75..=77
-            | 80
-            | 82..=86
-            | 88
-            | 89
-            | 96..=105
-            | 126..=135
-            | 139 => Self::App,
             // IGNORE of the catalogue. 154 is the recovery action, which is read by itself; 171 and 172 only tell
             // where a 48 was; 160 is memory marked for repair, which has its own check; 162 to 165 concern circuits
             // for power smoothing.
@@ -108,7 +82,14 @@ impl Kind {
             | 160..=165
             | 171
             | 172 => Self::Information,
-            _ => Self::Investigate,
+            _ if is_nvlink(code) => Self::Nvlink,
+            _ => match asks(code) {
+                Asks::Reset => Self::Reset,
+                Asks::Reboot => Self::Reboot,
+                // A program's error, or what follows from one: 43 and 45.
+                Asks::Nothing => Self::App,
+                Asks::Driver | Asks::Investigate => Self::Investigate,
+            },
         }
     }
 

@@ -99,18 +99,30 @@ pub enum Said {
     Nothing,
 }
 
-/// Reads these words from a line of the log. Source: lines of codes 144 to 150 in NVIDIA's open kernel modules 580.
-pub fn said(text: &str) -> Said {
-    let mut words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '-');
+/// Reads these words from a line of the log with this code. They come before any table: what follows from another error, or is
+/// an error of NVLink that is not fatal, asks for nothing by itself; one that is fatal counts whatever else the driver asks for.
+/// In other lines the words are no verdict: they may be part of a program's name.
+///
+/// Source: lines of codes 144 to 150 in NVIDIA's open kernel modules 580.
+pub fn said(code: u32, text: &str) -> Said {
     if text.contains("caused by previous Xid") {
         return Said::Follows;
     }
+    if !is_nvlink(code) {
+        return Said::Nothing;
+    }
     let is = |word: &str| word.eq_ignore_ascii_case("nonfatal") || word.eq_ignore_ascii_case("non-fatal");
+    let mut words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '-');
     match words.find(|word| is(word) || word.eq_ignore_ascii_case("fatal")) {
         Some(word) if is(word) => Said::Nonfatal,
         Some(_) => Said::Fatal,
         None => Said::Nothing,
     }
+}
+
+/// Whether it is a code of NVLink whose meaning the code alone does not tell.
+pub const fn is_nvlink(code: u32) -> bool {
+    matches!(code, 144..=150)
 }
 
 /// Returns a short name, for codes where it helps an operator.

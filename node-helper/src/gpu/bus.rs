@@ -11,12 +11,21 @@ const SWITCHES: [&str; 1] = ["0x0680"];
 /// Driver of devices that a virtual machine has.
 const PASSED: &str = "vfio-pci";
 
+/// The kernel's own drivers of NVIDIA GPUs, by their modules. What one of them has neither NVIDIA's driver nor its library can
+/// use. Source: Linux 6.17, drivers/gpu/drm/nouveau and drivers/gpu/nova-core.
+pub const KERNELS_OWN: [&str; 2] = ["nouveau", "nova_core"];
+
 /// What is on the bus.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bus {
     /// GPUs of this machine, without those that a virtual machine has.
     pub gpus: u32,
     pub switches: u32,
+}
+
+/// Returns those of [`KERNELS_OWN`] that are loaded.
+pub fn kernels_own(roots: &Roots) -> Vec<&'static str> {
+    KERNELS_OWN.into_iter().filter(|name| roots.path(format!("/sys/module/{name}")).exists()).collect()
 }
 
 /// Counts the devices of the bus.

@@ -281,7 +281,7 @@ impl Gpus {
         let gpus = match read {
             Ok(gpus) => gpus,
             // A machine without an NVIDIA device needs no driver.
-            Err(NvmlError::NoDriver { .. }) if self.machine.pci_count() == 0 => Vec::new(),
+            Err(error) if error.is_no_driver() && self.machine.pci_count() == 0 => Vec::new(),
             Err(error) => return Err(error.to_string()),
         };
         let layout = |gpu: &GpuDevices| {
@@ -431,7 +431,8 @@ impl Gpus {
                 let scan = self.machine.scan(&Default::default(), None);
                 // No problem, because no process can use a GPU without a driver.
                 let problem = match &error {
-                    NvmlError::NoDriver { .. } | NvmlError::VersionMismatch { .. } => None,
+                    NvmlError::VersionMismatch { .. } => None,
+                    error if error.is_no_driver() => None,
                     other => Some(format!("what NVML lists is unknown: {other}")),
                 };
                 idle::judge(&scan, staying, problem)
@@ -508,6 +509,16 @@ impl Gpus {
             GpuSystemState::NoDriver { .. } | GpuSystemState::NoGpu if self.machine.pci_count() == 0 => {
                 let message = bus::NO_GPU.to_owned();
                 OpStatus::Failed { kind: FailureKind::Invalid, message }
+            }
+            GpuSystemState::NoDriver { .. } if !error.kernels_own().is_empty() => {
+                let names = error.kernels_own().iter();
+                let keep: Vec<String> =
+                    names.map(|name| format!("`kernel_blacklist: {{name: {name}}}`")).collect();
+                let message = format!(
+                    "{error}; next step: keep it away with {}, and reboot the node",
+                    keep.join(" and ")
+                );
+                OpStatus::Failed { kind: FailureKind::Nvml, message }
             }
             // Unknown: the driver runs, so the GPUs have some state, which cannot be read.
             GpuSystemState::NoDriver { detail } if self.machine.module_version().is_some() => {

@@ -97,13 +97,30 @@ impl RealMachine {
         }
     }
 
+    /// Returns why there is no driver, where one of the kernel's own keeps NVIDIA's away: a missing library is not the cause then.
+    fn explained(&self, error: NvmlError) -> NvmlError {
+        let names = bus::kernels_own(&self.roots());
+        match error {
+            NvmlError::NoDriver { .. } if !names.is_empty() && self.loaded_version().is_none() => {
+                NvmlError::KernelsOwn { names }
+            }
+            other => other,
+        }
+    }
+
+    fn loaded_version(&self) -> Option<String> {
+        self.text("/sys/module/nvidia/version")
+            .or_else(|| version_of(&self.text("/proc/driver/nvidia/version")?).map(str::to_owned))
+    }
+
     fn find_drained(&mut self, snapshot: &mut Snapshot, deadline: &Deadline) -> Result<(), NvmlError> {
         let roots = self.roots();
         drained::complete(snapshot, &roots, |pcis| self.worker.drain_states(pcis, deadline))
     }
 
     fn whole(&mut self, asked: Ask, deadline: &Deadline) -> Result<Health, NoHealth> {
-        let mut health = self.worker.health(asked, deadline)?;
+        let read = self.worker.health(asked, deadline);
+        let mut health = read.map_err(|why| NoHealth { error: self.explained(why.error), ..why })?;
         self.find_drained(&mut health.snapshot, deadline)?;
         Ok(health)
     }
@@ -178,13 +195,13 @@ impl From<&UnitStatus> for Unit {
 
 impl Machine for RealMachine {
     fn snapshot(&mut self, deadline: &Deadline) -> Result<Snapshot, NvmlError> {
-        let mut snapshot = self.worker.snapshot(deadline)?;
+        let mut snapshot = self.worker.snapshot(deadline).map_err(|error| self.explained(error))?;
         self.find_drained(&mut snapshot, deadline)?;
         Ok(snapshot)
     }
 
     fn devices(&mut self, deadline: &Deadline) -> Result<Vec<GpuDevices>, NvmlError> {
-        self.worker.devices(deadline)
+        self.worker.devices(deadline).map_err(|error| self.explained(error))
     }
 
     fn health(&mut self, deep: bool, deadline: &Deadline) -> Result<Health, NoHealth> {
@@ -420,8 +437,7 @@ impl Machine for RealMachine {
     }
 
     fn module_version(&mut self) -> Option<String> {
-        self.text("/sys/module/nvidia/version")
-            .or_else(|| version_of(&self.text("/proc/driver/nvidia/version")?).map(str::to_owned))
+        self.loaded_version()
     }
 }
 
@@ -492,6 +508,28 @@ mod tests {
         let board = Board { device: pci(0x2330), subsystem: Some(pci(0x16c1)) };
         assert_eq!(device, Device { resettable: true, board: Some(board) });
         assert_eq!(machine.device("0000:02:00.0"), Device::default());
+    }
+
+    #[test]
+    fn a_driver_of_the_kernel_is_named_and_not_a_library() {
+        let root = tempfile::tempdir().unwrap();
+        let file = super::super::worker::WorkerFile::Path("/none".into());
+        let mut machine = RealMachine::new(Worker::new(file, root.path().into()), false);
+        machine.root = root.path().to_owned();
+        let none =
+            || NvmlError::NoDriver { detail: "libnvidia-ml.so.1: cannot open shared object file".to_owned() };
+        assert_eq!(machine.explained(none()), none());
+        fs::create_dir_all(root.path().join("sys/module/nova_core")).unwrap();
+        let own = machine.explained(none());
+        let says = "the kernel's own driver (nova_core) has the GPUs, and NVML does not work with it";
+        assert_eq!((own.to_string().as_str(), own.is_no_driver()), (says, true));
+        assert!(
+            matches!(own.state(), gpufleet_protocol::facts::GpuSystemState::NoDriver { detail } if detail == says)
+        );
+        // NVIDIA's driver has them: the other one has none.
+        fs::create_dir_all(root.path().join("sys/module/nvidia")).unwrap();
+        fs::write(root.path().join("sys/module/nvidia/version"), "580.159.04\n").unwrap();
+        assert_eq!(machine.explained(none()), none());
     }
 
     #[test]

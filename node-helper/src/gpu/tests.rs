@@ -600,6 +600,12 @@ fn every_way_nvml_can_be_away_has_its_words() {
     assert!(
         matches!(none.status, OpStatus::Unknown { reason } if reason.starts_with("the NVIDIA driver is loaded, and its library"))
     );
+    let own = outcome(NvmlError::KernelsOwn { names: vec!["nova_core"] });
+    assert!(
+        matches!(&own.status, OpStatus::Failed { message, .. } if message.contains("(nova_core) has the GPUs")
+            && message.contains("`kernel_blacklist: {name: nova_core}`, and reboot")),
+        "{own:?}"
+    );
     let mixed = outcome(NvmlError::VersionMismatch { detail: "x".to_owned() });
     assert!(
         matches!(mixed.status, OpStatus::Failed { message, .. } if message.contains("580.159.04 is loaded") && message.contains("reboot"))

@@ -55,6 +55,9 @@ const HANGS: u32 = 2;
 pub enum NvmlError {
     #[error("no NVIDIA driver: {detail}")]
     NoDriver { detail: String },
+    /// The kernel's own drivers have the GPUs, so that NVIDIA's cannot.
+    #[error("the kernel's own driver ({}) has the GPUs, and NVML does not work with it", .names.join(" and "))]
+    KernelsOwn { names: Vec<&'static str> },
     #[error("driver library and kernel module differ: {detail}")]
     VersionMismatch { detail: String },
     #[error("{detail}")]
@@ -70,10 +73,24 @@ pub enum NvmlError {
 }
 
 impl NvmlError {
+    /// Returns the kernel's own drivers that have the GPUs.
+    pub fn kernels_own(&self) -> &[&'static str] {
+        match self {
+            Self::KernelsOwn { names } => names,
+            _ => &[],
+        }
+    }
+
+    /// Whether NVIDIA's driver does not run, so that no process can use a GPU by it.
+    pub const fn is_no_driver(&self) -> bool {
+        matches!(self, Self::NoDriver { .. } | Self::KernelsOwn { .. })
+    }
+
     /// Returns the state for facts.
     pub fn state(&self) -> GpuSystemState {
         match self.clone() {
             Self::NoDriver { detail } => GpuSystemState::NoDriver { detail },
+            own @ Self::KernelsOwn { .. } => GpuSystemState::NoDriver { detail: own.to_string() },
             Self::VersionMismatch { detail } => GpuSystemState::VersionMismatch { detail },
             Self::Hung { detail } => GpuSystemState::Hung { detail },
             Self::Crashed { detail } => GpuSystemState::Crashed { detail },

@@ -3,13 +3,13 @@
 //! Of the kernel's log ([`kernel_log`]) only what has not been settled since counts: a line stays in the log, but its
 //! GPU need not stay broken.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use gpufleet_protocol::{
     health::Verdict,
     nvml::{Code, recovery},
     signal::RecordSort,
-    xid::{Asks, asks, name},
+    xid::{Asks, Said, asks, name, said},
 };
 
 use super::{
@@ -50,7 +50,11 @@ fn judge(log: &Log, seen: &Seen) -> Found {
     let (mut harmless, mut settled) = (0, 0);
     for xid in log.lines.iter().filter(|line| line.sort == RecordSort::Xid) {
         let (Some(code), Some(device)) = (xid.code, xid.device.as_deref()) else { continue };
-        let contained = asks(code) == Asks::Driver && recovery_of(seen, device) == Some(0);
+        let contained = match said(code, xid.text()) {
+            Said::Follows | Said::Nonfatal => true,
+            Said::Fatal => false,
+            Said::Nothing => asks(code) == Asks::Driver && recovery_of(seen, device) == Some(0),
+        };
         if asks(code) == Asks::Nothing || contained {
             harmless += 1;
         } else if log.is_settled(xid, &seen.resets) {
@@ -90,6 +94,13 @@ fn judge(log: &Log, seen: &Seen) -> Found {
     if counted.len() > NAMED {
         told.push(format!("{} more", counted.len() - NAMED));
     }
+    let off = log.lines.iter().filter(|line| line.is_off_the_bus()).map(|line| line.device.as_deref());
+    let with_xid = |gpu: &str| counted.keys().any(|(code, device)| *code == 79 && is_at(gpu, device));
+    let off: BTreeSet<_> = off.filter(|gpu| !gpu.is_some_and(with_xid)).collect();
+    told.extend(off.into_iter().take(NAMED).map(|gpu| {
+        let gpu = gpu.unwrap_or("a GPU");
+        format!("the driver says that {gpu} has fallen off the bus: {}", Asks::Reboot.next_step())
+    }));
     if !told.is_empty() {
         told.extend(unread);
         return (Verdict::Fail, told.join("; "));

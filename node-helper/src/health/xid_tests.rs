@@ -38,6 +38,33 @@ fn verdict(kmsg: &str) -> Found {
     check(&seen(Ok(0)), &node(kmsg).1, &ten_seconds())
 }
 
+/// The driver's own words come before the table of codes.
+#[test]
+fn fatal_and_nonfatal_nvlink_codes_are_told_apart() {
+    let told = |line: &str| verdict(&format!("4,0,1,-;Linux version 6.8\n4,1,2,-;{line}\n")).0;
+    let fatal = "NVRM: Xid (PCI:0000:1b:00): 149, NETIR_LINK_EVT Fatal XC0 i0 Link 00";
+    assert_eq!(told(fatal), Verdict::Fail);
+    assert_eq!(told(&fatal.replace("149, NETIR_LINK_EVT Fatal", "145, RLW_RXPIPE Nonfatal")), Verdict::Ok);
+    assert_eq!(told("NVRM: Xid (PCI:0000:1b:00): 46, Ch 1 caused by previous Xid 149"), Verdict::Ok);
+    // A program's name is no word of the driver.
+    assert_eq!(told("NVRM: Xid (PCI:0000:1b:00): 46, pid=1, name=Nonfatal"), Verdict::Fail);
+}
+
+#[test]
+fn a_gpu_off_the_bus_without_an_xid_fails_once() {
+    let off =
+        "NVRM: The NVIDIA GPU 0000:1b:00.0\\x0aNVRM: fallen off the bus and is not responding to commands.";
+    let told = |lines: &[&str]| {
+        let line = |(at, line): (usize, &&str)| format!("4,{at},{at}000000,-;{line}\n");
+        verdict(&lines.iter().enumerate().map(line).collect::<String>())
+    };
+    let says = "the driver says that 0000:1b:00.0 has fallen off the bus: reboot the node";
+    assert_eq!(told(&["Linux version 6.8", off, off]), (Verdict::Fail, says.to_owned()));
+    let xid = "NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus.";
+    let (fails, why) = told(&["Linux version 6.8", xid, off]);
+    assert!(fails == Verdict::Fail && why.starts_with("Xid 79") && !why.contains("says"), "{why}");
+}
+
 #[test]
 fn a_lost_gpu_fails_and_a_programs_fault_does_not() {
     let log = |lines: &[&str]| {

@@ -60,6 +60,7 @@ pub fn read(reader: &Reader<'_>, units: &Units, processes: &Result<Processes, St
         ("module_version", signal(version.clone())),
         ("installed_driver", signal(installed_driver(reader, &bus, &version))),
         ("nouveau_loaded", signal(module(reader, "nouveau"))),
+        ("nova_loaded", signal(module(reader, "nova_core"))),
         ("peermem_loaded", signal(module(reader, "nvidia_peermem"))),
         ("drm_modeset", signal(drm_modeset(reader))),
         ("dmabuf_capable", signal(dmabuf_capable(reader, &kind))),

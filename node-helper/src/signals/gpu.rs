@@ -252,7 +252,7 @@ fn of_node(health: &Health) -> Readings {
 
 /// Returns the signals of a node whose GPUs could not be read.
 fn unread(why: &NoHealth, on_bus: u32) -> Readings {
-    let no_driver = matches!(why.error, NvmlError::NoDriver { .. });
+    let no_driver = why.error.is_no_driver();
     let unknown = || Signal::Unknown(why.error.to_string());
     // Without a driver and without a GPU, nothing is missing.
     let missing = || if no_driver && on_bus == 0 { Signal::Absent } else { unknown() };

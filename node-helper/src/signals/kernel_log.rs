@@ -35,6 +35,14 @@ const MOST_TEXT: usize = 300;
 /// The first line of every boot.
 const BANNER: &str = "Linux version";
 const LOADS: &str = "NVRM: loading NVIDIA UNIX";
+/// How drivers from 570 on tell it, without an Xid: the last of three lines, of which the first one names the GPU. A ring has
+/// them as one record, a journal as three.
+const NOT_RESPONDING: &str = "fallen off the bus and is not responding";
+/// The driver's words, without an Xid, for a GPU that is off the bus.
+const OFF_THE_BUS: [&str; 3] = [NOT_RESPONDING, "GPU has fallen off the bus", "NVRM: GPU is lost"];
+const NAMES_GPU: &str = "NVRM: The NVIDIA GPU ";
+/// Largest time between the first and the last of these lines, in microseconds.
+const TOGETHER: u64 = 1_000_000;
 const XID: &str = "NVRM: Xid (";
 const SXID: &str = ": SXid (";
 /// The NFS client's word on a server: that it does not answer, or `OK`.
@@ -54,9 +62,11 @@ const RULES: &[(RecordSort, &str)] = &[
     (RecordSort::Xid, XID),
     (RecordSort::Sxid, SXID),
     (RecordSort::Nvrm, "RmInitAdapter failed"),
-    (RecordSort::Nvrm, "GPU has fallen off the bus"),
+    (RecordSort::Nvrm, OFF_THE_BUS[0]),
+    (RecordSort::Nvrm, OFF_THE_BUS[1]),
+    (RecordSort::Nvrm, OFF_THE_BUS[2]),
+    (RecordSort::Nvrm, "NVIDIA probe routine failed"),
     (RecordSort::Nvrm, "NV_ERR_RESET_REQUIRED"),
-    (RecordSort::Nvrm, "NVRM: GPU is lost"),
     (RecordSort::Nvrm, "NVRM: API mismatch"),
     (RecordSort::Nvrm, "nvidia: module verification failed"),
     (RecordSort::Nvrm, "nvidia: Loading of "),
@@ -93,7 +103,7 @@ const RULES: &[(RecordSort, &str)] = &[
 
 /// Returns every text that is looked for.
 fn wanted() -> impl Iterator<Item = &'static str> {
-    RULES.iter().map(|(_, text)| *text).chain([BANNER, LOADS, NFS])
+    RULES.iter().map(|(_, text)| *text).chain([BANNER, LOADS, NFS, NAMES_GPU])
 }
 
 /// Bits of [`slot`], set for the first four bytes of each text.
@@ -195,6 +205,16 @@ pub fn read(roots: &Roots, deadline: &Deadline) -> Log {
 }
 
 impl Line {
+    /// Returns the line, its control characters replaced.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Whether the driver says, without an Xid, that a GPU is off the bus: only a new boot settles that.
+    pub fn is_off_the_bus(&self) -> bool {
+        OFF_THE_BUS.iter().any(|words| self.is(words))
+    }
+
     fn is(&self, rule: &str) -> bool {
         RULES.get(self.rule).is_some_and(|(_, text)| *text == rule)
     }
@@ -250,7 +270,8 @@ impl Log {
             return true;
         }
         let of_driver = matches!(line.sort, RecordSort::Xid | RecordSort::Sxid | RecordSort::Nvrm);
-        let reboots = line.sort == RecordSort::Xid && line.code.is_none_or(|code| asks(code) == Asks::Reboot);
+        let reboots = line.is_off_the_bus()
+            || line.sort == RecordSort::Xid && line.code.is_none_or(|code| asks(code) == Asks::Reboot);
         let Some(at) = line.at.filter(|_| of_driver && !reboots) else { return false };
         let device = line.device.as_deref();
         let reset = device.and_then(|device| resets.iter().find(|(pci, _)| is_at(pci, device)));
@@ -378,6 +399,8 @@ fn bounded(text: &str) -> String {
 struct Reader {
     /// The journal repeats the ring's records.
     taken: HashSet<(u64, String)>,
+    /// The last line of [`NAMES_GPU`], and when it was.
+    named: Option<(Option<u64>, String)>,
 }
 
 impl Reader {
@@ -386,11 +409,22 @@ impl Reader {
             // The kernel writes no longer one.
             let line = line.get(..line.floor_char_boundary(RECORD)).unwrap_or(line);
             let Some((at, body)) = record(line).filter(|(_, body)| may_count(body)) else { continue };
-            if body.contains(LOADS) {
+            // The ring writes the ends of lines within a record so.
+            let body = body.replace("\\x0a", " ");
+            let names = body.contains(NAMES_GPU);
+            let ends = body.contains(NOT_RESPONDING);
+            let begun = self.named.take_if(|(first, _)| ends && !names && together(*first, at));
+            let body = match begun {
+                Some((_, gpu)) => format!("{gpu} {}", body.trim()),
+                None => body,
+            };
+            if names && !ends {
+                self.named = Some((at, bounded(body.trim())));
+            } else if body.contains(LOADS) {
                 log.loads.extend(at);
             } else if let Some(word) = body.trim_start().strip_prefix(NFS) {
                 log.hear(at, word);
-            } else if let Some(line) = Line::parse(at, body)
+            } else if let Some(line) = Line::parse(at, &body)
                 && at.is_none_or(|at| self.taken.insert((at, line.text.clone())))
             {
                 if line.to_none {
@@ -400,6 +434,14 @@ impl Reader {
                 log.lines.push(line);
             }
         }
+    }
+}
+
+fn together(first: Option<u64>, last: Option<u64>) -> bool {
+    match (first, last) {
+        (Some(first), Some(last)) => last.abs_diff(first) <= TOGETHER,
+        (None, None) => true,
+        _ => false,
     }
 }
 

@@ -139,6 +139,34 @@ fn a_journal_that_is_too_long_leaves_a_gap() {
     assert!(gap.why.ends_with("it has more than 8 MiB of such messages"), "{}", gap.why);
 }
 
+/// Drivers from 570 on tell it without an Xid, and over several lines.
+#[test]
+fn a_gpu_off_the_bus_without_an_xid_is_found() {
+    let three = [
+        "NVRM: The NVIDIA GPU 0000:3b:00.0",
+        "               NVRM: (PCI ID: 10de:2330) installed in this system has",
+        "               NVRM: fallen off the bus and is not responding to commands.",
+    ];
+    let one = three.map(str::trim).join("\\x0a");
+    for lines in [&three[..], &[one.as_str()]] {
+        // The driver says that it loads after it looked for its GPUs: a load settles nothing of this.
+        let lines: Vec<&str> = lines.iter().copied().chain([LOADS]).collect();
+        let line = |(at, line): (usize, &&str)| format!("4,{at},91{at:06},-;{line}\n");
+        let kmsg: String = lines.iter().enumerate().map(line).collect();
+        let records = read_of(&node(&kmsg).1).records(&Resets::new()).0;
+        assert_eq!(records.len(), 1, "{records:?}");
+        assert_eq!(
+            (records[0].pci.as_deref(), records[0].settled),
+            (Some("0000:3b:00.0"), false),
+            "{records:?}"
+        );
+        assert!(records[0].text.starts_with("NVRM: The NVIDIA GPU 0000:3b:00.0"), "{records:?}");
+    }
+    // The first line of another message names no GPU for one that is told as a whole.
+    let other = ["NVRM: The NVIDIA GPU 0000:1b:00.0", one.as_str()];
+    assert_eq!(records_of(&other)[0].pci.as_deref(), Some("0000:3b:00.0"));
+}
+
 #[test]
 fn a_flood_of_one_message_hides_no_other() {
     let gone = "NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.";
@@ -237,7 +265,7 @@ fn a_log_without_end_is_bounded() {
 
 proptest! {
     #[test]
-    fn no_line_that_counts_is_passed_over(before in ".{0,20}", at in 0..RULES.len() + 3, after in ".{0,20}") {
+    fn no_line_that_counts_is_passed_over(before in ".{0,20}", at in 0..RULES.len() + 4, after in ".{0,20}") {
         let line = [&before, wanted().nth(at).unwrap(), &after].concat();
         prop_assert!(may_count(&line));
     }

@@ -154,7 +154,7 @@ fn a_healthy_node_tells_everything() {
         "system_state": "degraded", "failed_units": ["x.service"], "shutdown_scheduled": false,
         "docker_state": "absent", "containerd_state": "running", "crio_state": "absent", "runtime_state": "running",
         "pci_count": 1, "switches_present": false, "module_version": "580.159.04", "module_kind": "open",
-        "installed_driver": "580.159.04", "nouveau_loaded": false, "peermem_loaded": false, "dmabuf_capable": true,
+        "installed_driver": "580.159.04", "nouveau_loaded": false, "nova_loaded": false, "peermem_loaded": false, "dmabuf_capable": true,
         "drm_modeset": true, "missing_device_nodes": 0, "wrong_major": null,
         "persistenced": "running", "persistenced_enabled": true, "fm_state": "failed", "fm_version": null,
         "imex_state": "READY", "mps_state": "absent", "dcgm_state": "absent",

@@ -288,6 +288,7 @@ fn planted_faults_are_found() {
         ("sw.module_match", "driver_version", json!("570.1"), Verdict::Fail),
         ("sw.gsp", "gsp_version", json!("570.1"), Verdict::Fail),
         ("sw.nouveau", "nouveau_loaded", json!(true), Verdict::Fail),
+        ("sw.nouveau", "nova_loaded", json!(true), Verdict::Fail),
         ("sw.device_nodes", "wrong_major", json!(1), Verdict::Fail),
         ("proc.orphan_memory", "mem_used_mib", json!(4096), Verdict::Warn),
         ("proc.pids", "zombies", json!(2000), Verdict::Warn),

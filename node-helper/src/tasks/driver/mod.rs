@@ -9,8 +9,8 @@ mod attempt;
 mod change;
 mod firmware;
 mod kernels;
+mod kernels_own;
 mod modules;
-mod nouveau;
 mod packages;
 mod recipe;
 mod replacement;
@@ -35,7 +35,7 @@ use serde_json::{Map, Value, json};
 pub use self::recipe::{UNNUMBERED, upstream};
 use self::{
     attempt::{Attempt, mended},
-    nouveau::{InImages, Next},
+    kernels_own::{InImages, Next},
     packages::Interrupted,
     recipe::is_driver,
     seen::{Module, Seen},
@@ -92,9 +92,9 @@ pub struct State {
     fewer: Option<String>,
     /// Why the next boot is without a driver.
     next_boot: Option<String>,
-    /// Whether nouveau, which is loaded, is loaded again at the next boot.
-    nouveau: Next,
-    /// The images that may hold nouveau, where it has the GPUs and modprobe.d keeps it away.
+    /// Whether the kernel's own driver, which is loaded, is loaded again at the next boot.
+    next_own: Next,
+    /// The images that may hold that driver, where it has the GPUs and modprobe.d keeps it away.
     in_images: Option<InImages>,
     /// Why the module on disk would not start the GPUs.
     bare: Option<String>,
@@ -125,7 +125,7 @@ impl State {
 #[derive(Debug, PartialEq, Eq)]
 pub enum Step {
     Install,
-    /// The images that hold nouveau are built again.
+    /// The images that hold the kernel's own driver are built again.
     Images,
     Load,
     Reload,
@@ -257,22 +257,23 @@ impl<'a> Driver<'a> {
             ))),
             DriverReboot::IfNeeded | DriverReboot::Always => Ok(Way::Reboot(why.to_owned())),
         };
-        match (&seen.loaded, &seen.fixed) {
+        let own = (!seen.kernels_own.is_empty()).then(|| seen.kernels_own.join(" and "));
+        match (&seen.loaded, &seen.fixed, &own, &state.next_own) {
             _ if runs && state.order.is_none() => Ok(Way::Nothing),
             // The packages of most drivers keep it away, so that this is looked at once they are there.
-            _ if seen.nouveau && state.nouveau == Next::Returns && state.order.is_none() => {
-                Err(Trouble::failed(
-                    FailureKind::Unconverged,
-                    "the kernel's own driver (nouveau) has the GPUs, and would have them again after a reboot: neither modprobe.d \
-                 nor the kernel command line keeps it from being loaded; put `kernel_blacklist: {name: nouveau}` before this \
-                 task, which builds the initramfs again too if it holds nouveau",
-                ))
-            }
-            _ if seen.nouveau => reboot("the kernel's own driver (nouveau) has the GPUs"),
+            (_, _, Some(_), Next::Returns(name)) if state.order.is_none() => Err(Trouble::failed(
+                FailureKind::Unconverged,
+                format!(
+                    "the kernel's own driver ({name}) has the GPUs, and would have them again after a reboot: neither \
+                         modprobe.d nor the kernel command line keeps it from being loaded; put `kernel_blacklist: {{name: \
+                         {name}}}` before this task, which builds the initramfs again too if it holds {name}"
+                ),
+            )),
+            (_, _, Some(name), _) => reboot(&format!("the kernel's own driver ({name}) has the GPUs")),
             _ if self.task.reboot == DriverReboot::Always => reboot("`reboot: always` is declared"),
-            (None, _) => Ok(Way::Load),
-            (Some(_), Some(why)) => reboot(why),
-            (Some(_), None) => Ok(Way::Reload),
+            (None, ..) => Ok(Way::Load),
+            (Some(_), Some(why), ..) => reboot(why),
+            (Some(_), None, ..) => Ok(Way::Reload),
         }
     }
 }
@@ -317,7 +318,9 @@ impl NodeKind for Driver<'_> {
         match node.world.parameter(LOADED) {
             Some(version) => seen.loaded = Some(assumed(version)),
             None if rebooted => {
-                seen.nouveau &= seen.disk.is_none();
+                if seen.disk.is_some() {
+                    seen.kernels_own.clear();
+                }
                 seen.loaded.clone_from(&seen.disk);
             }
             None => {}
@@ -397,16 +400,17 @@ impl NodeKind for Driver<'_> {
             Some(disk) if settled => firmware::missing(node, &seen.kernel, disk)?,
             _ => None,
         };
-        let next = match seen.nouveau && settled {
-            true => nouveau::next(node)?,
+        let own = seen.kernels_own.as_slice();
+        let next_own = match settled {
+            true => kernels_own::next(node, own)?,
             false => Next::StaysAway,
         };
-        let in_images = match seen.nouveau && settled && next == Next::StaysAway {
-            true => Some(InImages::read(node)?),
+        let in_images = match !own.is_empty() && settled && next_own == Next::StaysAway {
+            true => Some(InImages::read(node, own)?),
             false => None,
         };
         Ok(State {
-            nouveau: next,
+            next_own,
             in_images,
             bare,
             seen,
@@ -530,22 +534,24 @@ impl NodeKind for Driver<'_> {
                 if state.order.is_some() {
                     plan.changes.push(module(Disruption::Reboot).with_note(why.clone()));
                 }
-                if let Next::Unclear(why) = &state.nouveau {
+                if let Next::Unclear(name, why) = &state.next_own {
                     plan.warnings.push(format!(
-                        "the kernel's own driver (nouveau) has the GPUs, no file of modprobe.d keeps it from being loaded, and whether \
-                         the kernel command line will is not known ({why}): unless it does, put `kernel_blacklist: {{name: nouveau}}` \
+                        "the kernel's own driver ({name}) has the GPUs, no file of modprobe.d keeps it from being loaded, and whether \
+                         the kernel command line will is not known ({why}): unless it does, put `kernel_blacklist: {{name: {name}}}` \
                          before this task"
                     ));
                 }
                 if let Some(images) = &state.in_images {
-                    images.plan(Step::Images, &mut plan);
+                    images.plan(|| Step::Images, &mut plan);
                 }
-                if seen.nouveau && state.order.is_some() {
-                    let module = Subject::module("nouveau");
+                for name in seen.kernels_own.iter().filter(|_| state.order.is_some()) {
+                    let module = Subject::module(*name);
                     let to = "as in modprobe.d";
                     let change = Change::new(module, Property::STATE, Typed::Unknown, to, Disruption::Live)
                         .at(Layer::Initramfs)
-                        .with_note("built again where it holds nouveau, and the packages did not build it");
+                        .with_note(format!(
+                            "built again where it holds {name}, and the packages did not build it"
+                        ));
                     plan.changes.push(change.possible());
                     plan.steps.push(Step::Images);
                 }
@@ -574,7 +580,7 @@ impl NodeKind for Driver<'_> {
             effects.push(Effect::Parameter { name: LOADED.to_owned(), value: version.to_owned() });
         }
         if let Some(found) = state.in_images.as_ref().filter(|_| plan.steps.contains(&Step::Images)) {
-            effects.extend(found.images.built());
+            effects.extend(found.built());
         }
         if plan.steps.iter().any(|step| matches!(step, Step::Hold(_))) {
             effects.push(Effect::Noted { name: HELD.to_owned(), value: "held".to_owned() });
@@ -626,7 +632,7 @@ impl NodeKind for Driver<'_> {
             match step {
                 // Done before everything else.
                 Step::Finish => {}
-                Step::Images => nouveau::build(node)?,
+                Step::Images => kernels_own::build(node, &bus::kernels_own(node.roots))?,
                 Step::Install if plan.steps.contains(&Step::Reload) => {}
                 Step::Install => {
                     install()

@@ -72,8 +72,8 @@ pub struct Seen {
     pub disk: Option<Module>,
     /// Version of the library through which programs ask the driver.
     pub library: Option<String>,
-    /// Whether the kernel's own driver has the GPUs.
-    pub nouveau: bool,
+    /// The kernel's own drivers that are loaded, one of which has the GPUs.
+    pub kernels_own: Vec<&'static str>,
     /// Modules of the driver that are loaded, the ones that must go first in front.
     pub modules: Vec<String>,
     /// Why the modules cannot be unloaded.
@@ -118,7 +118,7 @@ impl Seen {
             disk: on_disk(node, &kernel)?,
             boot_id: crate::tasks::reboot::boot_id(node.roots).unwrap_or_default(),
             library: library(node),
-            nouveau: exists(node, "/sys/module/nouveau"),
+            kernels_own: bus::kernels_own(node.roots),
             fixed: fixed(node, &modules),
             secure: is_secure(node)?,
             unsigned: unsigned(node)?,

@@ -53,7 +53,7 @@ fn seen(bench: &Bench) -> Seen {
 fn a_driver_is_seen_on_the_bus_in_the_kernel_and_on_disk() {
     let bench = bench();
     let now = seen(&bench);
-    assert_eq!((now.gpus, now.kernel.as_str(), now.nouveau), (1, "6.8.0-45-generic", false));
+    assert_eq!((now.gpus, now.kernel.as_str(), now.kernels_own.len()), (1, "6.8.0-45-generic", 0));
     assert_eq!(now.loaded, now.disk);
     assert_eq!(
         now.loaded.as_ref().map(|module| (module.version.as_str(), module.open)),
@@ -421,6 +421,13 @@ fn no_reboot_is_asked_for_that_would_bring_nouveau_back() {
     let waits = predicted(&bench);
     assert!(waits.awaiting[0].reason.contains("nouveau"), "{waits:?}");
     assert!(!waits.warnings.iter().any(|why| why.contains("kernel's own driver")), "{waits:?}");
+    bench.write("sys/module/nova_core/refcnt", "0\n");
+    let both = predicted(&bench);
+    let why = crate::tasks::testing::failure(&both);
+    assert!(
+        why.contains("driver (nova_core) has") && why.contains("`kernel_blacklist: {name: nova_core}`"),
+        "{why}"
+    );
 }
 
 #[test]

@@ -119,7 +119,7 @@ impl State {
     }
 
     /// Returns the possible command lines of the next boot, each as a list of words.
-    fn configured(&self) -> Vec<Vec<String>> {
+    pub fn configured(&self) -> Vec<Vec<String>> {
         let lines = self.lines().map(|file| self.sources.words_of(file));
         self.grub_words.iter().cloned().chain(lines).collect()
     }

@@ -148,6 +148,7 @@ pub static SIGNALS: &[SignalInfo] = &[
         "Version of the NVIDIA kernel module that the running kernel would load now, by `modinfo`.",
     ),
     node("nouveau_loaded", None, "Whether the module nouveau is loaded, by `/sys/module/nouveau`."),
+    node("nova_loaded", None, "Whether the module nova_core is loaded, by `/sys/module/nova_core`."),
     node(
         "peermem_loaded",
         None,
