@@ -22,6 +22,7 @@ use super::{
     },
     environment::Environment,
     error::CommandError,
+    kept_runs::KeptRuns,
     output::Output,
     trust::{self, Care, Trust},
 };
@@ -287,6 +288,15 @@ impl Configuration {
         let mut color = given;
         self.choice(&mut color, "color");
         color.unwrap_or(ColorChoice::Auto)
+    }
+
+    /// How many records of runs are kept, and for how long.
+    pub fn kept_runs(&self) -> KeptRuns {
+        let usual = KeptRuns::default();
+        KeptRuns {
+            most: self.settings.count("keep_runs").unwrap_or(usual.most),
+            age_s: self.settings.seconds("keep_runs_for").unwrap_or(usual.age_s),
+        }
     }
 
     /// Whether settings matter to the command.

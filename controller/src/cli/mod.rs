@@ -25,6 +25,7 @@ mod inventory;
 mod keep;
 mod keep_key;
 mod kept_machines;
+mod kept_runs;
 mod late_files;
 mod left_drained;
 mod listing;
@@ -67,7 +68,7 @@ pub fn main() -> u8 {
         Ok(cli) => cli,
         Err(error) => return output::usage(&error),
     };
-    let environment = Environment::read();
+    let mut environment = Environment::read();
     output::log(cli.output.verbose, cli.output.color, &environment);
     memory::hide();
     memory::give_back();
@@ -91,6 +92,9 @@ pub fn main() -> u8 {
         Err(_) if !Configuration::concerns(&command) => Ok(Configuration::default()),
         configuration => configuration,
     };
+    if let Ok(configuration) = &configuration {
+        environment.kept_runs = configuration.kept_runs();
+    }
     let result = configuration.and_then(|configuration| {
         configuration.apply(&mut command);
         configuration.announce(&output);
