@@ -361,8 +361,8 @@ impl Configuration {
                 self.access(&mut args.access);
                 self.choice(&mut args.format, "format");
             }
-            Command::Status(what) => {
-                let args = what.args_mut();
+            Command::Status(call) => {
+                let args = call.args_mut();
                 self.access(&mut args.access);
             }
             Command::Topology(args) => {

@@ -123,7 +123,7 @@ fn carry_out(
         Command::Watch(args) => watch::watch(&args, environment, output),
         Command::Facts(args) => adhoc::facts(args, environment, output),
         Command::Topology(args) => topology::topology(&args, environment, output),
-        Command::Status(what) => status::status(&what, environment, output),
+        Command::Status(call) => status::status(&call.into_command(), environment, output),
         Command::Exec(args) => adhoc::exec(*args, environment, output),
         Command::Clean(args) => adhoc::clean(args, environment, output),
         Command::Keep(command) => keep::keep(command, environment, output),
