@@ -1,6 +1,6 @@
 //! All commands except for run, plan and audit.
 
-use gpufleet_tests::{Fleet, FleetOptions, Home};
+use gpufleet_tests::{Finished, Fleet, FleetOptions, Home};
 use serde_json::Value;
 
 fn fleet() -> (Fleet, Home) {
@@ -241,6 +241,43 @@ fn the_helper_is_sent_once_and_cleaned_away() {
         assert_eq!(fleet.read(name, "ps ax | grep -c '[g]pufleet.*serve' || true"), "0");
     }
     assert_eq!(pushed(), [true, true]);
+}
+
+#[test]
+fn the_newest_run_of_each_kind_is_shown_and_named() {
+    let (fleet, home) = (Fleet::start(&FleetOptions::default()), Home::new());
+    let inventory = fleet.inventory();
+    let play = "- hosts: gpu\n  become: true\n  tasks:\n    - sysctl: {name: vm.swappiness, value: '10'}\n";
+    home.write("play.yaml", play);
+    home.gpufleet(["run", "play.yaml", "--yes", "-i", &inventory]).run().expect(0);
+    home.gpufleet(["plan", "play.yaml", "-i", &inventory]).run().expect(0);
+    // The tests' clock is in UTC.
+    let named = |done: Finished, verb: &str| {
+        let line = done.stderr.lines().next().unwrap_or_default().to_owned();
+        assert!(line.starts_with(&format!("{verb} ")) && line.contains(" +00:00: gpufleet "), "{done}");
+        done
+    };
+    named(home.gpufleet(["report"]).run().expect(0), "plan").says(&["Plan for"]);
+    named(home.gpufleet(["report", "--of", "run"]).run().expect(0), "run").says(&["PLAY RECAP"]);
+    home.gpufleet(["report", "--of", "audit"]).run().expect(1).says(&["no record of an audit"]);
+    // Without a word of its own, `status` is about nodes.
+    let status = home.gpufleet(["status", "-i", &inventory]).run().expect(0);
+    assert_eq!(
+        status.stdout.lines().filter(|line| line.starts_with("gpu00")).count(),
+        fleet.names().len(),
+        "{status}"
+    );
+}
+
+#[test]
+fn a_state_directory_that_cannot_be_used_is_named() {
+    let home = Home::new();
+    let place = home.dir().join("state/gpufleet");
+    std::fs::write(&place, "no directory").unwrap();
+    home.write("play.yaml", "- hosts: all\n  tasks:\n    - debug: {msg: hi}\n");
+    for words in [vec!["run", "play.yaml", "-i", "gpu001,"], vec!["plan", "play.yaml", "-i", "gpu001,"]] {
+        home.gpufleet(words).run().expect(1).says(&[&place.display().to_string()]);
+    }
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeSet,
     fs,
+    io::Write as _,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -10,6 +11,7 @@ use std::{
 use clap::{Args, ValueEnum};
 use gpufleet::{
     diagnostic::{Diagnostic, Diagnostics},
+    display,
     interpreter::{CachedFiles, check_files},
     inventory::Inventory,
     lint::{self, RULES, Report, Severity},
@@ -87,6 +89,9 @@ pub struct ImportArgs {
     /// What goes to standard output.
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     pub format: ImportFormat,
+    /// Writes the playbook to this new file: commands that kinds replace as a whole are replaced, the rest has remarks.
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
     /// What the settings say of where roles lie.
     #[arg(skip)]
     pub roles_path: Vec<String>,
@@ -268,6 +273,33 @@ fn own_machine(play: &Play, host: &str) -> Diagnostic {
     }
 }
 
+/// Writes the one playbook as it would be here.
+fn write_imported(
+    args: &ImportArgs,
+    file: &Path,
+    survey: &migration::Survey,
+    output: &Output,
+) -> Result<(), CommandError> {
+    let [playbook] = args.playbooks.as_slice() else {
+        return Err(CommandError::user("`-o` writes one playbook, and several are given"));
+    };
+    let text = fs::read_to_string(playbook)
+        .map_err(|error| CommandError::user(format!("cannot read {}: {error}", playbook.display())))?;
+    let found = migration::rewritten(&text, &playbook.display().to_string(), survey);
+    let failed =
+        |error: std::io::Error| CommandError::user(format!("cannot write {}: {error}", file.display()));
+    // Why a new one: nothing that somebody wrote is overwritten, the playbook itself least of all.
+    let mut new = fs::OpenOptions::new().write(true).create_new(true).open(file).map_err(failed)?;
+    new.write_all(found.text.as_bytes()).map_err(failed)?;
+    output.status(&format!(
+        "wrote {}: {} replaced, {} marked with `# gpufleet:`; files that it includes are not written",
+        file.display(),
+        display::count(found.replaced, "task"),
+        found.marked
+    ));
+    Ok(())
+}
+
 pub fn import(args: &ImportArgs, environment: &Environment, output: &Output) -> Result<u8, CommandError> {
     for playbook in &args.playbooks {
         if let Err(error) = fs::metadata(playbook) {
@@ -279,6 +311,9 @@ pub fn import(args: &ImportArgs, environment: &Environment, output: &Output) -> 
         false => args.roles_path.clone(),
     };
     let survey = migration::survey(&names(&args.playbooks), &sources::Disk, &Arc::default(), &roles);
+    if let Some(file) = &args.output {
+        write_imported(args, file, &survey, output)?;
+    }
     match args.format {
         ImportFormat::Text => output.data(&migration::report_text(&survey, args.all))?,
         ImportFormat::Json => {

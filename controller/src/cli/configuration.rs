@@ -22,6 +22,7 @@ use super::{
     },
     environment::Environment,
     error::CommandError,
+    kept_runs::KeptRuns,
     output::Output,
     trust::{self, Care, Trust},
 };
@@ -289,6 +290,15 @@ impl Configuration {
         color.unwrap_or(ColorChoice::Auto)
     }
 
+    /// How many records of runs are kept, and for how long.
+    pub fn kept_runs(&self) -> KeptRuns {
+        let usual = KeptRuns::default();
+        KeptRuns {
+            most: self.settings.count("keep_runs").unwrap_or(usual.most),
+            age_s: self.settings.seconds("keep_runs_for").unwrap_or(usual.age_s),
+        }
+    }
+
     /// Whether settings matter to the command.
     pub fn concerns(command: &Command) -> bool {
         !matches!(
@@ -351,8 +361,8 @@ impl Configuration {
                 self.access(&mut args.access);
                 self.choice(&mut args.format, "format");
             }
-            Command::Status(what) => {
-                let args = what.args_mut();
+            Command::Status(call) => {
+                let args = call.args_mut();
                 self.access(&mut args.access);
             }
             Command::Topology(args) => {

@@ -38,6 +38,7 @@ use super::{
     history,
     inputs::{Inputs, programs},
     keep_key::KeepKey,
+    kept_runs,
     late_files::LateFiles,
     left_drained, listing,
     loading::{Loaded, delegates, load, tags},
@@ -341,6 +342,11 @@ pub fn carry_out(
         Reach::of(&loaded, request, &outside, holder.clone(), environment, output)?;
     let dir = RunDir::new(&environment.state_dir, &run);
     let journal = open_journal(&dir, request.verb, taken_up.as_ref(), &loaded.hosts, environment)?;
+    if let Some(removed) =
+        kept_runs::prune(&environment.state_dir, environment.kept_runs, jiff::Timestamp::now())
+    {
+        output.status(&removed);
+    }
     loaded.program.library.read_late_from(Arc::new(LateFiles::new(dir.included())));
     let mut remembered = Vec::new();
     let (started, records) = match taken_up {

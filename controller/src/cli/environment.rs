@@ -9,6 +9,8 @@ use std::{
 
 use gpufleet::display::Style;
 
+use super::kept_runs::KeptRuns;
+
 /// Read once, at the start.
 #[derive(Clone, Debug)]
 pub struct Environment {
@@ -21,6 +23,8 @@ pub struct Environment {
     pub settings: Vec<(String, String)>,
     /// Folder below which runs are kept.
     pub state_dir: PathBuf,
+    /// What is kept there.
+    pub kept_runs: KeptRuns,
     /// Folder of what can be made again at any time.
     pub cache_dir: Option<PathBuf>,
     pub no_color: bool,
@@ -82,6 +86,7 @@ impl Environment {
             cache_dir: path("XDG_CACHE_HOME")
                 .or_else(|| Some(home.as_ref()?.join(".cache")))
                 .map(|folder| folder.join("gpufleet")),
+            kept_runs: KeptRuns::default(),
             state_dir: state.unwrap_or_else(|| PathBuf::from("/var/lib")).join("gpufleet"),
             home,
             editor: env::var("EDITOR")

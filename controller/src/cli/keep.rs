@@ -5,6 +5,7 @@ use gpufleet::{
     visible::visible,
 };
 use gpufleet_protocol::{NodeOp, OpStatus, keep::KeptReport, op::KeptStatus};
+use jiff::tz::TimeZone;
 use serde_json::{Value, json};
 
 use super::{
@@ -96,8 +97,9 @@ fn table(said: &[(String, Said)], output: &Output) -> String {
                 let problems = kept.concerns();
                 let since =
                     i64::try_from(kept.serial).ok().and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
-                let since =
-                    since.map_or_else(String::new, |since| format!(" since {}", since.strftime("%F %H:%MZ")));
+                let since = since.map_or_else(String::new, |since| {
+                    format!(" since {}", display::moment(since, &TimeZone::system()))
+                });
                 let tasks = display::count(kept.tasks, "task");
                 let held = match (kept.holds, kept.open) {
                     (true, true) => ", holds units at boot, open now",

@@ -26,6 +26,7 @@ mod inventory;
 mod keep;
 mod keep_key;
 mod kept_machines;
+mod kept_runs;
 mod late_files;
 mod left_drained;
 mod listing;
@@ -68,7 +69,7 @@ pub fn main() -> u8 {
         Ok(cli) => cli,
         Err(error) => return output::usage(&error),
     };
-    let environment = Environment::read();
+    let mut environment = Environment::read();
     output::log(cli.output.verbose, cli.output.color, &environment);
     memory::hide();
     memory::give_back();
@@ -92,6 +93,9 @@ pub fn main() -> u8 {
         Err(_) if !Configuration::concerns(&command) => Ok(Configuration::default()),
         configuration => configuration,
     };
+    if let Ok(configuration) = &configuration {
+        environment.kept_runs = configuration.kept_runs();
+    }
     let result = configuration.and_then(|configuration| {
         configuration.apply(&mut command);
         configuration.announce(&output);
@@ -120,7 +124,7 @@ fn carry_out(
         Command::Watch(args) => watch::watch(&args, environment, output),
         Command::Facts(args) => adhoc::facts(args, environment, output),
         Command::Topology(args) => topology::topology(&args, environment, output),
-        Command::Status(what) => status::status(&what, environment, output),
+        Command::Status(call) => status::status(&call.into_command(), environment, output),
         Command::Exec(args) => adhoc::exec(*args, environment, output),
         Command::Clean(args) => adhoc::clean(args, environment, output),
         Command::Keep(command) => keep::keep(command, environment, output),

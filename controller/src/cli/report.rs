@@ -7,16 +7,21 @@ use std::{
 
 use gpufleet::{
     display::{self, JsonLines, PlanView},
-    event::Event,
-    journal::{RunDir, process_of, read_events, resolve_run},
+    event::{Event, Verb},
+    journal::{RunDir, RunId, glance, newest_runs, process_of, read_events, resolve_run},
     report::{Difference, HTML, JSON, NOT_OVER, Renderer, RunModel, Snapshot, Standing, document},
     signature::{self, AllowedSigners, Signed},
     transport::SigningKey,
+    visible::command_line,
 };
+use jiff::tz::TimeZone;
 use serde_json::Value;
 
 use super::{
-    args::{DiffFormat, ReportArgs, ReportCommand, ReportDiffArgs, ReportFormat, ReportVerifyArgs, Trusted},
+    args::{
+        DiffFormat, ReportArgs, ReportCommand, ReportDiffArgs, ReportFormat, ReportVerifyArgs, RunKind,
+        Trusted,
+    },
     environment::Environment,
     error::CommandError,
     fleet,
@@ -31,6 +36,9 @@ const MOST_BYTES: u64 = 1 << 30;
 /// Bytes of a signature, a key or a list of signers.
 const MOST_SMALL: u64 = 1 << 20;
 
+/// The word for the newest run.
+const LATEST: &str = "latest";
+
 /// A recorded run.
 struct Recorded {
     dir: RunDir,
@@ -40,8 +48,11 @@ struct Recorded {
 
 impl Recorded {
     fn read(run: &str, environment: &Environment) -> Result<Self, CommandError> {
-        let run = resolve_run(&environment.state_dir, run)?;
-        let dir = RunDir::new(&environment.state_dir, &run);
+        Self::of(&resolve_run(&environment.state_dir, run)?, environment)
+    }
+
+    fn of(run: &RunId, environment: &Environment) -> Result<Self, CommandError> {
+        let dir = RunDir::new(&environment.state_dir, run);
         // Why before it is read: a run that ends meanwhile has its last event then.
         let at_work = process_of(&dir).is_some();
         let events = read_events(&dir.journal())?;
@@ -63,8 +74,28 @@ pub fn report(args: &ReportArgs, environment: &Environment, output: &Output) -> 
     }
 }
 
+/// The newest run of a kind.
+fn newest(of: RunKind, environment: &Environment) -> Result<RunId, CommandError> {
+    let (verb, word) = match of {
+        RunKind::Run => (Verb::Run, "a run"),
+        RunKind::Plan => (Verb::Plan, "a plan"),
+        RunKind::Audit => (Verb::Audit, "an audit"),
+    };
+    let runs = newest_runs(&environment.state_dir).into_iter();
+    let found =
+        runs.filter_map(|run| glance(&environment.state_dir, run)).find(|run| run.started.verb == verb);
+    match found {
+        Some(found) => Ok(found.run),
+        None => Err(CommandError::user(format!("this machine has no record of {word}"))
+            .hint("`gpufleet runs` lists those that it has")),
+    }
+}
+
 fn show(args: &ReportArgs, environment: &Environment, output: &Output) -> Result<u8, CommandError> {
-    let recorded = Recorded::read(&args.run, environment)?;
+    let recorded = match args.of {
+        Some(of) => Recorded::of(&newest(of, environment)?, environment)?,
+        None => Recorded::read(&args.run, environment)?,
+    };
     let Recorded { dir, events, model } = &recorded;
     let code = match model.standing() {
         Standing::Finished => 0,
@@ -85,9 +116,22 @@ fn show(args: &ReportArgs, environment: &Environment, output: &Output) -> Result
         return Err(CommandError::user(error)
             .hint("choose another format, or leave it out: the name's ending says it"));
     }
+    // Why on this screen: who says `latest` may mean another one, as after an audit at night.
+    if let (true, ReportFormat::Human, Some(run)) = (args.run == LATEST, format, &model.run) {
+        let at = model
+            .started
+            .map_or_else(String::new, |at| format!(" of {}", display::moment(at, &TimeZone::system())));
+        output.status(&format!(
+            "{} {}{at}: {}",
+            model.verb().as_str(),
+            run.run_id,
+            command_line(&run.command_line)
+        ));
+    }
     let text = match format {
         ReportFormat::Human => {
-            display::not_over(model, &output.style) + &screen(model, PlanView::Summary, output)
+            display::not_over(model, &TimeZone::system(), &output.style)
+                + &screen(model, PlanView::Summary, output)
         }
         ReportFormat::Jsonl => {
             let mut lines = JsonLines::new(Vec::new());
@@ -159,7 +203,7 @@ fn diff(args: &ReportDiffArgs, environment: &Environment, output: &Output) -> Re
     let difference =
         Difference::between(&snapshot(&args.before, environment)?, &snapshot(&args.after, environment)?);
     let text = match args.format {
-        DiffFormat::Human => display::difference_screen(&difference, &output.style),
+        DiffFormat::Human => display::difference_screen(&difference, &TimeZone::system(), &output.style),
         DiffFormat::Json => gpufleet::visible::json_document(&difference).map_err(CommandError::internal)?,
     };
     output.data(&text)?;
@@ -219,7 +263,7 @@ fn trusted(signed: &Signed, trusted: &Trusted) -> Result<Result<String, String>,
     let Some(path) = &trusted.allowed_signers else {
         return Err(CommandError::internal("no key to check with"));
     };
-    let zone = jiff::tz::TimeZone::system();
+    let zone = TimeZone::system();
     let signers = AllowedSigners::read(&read(path, MOST_SMALL)?, &zone)
         .map_err(|error| CommandError::user(format!("{}, {error}", path.display())))?;
     Ok(match signers.signer(signed, jiff::Timestamp::now()) {
@@ -243,8 +287,10 @@ fn told(text: &str, environment: &Environment) -> ToldOf {
             is_same: true,
         };
     };
-    let at =
-        snapshot.as_of.map(|at| format!(" as of {}", at.strftime("%Y-%m-%dT%H:%M:%SZ"))).unwrap_or_default();
+    let at = snapshot
+        .as_of
+        .map(|at| format!(" as of {}", display::moment(at, &TimeZone::system())))
+        .unwrap_or_default();
     let run = display::clean(&format!("{} {}{at}", snapshot.verb, snapshot.run_id));
     let mut text = format!("\n  report of {run}\n  ");
     // Only of this very id: a report may say `latest` too.

@@ -12,7 +12,7 @@ use gpufleet::journal::{
     self, JournalError, RunDir, RunId, RunSummary, Runs, list_runs, newest_runs, process_of, read_for_resume,
     resolve_run,
 };
-use gpufleet::visible::command_line;
+use gpufleet::{display, visible::command_line};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -141,7 +141,7 @@ fn unfinished(mut runs: Runs, output: &Output) -> Result<Option<RunSummary>, Com
 
 /// `run RUN of 2026-11-28 10:29 UTC (gpufleet run night.yaml)`.
 fn described(run: &RunSummary) -> String {
-    let at = run.started_at.strftime("%Y-%m-%d %H:%M UTC");
+    let at = display::moment(run.started_at, &jiff::tz::TimeZone::system());
     match run.started.command_line.as_slice() {
         [] => format!("run {} of {at}", run.run),
         words => format!("run {} of {at} ({})", run.run, command_line(words)),
@@ -300,14 +300,13 @@ mod tests {
         let at_work = fs::File::open(RunDir::new(state.path(), &new).journal()).unwrap();
         at_work.lock().unwrap();
         let CommandError::Stopped { message, hints } = found().unwrap_err() else { panic!("another error") };
+        let epoch = display::moment(jiff::Timestamp::UNIX_EPOCH, &jiff::tz::TimeZone::system());
         assert_eq!(message, format!("run {new} is still at work"));
         assert_eq!(
             hints,
             [
                 format!("`gpufleet pause {new}` stops it at a safe point"),
-                format!(
-                    "`gpufleet resume {old}` goes on with run {old} of 1970-01-01 00:00 UTC (gpufleet run old.yaml)"
-                )
+                format!("`gpufleet resume {old}` goes on with run {old} of {epoch} (gpufleet run old.yaml)")
             ]
         );
         drop(at_work);

@@ -186,7 +186,7 @@ fn check(configuration: &Configuration, folder: &Path, output: &Output) -> Resul
         let mut times = Vec::new();
         for _ in 0..SHOWN {
             next = audit.rhythm.next(next);
-            times.push(next.to_zoned(TimeZone::system()).strftime("%Y-%m-%d %H:%M:%S %Z").to_string());
+            times.push(next.to_zoned(TimeZone::system()).strftime("%Y-%m-%d %H:%M:%S %:z").to_string());
         }
         let first =
             if audit.rhythm.begins_at_once() { "at once where there was none yet, then " } else { "" };

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::{Role, Style, clean, count};
+use jiff::tz::TimeZone;
+
+use super::{Role, Style, clean, count, moment};
 use crate::report::{Difference, Found, Side, Verdict, fold_gpus, fold_names};
 
 /// Number of lines of a section; the JSON document has all.
@@ -19,8 +21,8 @@ struct Group<'a> {
 type Lines<'a> = Vec<(Vec<Verdict>, String, Group<'a>)>;
 
 /// Returns the screen.
-pub fn difference_screen(of: &Difference, style: &Style) -> String {
-    let mut out = format!("before  {}\nafter   {}\n", side(&of.before), side(&of.after));
+pub fn difference_screen(of: &Difference, zone: &TimeZone, style: &Style) -> String {
+    let mut out = format!("before  {}\nafter   {}\n", side(&of.before, zone), side(&of.after, zone));
     for (changed, text) in [
         (of.baseline_changed, "the baseline differs: verdicts may differ for that alone"),
         (of.waivers_changed, "the file of waivers differs"),
@@ -58,8 +60,8 @@ pub fn difference_screen(of: &Difference, style: &Style) -> String {
     out
 }
 
-fn side(side: &Side) -> String {
-    let at = side.as_of.map(|at| format!(" as of {}", at.strftime("%Y-%m-%dT%H:%M:%SZ"))).unwrap_or_default();
+fn side(side: &Side, zone: &TimeZone) -> String {
+    let at = side.as_of.map(|at| format!(" as of {}", moment(at, zone))).unwrap_or_default();
     let baseline = side.baseline.as_ref().map(|it| format!(", baseline {}", it.name)).unwrap_or_default();
     let text = format!("{} {}{at}, {}{baseline}", side.verb, side.run_id, count(side.nodes, "node"));
     clean(&text)

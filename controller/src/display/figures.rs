@@ -104,6 +104,11 @@ pub(super) fn looks_like_ours(line: &str) -> bool {
     !name.is_empty() && !name.contains(char::is_whitespace) && (count.is_empty() || count.ends_with(')'))
 }
 
+/// A moment on every screen: `2026-11-28 03:12 +01:00`. Machine formats have RFC 3339, pages say that theirs are UTC.
+pub fn moment(at: jiff::Timestamp, zone: &jiff::tz::TimeZone) -> String {
+    at.to_zoned(zone.clone()).strftime("%Y-%m-%d %H:%M %:z").to_string()
+}
+
 /// Wraps words into lines of at most `width` columns; a longer word stays whole.
 pub(super) fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();

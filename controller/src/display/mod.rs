@@ -39,7 +39,7 @@ pub use confirm::{confirm_text, disrupted};
 pub use difference::difference_screen;
 pub use exec::{ExecResult, exec_grouped, exec_line, exec_one};
 pub use facts::{FactsRow, facts_table};
-pub use figures::{clean, clip, clock, count};
+pub use figures::{clean, clip, clock, count, moment};
 pub use held::held_screen;
 pub use history::{control_history, fleet_history, node_history};
 pub use jsonl::JsonLines;

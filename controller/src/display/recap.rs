@@ -2,7 +2,11 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::{Role, Style, Verbosity, clean, clock, count, figures::wrap, plan::cause_text, shared::Shared};
+use jiff::tz::TimeZone;
+
+use super::{
+    Role, Style, Verbosity, clean, clock, count, figures::wrap, moment, plan::cause_text, shared::Shared,
+};
 use crate::{
     event::{ABORTED, NOT_CONFIRMED, NodeState, RecapCounts},
     report::{NOT_OVER, NodeModel, RunModel, Standing, Verdict, causes, exit_code, fold_names},
@@ -279,15 +283,13 @@ pub fn limited(command_line: &[String], names: &str) -> Option<Vec<String>> {
 }
 
 /// Returns the line at the top for a run that has not ended; empty otherwise.
-pub fn not_over(model: &RunModel, style: &Style) -> String {
+pub fn not_over(model: &RunModel, zone: &TimeZone, style: &Style) -> String {
     let standing = model.standing();
     if standing == Standing::Finished {
         return String::new();
     }
     let run = model.run_id();
-    let as_of = model
-        .latest
-        .map_or_else(String::new, |at| format!(", as of {}", at.strftime("%Y-%m-%d %H:%M:%S UTC")));
+    let as_of = model.latest.map_or_else(String::new, |at| format!(", as of {}", moment(at, zone)));
     let next = match standing {
         Standing::Running => format!("gpufleet report {run} shows it again"),
         _ if model.verb().writes() => format!("gpufleet resume {run} goes on with it"),

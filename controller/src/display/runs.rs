@@ -2,7 +2,7 @@
 
 use jiff::{Timestamp, tz::TimeZone};
 
-use super::{Role, Style, clean, clip};
+use super::{Role, Style, clean, clip, moment};
 use crate::event::Verb;
 
 /// Width of the playbooks.
@@ -45,29 +45,26 @@ pub fn runs_table(rows: &[RunRow], zone: &TimeZone, style: &Style) -> String {
     let id = rows.iter().map(|row| row.run_id.chars().count()).max().unwrap_or(0).max(3);
     let playbooks = rows.iter().map(|row| row.playbooks().chars().count()).max().unwrap_or(0).max(8);
     let head = format!(
-        "{:id$}  {:16}  {:5}  {:playbooks$}  {:>5}  {:4}  SUMMARY",
+        "{:id$}  {:23}  {:5}  {:playbooks$}  {:>5}  {:4}  SUMMARY",
         "RUN", "STARTED", "VERB", "PLAYBOOK", "NODES", "EXIT"
     );
     let used = head.chars().count() - "SUMMARY".len();
     let mut out = format!("{}\n", style.paint(Role::Strong, head));
     for row in rows {
-        let started = row.started.map_or_else(
-            || "not known".to_owned(),
-            |at| at.to_zoned(zone.clone()).strftime("%Y-%m-%d %H:%M").to_string(),
-        );
+        let started = row.started.map_or_else(|| "not known".to_owned(), |at| moment(at, zone));
         let (role, exit) = match row.exit_code {
             Some(0) => (Role::Good, "0".to_owned()),
             Some(code) => (Role::Bad, code.to_string()),
             None => (Role::Busy, "open".to_owned()),
         };
         let summary = match row.resumable {
-            true => format!("{}; can be resumed", row.summary),
+            true => format!("can be resumed: {}", row.summary),
             false => row.summary.clone(),
         };
         let summary = style.cut(&clean(&summary), style.width.saturating_sub(used).max(20));
         let exit = style.paint(role, format!("{exit:<4}"));
         let line = format!(
-            "{:id$}  {started:16}  {:5}  {:playbooks$}  {:>5}  {exit}  {summary}",
+            "{:id$}  {started:23}  {:5}  {:playbooks$}  {:>5}  {exit}  {summary}",
             row.run_id,
             row.verb(),
             row.playbooks(),

@@ -339,7 +339,7 @@ fn a_reading_that_was_cut_off_is_begun_anew() {
     ] {
         let mut s = Stream::new();
         s.started(verb, &sample::names(1));
-        let text = not_over(&RunModel::of(&s.events), &narrow());
+        let text = not_over(&RunModel::of(&s.events), &jiff::tz::TimeZone::UTC, &narrow());
         assert!(text.contains(wanted), "{text}");
     }
 }

@@ -458,10 +458,10 @@ fn runs() {
         row("01JD7Z0000", Verb::Plan, at("2026-11-20T23:59:59Z"), Some(0), "512 nodes read"),
     ];
     insta::assert_snapshot!(runs_table(&rows, &TimeZone::UTC, &style()), @r"
-    RUN         STARTED           VERB   PLAYBOOK      NODES  EXIT  SUMMARY
-    01JD8Q4T9X  2026-11-21 09:12  run    bringup.yaml    512  open  the run did not end; can be resumed
-    01JD8Q11AB  2026-11-21 09:00  audit  mig.yaml        512  3     496 of 512 nodes as declared
-    01JD7Z0000  2026-11-20 23:59  plan   mig.yaml        512  0     512 nodes read
+    RUN         STARTED                  VERB   PLAYBOOK      NODES  EXIT  SUMMARY
+    01JD8Q4T9X  2026-11-21 09:12 +00:00  run    bringup.yaml    512  open  can be resumed: the run did…
+    01JD8Q11AB  2026-11-21 09:00 +00:00  audit  mig.yaml        512  3     496 of 512 nodes as declared
+    01JD7Z0000  2026-11-20 23:59 +00:00  plan   mig.yaml        512  0     512 nodes read
     ");
     assert_eq!(runs_table(&[], &TimeZone::UTC, &style()), "No runs yet.\n");
 }

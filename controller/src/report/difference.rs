@@ -441,9 +441,9 @@ mod tests {
             .map(|it| (it["node"].as_str().unwrap(), it["judged"].as_bool().unwrap()))
             .collect();
         assert_eq!(gone, [("gpu009", false), ("gpu010", true)]);
-        insta::assert_snapshot!(difference_screen(&difference, &Style::default()), @r"
-        before  audit 01A as of 2026-11-21T09:00:00Z, 11 nodes
-        after   audit 01A as of 2026-11-21T09:00:00Z, 11 nodes
+        insta::assert_snapshot!(difference_screen(&difference, &jiff::tz::TimeZone::UTC, &Style::default()), @r"
+        before  audit 01A as of 2026-11-21 09:00 +00:00, 11 nodes
+        after   audit 01A as of 2026-11-21 09:00 +00:00, 11 nodes
 
         VERDICTS
           fail -> unknown   1 node: gpu009

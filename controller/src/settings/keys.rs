@@ -221,6 +221,13 @@ pub const KEYS: &[Key] = &[
         "history.db below the state directory",
     ),
     key(
+        "keep_runs",
+        Kind::Count,
+        "how many runs this machine keeps the records of; never fewer than 50, and all with nodes out",
+        "2000",
+    ),
+    key("keep_runs_for", Kind::Duration, "how long this machine keeps the records of runs", "400d"),
+    key(
         "format",
         Kind::Choice(&["human", "json", "jsonl", "ansible"]),
         "what goes to standard output (--format)",

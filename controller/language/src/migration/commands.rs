@@ -249,6 +249,20 @@ fn by_shape(line: &str) -> Option<Suggestion> {
     }
 }
 
+/// Nodes that a playbook takes out and gives back by itself.
+fn scontrol(arguments: &[&str]) -> Option<Suggestion> {
+    let lower: Vec<String> = arguments.iter().map(|word| word.to_ascii_lowercase()).collect();
+    let state = lower.iter().find_map(|word| word.strip_prefix("state="))?;
+    let is_node = lower.iter().any(|word| word.starts_with("node"));
+    let moves = ["drain", "undrain", "resume", "idle"].iter().any(|word| state.starts_with(word));
+    (is_node && moves).then(|| {
+        remark(
+            "leave it out: `rollout: {drain: slurm}` of the play takes each node out within the budget, waits for its jobs, \
+             checks the node and gives it back",
+        )
+    })?
+}
+
 fn of_program(program: &str, arguments: &[&str]) -> Option<Vec<Suggestion>> {
     let one = |found: Option<Suggestion>| found.map(|found| vec![found]);
     match program {
@@ -276,11 +290,12 @@ fn of_program(program: &str, arguments: &[&str]) -> Option<Vec<Suggestion>> {
         "init" | "telinit" if arguments == ["6"] => one(reboot()),
         "modprobe" => one(modprobe(arguments)),
         "rmmod" => match arguments {
-            [name] if !name.starts_with('-') => {
+            [name] if !name.starts_with('-') && !name.starts_with("nvidia") => {
                 one(task("modprobe", json!({"name": name, "state": "absent"})))
             }
             _ => None,
         },
+        "scontrol" => one(scontrol(arguments)),
         "apt-get" | "apt" => one(packages("apt", arguments)),
         "dnf" | "yum" => one(packages("dnf", arguments)),
         "useradd" | "adduser" => one(useradd(arguments)),

@@ -189,10 +189,15 @@ pub(super) fn mig_parted(arguments: &[&str]) -> Option<Suggestion> {
             let found = task("gpu_mig", json!({"mode": "enabled", "layout": {profile: count}}))?;
             Some(found.noted("as many as fit on a GPU of seven slices; check it against the model"))
         }
-        (Some(name), None) => remark(format!(
-            "declare what `{name}` says with `gpu_mig: {{mode: enabled, layout: {{PROFILE: COUNT}}}}`, one task for each \
-             entry of `devices` (`gpus: [0, 1]`)"
-        )),
+        (Some(name), None) => {
+            // A file of the node is read from beside the playbook here.
+            let file =
+                value(["-f", "--config-file"]).and_then(|path| path.rsplit('/').next()).unwrap_or("mig.yaml");
+            let found = task("gpu_mig", json!({"config_file": file, "config": name}))?;
+            Some(found.noted(format!(
+                "put `{file}` of mig-parted beside the playbook: it is read before any node is contacted"
+            )))
+        }
         (None, None) => None,
     }
 }

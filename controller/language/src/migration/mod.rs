@@ -7,11 +7,13 @@
 mod commands;
 mod gpu_commands;
 mod report;
+mod rewrite;
 mod survey;
 mod walk;
 
 pub use commands::{Advice, Suggestion, advise, needs_shell};
 pub use report::report_text;
+pub use rewrite::{Edit, Rewritten, rewritten};
 pub(crate) use survey::command_text;
 pub use survey::{Survey, TaskReport, Totals, Verdict, survey};
 pub use walk::{FileRole, Found, Recorder, TaskView, tasks_of};

@@ -6,9 +6,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use gpufleet_protocol::disturbing::{self, Act};
 use serde::Serialize;
 
 use super::commands::{Advice, Suggestion, advise, grub_line};
+use super::rewrite::Edit;
 use super::walk::{FileRole, Recorder, TaskView, short, tasks_of};
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::playbook::{Program, Reader, module_advice_for};
@@ -55,6 +57,9 @@ pub struct TaskReport {
     /// Tasks that replace it, ready to be copied.
     pub replacement: Vec<String>,
     pub notes: Vec<String>,
+    /// How its text becomes the replacement; `None` where only a person can tell whether that means the same.
+    #[serde(skip)]
+    pub edit: Option<Edit>,
 }
 
 /// A reason why a text does not run.
@@ -299,7 +304,7 @@ fn report(path: &str, view: &TaskView<'_>, problems: Vec<Problem>) -> TaskReport
     let kind = found.as_ref().map_or_else(String::new, |found| found.name.clone());
     let mut notes = Vec::new();
     let mut replacement = Vec::new();
-    let (mut unknown, mut advised) = (false, false);
+    let (mut unknown, mut advised, mut edit) = (false, false, None);
     let work = matches!(
         short(&kind),
         "include_tasks"
@@ -313,9 +318,18 @@ fn report(path: &str, view: &TaskView<'_>, problems: Vec<Problem>) -> TaskReport
     if let Some(found) = &found {
         match found.kind {
             Some(info) if matches!(info.name, "command" | "shell" | "raw") => {
-                if let Some(advice) = command_text(found.value).and_then(|text| advise(&text)) {
+                let text = command_text(found.value);
+                let mut is_told = false;
+                if let Some(advice) = text.as_deref().and_then(advise) {
+                    is_told = advice.whole;
                     advised = !advice.suggestions.is_empty() || advice.sudo;
                     take_advice(&advice, &mut replacement, &mut notes);
+                    edit = problems.is_empty().then(|| edit_of(view, found, &advice)).flatten();
+                }
+                let disturbs = text.and_then(|text| disturbing::of_template(&text, info.name != "command"));
+                if let Some(found) = disturbs.filter(|_| problems.is_empty() && !is_told) {
+                    advised = true;
+                    notes.push(format!("{found}, and needs a permit as a kind does{}", instead(found.act)));
                 }
             }
             Some(info) if info.name == "lineinfile" => {
@@ -354,7 +368,38 @@ fn report(path: &str, view: &TaskView<'_>, problems: Vec<Problem>) -> TaskReport
         problems,
         replacement,
         notes,
+        edit,
     }
+}
+
+/// What to write in place of a command that disturbs, and that nothing is known to replace word for word.
+const fn instead(act: Act) -> &'static str {
+    match act {
+        Act::EndsClients => ": leave it out, because a node is changed only once nobody uses its GPUs",
+        Act::ChangesInstances | Act::SwitchesMig => ": `gpu_mig` declares mode and layout",
+        Act::ResetsDevice => ": `gpu_drain_state` takes a GPU from its driver, `gpu_reset` resets one",
+        Act::UnloadsDriver => {
+            ": `gpu_driver` installs a driver from packages, and unloads, loads and proves it; a `.run` installer leaves no package"
+        }
+        Act::ResetsGpus => ": `gpu_reset` resets a GPU that needs it",
+        Act::StopsService | Act::Withdraws | Act::GoesDown | Act::Reboots => "",
+    }
+}
+
+/// Keys of a task that mean the same beside a kind as beside the command, and beside a `block`.
+const KEPT: [&str; 6] = ["name", "when", "become", "become_user", "tags", "vars"];
+
+/// The edit of a task that is nothing but a command line, all of which kinds replace.
+fn edit_of(view: &TaskView<'_>, found: &super::walk::Found<'_>, advice: &Advice) -> Option<Edit> {
+    let tasks: Vec<String> = advice.tasks().map(ToOwned::to_owned).collect();
+    let is_whole = advice.whole && !advice.sudo && tasks.len() == advice.suggestions.len();
+    let keys = view.node.as_map()?.iter().map(|(key, _)| key.key_text());
+    let is_plain = keys.filter(|key| *key != found.name).all(|key| KEPT.contains(&&*key));
+    let is_one_line = found.value.as_str().is_some_and(|text| {
+        !text.contains('\n') && command_text(found.value).is_some_and(|line| line == text.trim())
+    });
+    let span = &found.key.span;
+    (is_whole && is_plain && is_one_line).then(|| Edit { line: span.line, column: span.column, tasks })
 }
 
 fn take_advice(advice: &Advice, replacement: &mut Vec<String>, notes: &mut Vec<String>) {

@@ -173,6 +173,61 @@ fn a_playbook_is_taken_apart() {
 }
 
 #[test]
+fn what_disturbs_is_told_and_what_is_sure_is_written() {
+    let site = "\
+- hosts: gpu
+  become: true
+  tasks:
+    - name: layout
+      command: nvidia-mig-parted apply -f /etc/mig/fleet.yaml -c day
+    - name: drain
+      shell: scontrol update nodename={{ inventory_hostname }} state=drain reason=maint
+    - name: unload
+      command: rmmod nvidia_uvm nvidia
+    - name: install
+      command: /tmp/NVIDIA-Linux-x86_64-580.95.05.run --silent
+    # Somebody's remark.
+    - name: both
+      when: big | bool
+      shell: nvidia-smi -pm 1 && nvidia-smi -pl 600
+    - name: partly
+      shell: sysctl -w vm.swappiness=10 && rmmod nvidia
+    - name: asks
+      command: nvidia-smi -pl 500
+      register: said
+    - command: nvidia-smi
+        -pl 400
+    - debug: {msg: hi}
+";
+    let survey = survey_of(&[("site.yml", site)]);
+    let task = |name: &str| survey.tasks.iter().find(|task| task.name.as_deref() == Some(name)).unwrap();
+    for (name, told) in [
+        ("drain", "`rollout: {drain: slurm}`"),
+        ("unload", "`rmmod nvidia_uvm nvidia` unloads the GPU driver"),
+        ("install", "`gpu_driver` installs"),
+        ("partly", "`rmmod nvidia` unloads the GPU driver"),
+    ] {
+        assert_eq!(task(name).verdict, Verdict::Better, "{name}");
+        assert!(task(name).notes.iter().any(|note| note.contains(told)), "{name}: {:?}", task(name).notes);
+    }
+    let found = rewritten(site, "site.yml", &survey);
+    assert_eq!((found.replaced, found.marked), (2, 6), "{}", found.text);
+    assert!(crate::yaml::parse("new.yml", &found.text).is_ok(), "{}", found.text);
+    let has = |text: &str| assert!(found.text.contains(text), "{text}:\n{}", found.text);
+    has("      gpu_mig: {config_file: fleet.yaml, config: day}\n");
+    has(
+        "      when: big | bool\n      block:\n        - gpu_persistence: {mode: daemon}\n        - gpu_power: {limit_watts: 600}\n",
+    );
+    has("    # Somebody's remark.\n");
+    has(
+        "    # gpufleet: - gpu_power: {limit_watts: 500}\n    - name: asks\n      command: nvidia-smi -pl 500\n",
+    );
+    has("    - command: nvidia-smi\n        -pl 400\n");
+    has("    - debug: {msg: hi}\n");
+    assert_eq!(rewritten(site, "other.yml", &survey).text, site);
+}
+
+#[test]
 fn tasks_of_roles_are_judged_even_where_nothing_loads_them() {
     let site = "- hosts: gpu\n  roles:\n    - common\n";
     let tasks = "- name: packages\n  comand: x\n- include_tasks: deep.yml\n- name: fine\n  command: uptime\n";

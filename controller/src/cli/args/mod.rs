@@ -32,14 +32,14 @@ pub use self::{
     nodes::{CleanArgs, ExecArgs, FactsArgs},
     records::{
         AbortArgs, DiffFormat, DocArgs, HistoryArgs, HistoryCommand, PauseArgs, ReportArgs, ReportCommand,
-        ReportDiffArgs, ReportFormat, ReportVerifyArgs, ResumeArgs, RunsArgs, StoreChoice, Trusted,
+        ReportDiffArgs, ReportFormat, ReportVerifyArgs, ResumeArgs, RunKind, RunsArgs, StoreChoice, Trusted,
     },
     run::{
         AdoptArgs, AuditArgs, Bounds, Checks, Documents, Listing, LocksArgs, Overruling, PlanArgs, RunArgs,
     },
     serve::ServeArgs,
     sources::{AskedPlaybooks, InventorySource, Keeping, PlaybookSource, TaskChoice, VaultSource},
-    status::{StatusArgs, StatusCommand},
+    status::{StatusArgs, StatusCall, StatusCommand},
     topology::{TopologyArgs, TopologyShape},
     vault::{
         AgeRecipients, EncryptWith, VaultCommand, VaultDecryptArgs, VaultEncryptArgs, VaultEncryptStringArgs,
@@ -131,9 +131,9 @@ pub enum Command {
     Watch(Box<WatchArgs>),
     /// Shows hardware and driver facts.
     Facts(FactsArgs),
-    /// Shows what GPUs do at this moment, who holds them, and which are free; changes nothing.
-    #[command(subcommand)]
-    Status(StatusCommand),
+    /// Shows what GPUs do at this moment, who holds them, and which are free; changes nothing. A line for each node, with
+    /// `gpu` one for each GPU.
+    Status(Box<StatusCall>),
     /// Draws where GPUs, network cards, drives, CPUs and memory are, which belong together, and what is wrong.
     #[command(after_help = "Examples:\n  \
         gpufleet topology -i inventory/\n  \

@@ -56,6 +56,9 @@ pub struct ReportArgs {
     /// Run: its id, either end of it, or `latest`.
     #[arg(default_value = "latest")]
     pub run: String,
+    /// The newest one of this kind, in place of RUN.
+    #[arg(long, value_name = "VERB", conflicts_with = "run")]
+    pub of: Option<RunKind>,
     /// What is printed or written; without it the screen, or what the ending of FILE says.
     #[arg(long, value_name = "FORMAT", value_parser = ReportWord)]
     pub format: Option<ReportFormat>,
@@ -66,6 +69,14 @@ pub struct ReportArgs {
     /// Signs FILE with this SSH key into FILE.sig: a private key, or a public one whose private half the SSH agent has.
     #[arg(long, value_name = "KEY", requires = "output")]
     pub sign: Option<PathBuf>,
+}
+
+/// What a run was for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum RunKind {
+    Run,
+    Plan,
+    Audit,
 }
 
 #[derive(Clone, Debug, Subcommand)]

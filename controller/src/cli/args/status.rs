@@ -7,6 +7,30 @@ use super::NodeAccess;
 /// Time over which use is averaged unless somebody says otherwise, in seconds.
 const WINDOW_S: u32 = 10;
 
+/// `status`, by nodes unless it says of GPUs.
+#[derive(Clone, Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct StatusCall {
+    #[command(subcommand)]
+    what: Option<StatusCommand>,
+    #[command(flatten)]
+    args: StatusArgs,
+}
+
+impl StatusCall {
+    /// What is asked for: a line for each node unless it is named.
+    pub fn into_command(self) -> StatusCommand {
+        self.what.unwrap_or_else(|| StatusCommand::Node(Box::new(self.args)))
+    }
+
+    pub fn args_mut(&mut self) -> &mut StatusArgs {
+        match &mut self.what {
+            Some(what) => what.args_mut(),
+            None => &mut self.args,
+        }
+    }
+}
+
 /// What a line of the table is.
 #[derive(Clone, Debug, Subcommand)]
 pub enum StatusCommand {

@@ -141,7 +141,7 @@ fn asked(
         found.hosts.iter().map(|host| groups_of(&found.inventory, host).to_vec()).collect();
     let hosts = Hosts { names: &found.hosts, groups: &groups, inventory: Some(&found.inventory) };
     let scopes = Scopes::of(wants, &hosts)?;
-    let at = jiff::Timestamp::now().strftime("%Y-%m-%d %H:%M UTC");
+    let at = gpufleet::display::moment(jiff::Timestamp::now(), &jiff::tz::TimeZone::system());
     let request = GpuStatusRequest { window_s: WINDOW_S, profiles: true };
     let (readings, unreachable) = read(&target, &found, request, output)?;
     let from = format!("{} ({}), read at {at}", count(readings.len(), "node"), inventory_words(args));

@@ -132,7 +132,11 @@ impl Disturbance {
             if !command.is_empty() {
                 command.push(' ');
             }
-            command.extend(word.chars().map(|c| if c.is_control() { ' ' } else { c }));
+            command.extend(word.chars().map(|c| match c {
+                shell::ANY => '…',
+                c if c.is_control() => ' ',
+                c => c,
+            }));
             if command.chars().count() > TOLD {
                 command = command.chars().take(TOLD - 1).chain(['…']).collect();
                 break;
