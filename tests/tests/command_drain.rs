@@ -447,6 +447,41 @@ fn a_failed_node_that_holds_all_others_is_led_on_by_what_is_printed() {
 }
 
 #[test]
+fn the_ends_of_unreachable_and_of_busy_nodes_print_commands_that_lead_on() {
+    let site = Site::new();
+    site.write_play(3, "20s", &["out"]);
+    let inventory = site.fleet.inventory();
+    let run = || site.home.gpufleet(["run", "play.yaml", "-i", &inventory, "--yes"]).run();
+    let follow = |done: &Finished| {
+        let commands = printed(done);
+        let next = commands.iter().find(|words| ["run", "resume"].contains(&words[0].as_str()));
+        site.home.gpufleet(next.unwrap_or_else(|| panic!("nothing to type in {commands:?}: {done}"))).run()
+    };
+    // Counts from the node's next boot on: it does not come back from its reboot.
+    site.fleet.control("gpu001", &["fault", "add", "{effect: refuse_ssh}"]);
+    let done = run().expect(4).says(&["did not come back", "Still out of service: gpu001"]);
+    assert!(site.holder("gpu001").is_some());
+    site.fleet.control("gpu001", &["fault", "clear"]);
+    let cycle = std::process::Command::new(gpufleet_tests::binary("gpufleet-lab"))
+        .args(["power", "--dir"])
+        .arg(site.fleet.dir())
+        .args(["gpu001", "cycle"])
+        .status();
+    assert!(cycle.is_ok_and(|status| status.success()));
+    site.fleet.await_answer("gpu001");
+    follow(&done).expect(0);
+    assert_eq!(site.holder("gpu001"), None);
+
+    let text = std::fs::read_to_string(site.path("play.yaml")).unwrap();
+    site.home.write("play.yaml", &text.replace("iommu=pt", "audit=0"));
+    site.works("gpu002");
+    let done = run().expect(5).says(&["it still waits for job 7 of bob"]);
+    site.is_free("gpu002");
+    follow(&done).expect(0).says(&["3 nodes as declared"]);
+    assert_eq!(site.holder("gpu002"), None);
+}
+
+#[test]
 fn work_that_does_not_end_keeps_its_node_and_gives_way_to_force_alone() {
     let site = Site::new();
     // Long enough for the others, however busy the machine is.

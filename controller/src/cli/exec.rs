@@ -303,7 +303,7 @@ mod tests {
 
     /// Answers after so many seconds, by place.
     fn after(seconds: &[u64]) -> impl Stream<Item = (usize, u64)> {
-        stream::iter(seconds.to_vec().into_iter().enumerate())
+        stream::iter(seconds.iter().copied().enumerate())
             .map(|(at, seconds)| async move {
                 tokio::time::sleep(Duration::from_secs(seconds)).await;
                 (at, seconds)

@@ -382,7 +382,7 @@ const fn instead(act: Act) -> &'static str {
             ": `gpu_driver` installs a driver from packages, and unloads, loads and proves it; a `.run` installer leaves no package"
         }
         Act::ResetsGpus => ": `gpu_reset` resets a GPU that needs it",
-        Act::StopsService | Act::Withdraws | Act::GoesDown | Act::Reboots => "",
+        Act::StopsService | Act::TakesFromWork | Act::Withdraws | Act::GoesDown | Act::Reboots => "",
     }
 }
 

@@ -94,11 +94,10 @@ impl FakeNode {
                 }
             }
             NodeOp::Service(task) if task.state == Some(ServiceState::Stopped) => {
-                if state.stopped.insert(task.name.clone()) {
-                    let class = class_of(kinds::of_op(op));
-                    let unit = Subject::unit(&task.name);
-                    outcome.changes.push(Change::new(unit, Property::STATE, "started", "stopped", class));
-                }
+                let stops = state.stopped.insert(task.name.clone());
+                let (unit, class) = (Subject::unit(&task.name), class_of(kinds::of_op(op)));
+                let change = Change::new(unit, Property::STATE, "started", "stopped", class);
+                outcome.changes.extend(stops.then_some(change));
             }
             NodeOp::KernelCmdline(words) => {
                 for word in &words.add {
