@@ -87,6 +87,8 @@ fn what_cannot_be_read_is_unknown_and_never_ok() {
         assert_eq!(document.node(node)["verdict"], "unknown", "{node}: {done}");
         assert!(found(&done, node).contains(check), "{node}: {done}");
     }
+    assert_eq!(found(&done, "gpu001").len(), 1, "one silence: {done}");
+    assert_eq!(document.node("gpu001")["next_action"], "reboot", "{done}");
     assert_eq!(done.code, Some(3), "{done}");
 }
 

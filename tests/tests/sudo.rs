@@ -58,6 +58,22 @@ fn sudo_with_and_without_a_password() {
     }
 }
 
+/// That nobody may read a node says nothing about its health.
+#[test]
+fn a_refused_sudo_leaves_a_node_not_judged() {
+    let fleet =
+        Fleet::start(&FleetOptions { nodes: 1, gpus_per_node: 1, openssh: true, ..FleetOptions::default() });
+    let home = Home::new();
+    home.write("login.yaml", "gpu: {vars: {ansible_user: admin}}\n");
+    let inventory = fleet.inventory();
+    let done =
+        home.gpufleet(["audit", "--health", "-i", &inventory, "-i", "login.yaml", "--format", "json"]).run();
+    let document = done.document();
+    assert_eq!(document.node("gpu001")["verdict"], "unknown", "{done}");
+    let findings = document.node("gpu001")["findings"].to_string();
+    assert!(findings.contains("sudo wants a password for admin") && !findings.contains("\"fail\""), "{done}");
+}
+
 /// No file or output holds a password of the command line, be it from a file, a program, a setting or a question.
 #[test]
 fn passwords_of_the_command_line_are_in_no_sink() {

@@ -11,6 +11,11 @@ use crate::memory::{Standing, Watch};
 use crate::texts;
 use crate::verdict::{Action, Verdict};
 
+/// The check of whether the driver answers.
+pub(crate) const DRIVER: &str = "err.nvml_responsive";
+/// What is said of a check that needs what the driver did not answer.
+pub(crate) const SILENT: &str = "not judged: the driver does not answer";
+
 /// What was judged.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
@@ -127,6 +132,18 @@ impl Finding {
     /// Whether it counts against the node: not ok, not na, not waived.
     pub const fn counts(&self) -> bool {
         self.verdict.is_not_ok() && self.waived.is_none()
+    }
+
+    /// Whether it is nothing but that the driver does not answer, and another finding of the node tells that.
+    pub fn is_of_silent_driver(&self) -> bool {
+        self.verdict == Verdict::Unknown
+            && *self.note == *SILENT
+            && self.explained_by.as_deref() == Some(DRIVER)
+    }
+
+    /// Whether it tells that the driver does not answer.
+    pub fn tells_silent_driver(&self) -> bool {
+        *self.check.id == *DRIVER && self.counts()
     }
 
     /// Returns the reading command of the check's remediation for this subject, to be pasted on the node.

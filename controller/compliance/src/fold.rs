@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use crate::finding::{Finding, NaReason, Subject};
+use crate::finding::{DRIVER, Finding, NaReason, SILENT, Subject};
 use crate::policy::NodePolicy;
 use crate::texts;
 use crate::verdict::{Action, Scope, Severity, Verdict};
@@ -106,15 +106,18 @@ fn explain(findings: &mut [Finding]) -> Vec<Option<usize>> {
         let Some(finding) = findings.get(at) else { continue };
         let own = finding.check.explained_by.iter().map(|id| &**id);
         let unread = finding.verdict == Verdict::Unknown && finding.check.scope == Scope::Gpu;
-        let found = own.chain(LISTING.into_iter().filter(|_| unread)).find_map(|id| {
-            by_check.get(id).into_iter().flatten().copied().find(|&other| {
-                let Some(cause) = findings.get(other) else { return false };
-                other != at
-                    && cause.subject.concerns(&finding.subject)
-                    && (cause.verdict != Verdict::Unknown || finding.verdict == Verdict::Unknown)
-                    && !reaches(&causes, other, at)
-            })
-        });
+        // First, so that one silence has one cause, whatever else of the driver is unknown by it.
+        let silent = (*finding.note == *SILENT).then_some(DRIVER);
+        let found =
+            silent.into_iter().chain(own).chain(LISTING.into_iter().filter(|_| unread)).find_map(|id| {
+                by_check.get(id).into_iter().flatten().copied().find(|&other| {
+                    let Some(cause) = findings.get(other) else { return false };
+                    other != at
+                        && cause.subject.concerns(&finding.subject)
+                        && (cause.verdict != Verdict::Unknown || finding.verdict == Verdict::Unknown)
+                        && !reaches(&causes, other, at)
+                })
+            });
         if let Some(slot) = causes.get_mut(at) {
             *slot = found;
         }
@@ -144,8 +147,7 @@ fn reaches(causes: &[Option<usize>], from: usize, to: usize) -> bool {
 /// Returns the strongest action of what the node's verdict comes from. Behind a symptom stands its first cause, however
 /// mild that one's own verdict is.
 fn action(findings: &[Finding], causes: &[Option<usize>], verdict: Verdict, too_little: bool) -> Action {
-    let mut strongest =
-        if too_little && verdict == Verdict::Unknown { Action::Investigate } else { Action::None };
+    let mut strongest = Action::None;
     for (at, finding) in findings.iter().enumerate().filter(|(_, finding)| finding.counts()) {
         let mut first = at;
         while let Some(cause) = causes.get(first).copied().flatten() {
@@ -156,7 +158,11 @@ fn action(findings: &[Finding], causes: &[Option<usize>], verdict: Verdict, too_
             strongest = strongest.max(cause.action);
         }
     }
-    strongest
+    // What nothing was found about is for a person. Where something was, it says by itself what to do.
+    match strongest {
+        Action::None if too_little && verdict == Verdict::Unknown => Action::Investigate,
+        strongest => strongest,
+    }
 }
 
 fn coverage(policy: &NodePolicy, findings: &[Finding]) -> Coverage {

@@ -7,7 +7,7 @@ use gpufleet_protocol::signal::{Readings, RecordSort, Signal, Signals, SubjectRe
 use serde_json::Value;
 
 use crate::catalogue::{Check, RuleVerdict};
-use crate::finding::{Finding, NaReason, Subject};
+use crate::finding::{Finding, NaReason, SILENT, Subject};
 use crate::memory::{Memory, Now, Past, Standing, Watch};
 use crate::policy::{NodePolicy, PolicyCheck};
 use crate::rule::{Code, Others, Pci, Scene};
@@ -66,6 +66,30 @@ pub fn judge_after(
     // Kept for each node of a fleet.
     findings.shrink_to_fit();
     findings
+}
+
+/// Takes back what was compared with a default although a task of this audit's playbooks declares it, and so judges it.
+/// `declares` tells whether there is a task of a kind.
+pub fn leave_to_tasks(policy: &NodePolicy, findings: &mut [Finding], declares: &dyn Fn(&str) -> bool) {
+    let by_default = |finding: &Finding| {
+        let mut named = finding.check.rules.iter().flat_map(|rule| &rule.when.declared);
+        !named.any(|name| policy.declared.contains_key(&**name))
+    };
+    for finding in findings.iter_mut().filter(|it| it.verdict.is_not_ok() && by_default(&**it)) {
+        let Some(kind) = finding.check.declared_by.as_deref().filter(|kind| declares(kind)) else { continue };
+        let note = format!("a task of this audit declares it (`{kind}`)").into();
+        let (verdict, action, na) = (Verdict::Na, Action::None, Some(NaReason::NotApplicable));
+        *finding = Finding {
+            verdict,
+            action,
+            note,
+            na,
+            evidence: Vec::new(),
+            standing: None,
+            watch: None,
+            ..finding.clone()
+        };
+    }
 }
 
 /// The parts of a node.
@@ -204,6 +228,9 @@ impl Judged<'_> {
                 Outcome::unknown(format!("no GPU is left, and the node should have {had}").into())
             }
             _ if has_none => Outcome::na(none.into()),
+            _ if check.scope == Scope::Gpu && silence(self.signals).is_some() => {
+                Outcome::unknown(SILENT.into())
+            }
             _ => Outcome::unknown(unread.into()),
         };
         outcome.into_finding(entry, subject, Vec::new())
@@ -276,14 +303,18 @@ impl Judged<'_> {
         };
         let next = Watch::after(scene.watch, &now, check.hysteresis);
         // Without an earlier audit there is nothing that time could make of it.
-        let shown = self.past.memory.filter(|_| now.asked).and_then(|_| next.shown(&now, check.hysteresis));
+        let in_time = now.asked && !self.past.is_first();
+        let shown = in_time.then(|| next.shown(&now, check.hysteresis)).flatten();
         let standing = shown.map(|(standing, verdict, action, said)| {
             outcome.verdict = verdict;
             outcome.action = action;
             let note = &outcome.note;
             // Nothing is wrong now, so that nothing else says what was.
-            let note =
-                if note.is_empty() { format!("{}: {said}", check.fault) } else { format!("{note} ({said})") };
+            let note = if note.is_empty() {
+                format!("{} ({said})", check.fault)
+            } else {
+                format!("{note} ({said})")
+            };
             outcome.note = note.into();
             standing
         });
@@ -405,7 +436,7 @@ fn decide<'a>(entry: &'a PolicyCheck, scene: &Scene<'a>) -> Outcome {
     }
     for (scope, name) in &check.requires {
         if let Some(why) = scene.why_unknown(*scope, name) {
-            return Outcome::unknown(unread(name, why).into());
+            return Outcome::unknown(unread(name, why, scene).into());
         }
     }
 
@@ -474,8 +505,20 @@ fn waits_for_another(entry: &PolicyCheck, scene: &Scene<'_>) -> bool {
     entry.check.rules.iter().any(|rule| waits(&rule.when))
 }
 
+/// Returns why nothing was read of the driver, where it did not answer; whatever it was asked for is unknown for the same reason.
+fn silence(signals: &Signals) -> Option<&str> {
+    let state = signals.node.get("worker_state")?.known()?.as_str()?;
+    match signals.node.get("nvml_init_code")? {
+        Signal::Unknown(why) if matches!(state, "hung" | "crashed") => Some(why),
+        _ => None,
+    }
+}
+
 /// Says why a signal could not be read.
-fn unread(name: &str, why: &str) -> String {
+fn unread(name: &str, why: &str, scene: &Scene<'_>) -> String {
+    if silence(scene.signals) == Some(why) {
+        return SILENT.to_owned();
+    }
     match why.char_indices().nth(MOST_REASON) {
         Some((end, _)) => format!("`{name}`: {}…", why.get(..end).unwrap_or_default()),
         None => format!("`{name}`: {why}"),
@@ -485,11 +528,11 @@ fn unread(name: &str, why: &str) -> String {
 /// Says why a rule could not be decided.
 fn why_open<'a>(code: &'a Code, scene: &Scene<'a>) -> String {
     if let Some((name, why)) = code.unknown_signal(scene) {
-        return unread(name, why);
+        return unread(name, why, scene);
     }
     let unread_port = scene.signals.ports.iter().find_map(|port| {
         code.of_ports.iter().find_map(|(_, name)| match port.readings.get(&**name) {
-            Some(Signal::Unknown(why)) => Some(unread(&format!("{name} of {}", port.label), why)),
+            Some(Signal::Unknown(why)) => Some(unread(&format!("{name} of {}", port.label), why, scene)),
             _ => None,
         })
     });

@@ -328,6 +328,30 @@ mod tests {
         assert_eq!(learned.left_out["imex"], "no value is on 80 of 100 nodes: true on 1, none on 1");
     }
 
+    /// Of boards with bridges nobody else knows how many links are meant.
+    #[test]
+    fn the_number_of_links_is_learned_from_boards_with_bridges() {
+        let bridged = |active: u32| {
+            let mut node = node();
+            for gpu in &mut node.gpus {
+                gpu.readings.insert("name".to_owned(), "NVIDIA H100 NVL".into());
+                gpu.readings.insert("nvl_active".to_owned(), active.into());
+            }
+            node
+        };
+        let learned = learn(&[("a", &bridged(12)), ("b", &bridged(12))]);
+        assert_eq!(learned.declared["nvlinks"], json!(12));
+        let policy = policy(&learned.file("site", "core", "Learned from a and b.")).for_node("a", &[]);
+        assert_eq!(told(&judge(&policy, &bridged(12))), "");
+        let fewer = told(&judge(&policy, &bridged(11)));
+        assert!(
+            fewer.contains("nvl.links [GPU 1] fail reset: fewer links are up than are declared"),
+            "{fewer}"
+        );
+        // None is a number too.
+        assert_eq!(learn(&[("a", &bridged(0))]).declared["nvlinks"], json!(0));
+    }
+
     #[test]
     fn gpus_of_one_node_that_differ_declare_nothing() {
         let mut mixed = node();

@@ -41,7 +41,7 @@ pub mod xid;
 pub use catalogue::{Catalogue, Check};
 pub use finding::{Finding, NaReason, Subject};
 pub use fold::{Coverage, NodeVerdict, NotJudged, fold};
-pub use judge::{judge, judge_after};
+pub use judge::{judge, judge_after, leave_to_tasks};
 pub use memory::{Hysteresis, Memory, Standing};
 pub use policy::{AskedReading, GroupPolicy, NodePolicy, OwnCheck, Policy, PolicyCheck, PolicyData};
 pub use verdict::{Action, Scope, Severity, Verdict};

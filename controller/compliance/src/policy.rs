@@ -121,6 +121,7 @@ impl OwnCheck {
             }],
             outliers: Vec::new(),
             evidence: Vec::new(),
+            declared_by: None,
             explained_by: Vec::new(),
             enter: 1,
             waivable: true,

@@ -110,8 +110,8 @@ pub struct Past {
     pub trend: Vec<EarlierAudit>,
 }
 
-/// Returns what earlier audits leave to one that starts. Without a history that answers, nothing: what needs an earlier reading
-/// is then not judged, and the audit says so.
+/// Returns what earlier audits leave to one that starts. Without a history that answers, that there may be some: what needs an
+/// earlier reading is then not judged, what has to be seen in several audits stays provisional, and the audit says so.
 pub fn earlier(
     started: &RunStarted,
     choice: &StoreChoice,
@@ -142,8 +142,12 @@ pub fn earlier(
         Ok(Ok(Err(error))) | Err(error) => message(&error),
         Ok(Err(_)) => format!("the store did not answer within {} s", PATIENCE.as_secs()),
     };
-    output.warning(&format!("rates and growth are not judged, because the history cannot be read: {cause}"));
-    Past::default()
+    output.warning(&format!(
+        "rates and growth are not judged, and what has to be seen in several audits in a row is provisional, because the \
+         history cannot be read: {cause}"
+    ));
+    let unread = started.hosts.iter().map(|host| (host.clone(), serde_json::Value::Null));
+    Past { memories: unread.filter(|_| started.audit.is_some()).collect(), trend: Vec::new() }
 }
 
 fn message(error: &CommandError) -> String {

@@ -6,7 +6,7 @@ use std::{
 };
 
 use gpufleet_compliance::{
-    Finding, Memory, NodeVerdict, Policy, Waivers, fold, judge_after,
+    Finding, Memory, NodeVerdict, Policy, Waivers, fold, judge_after, leave_to_tasks,
     outlier::{self, Compared, Peers},
     waiver::Asked,
 };
@@ -95,14 +95,23 @@ impl AuditScope {
         compared
     }
 
-    /// Judges the signals of a host, which were read at this time, after what earlier audits remember of it.
-    pub fn judge(&self, host: &str, signals: &Signals, earlier: Option<&Memory>, at: Timestamp) -> Judgement {
+    /// Judges the signals of a host, which were read at this time, after what earlier audits remember of it. `declares` tells
+    /// whether the playbooks of the audit have a task of a kind that judged the host.
+    pub fn judge(
+        &self,
+        host: &str,
+        signals: &Signals,
+        earlier: Option<&Memory>,
+        at: Timestamp,
+        declares: &dyn Fn(&str) -> bool,
+    ) -> Judgement {
         let groups = self.groups_of(host);
         let policy = self.policy.for_node(host, &groups);
         let at = at.as_second();
         // Growth and loss between two machines are none.
         let earlier = earlier.filter(|earlier| earlier.may_be_of(signals));
         let mut findings = judge_after(&policy, signals, earlier, at);
+        leave_to_tasks(&policy, &mut findings, declares);
         let memory = Memory::after(earlier, signals, &findings, at);
         let asked = Asked { host, groups: &groups, today: self.today, gate: false };
         self.waivers().apply(&policy, signals, &asked, &mut findings);

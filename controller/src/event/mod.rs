@@ -75,7 +75,7 @@ pub enum What {
         play: PlayIndex,
         wave: usize,
     },
-    /// What earlier audits remember of a host, for this one to compare with.
+    /// What earlier audits remember of a host, for this one to compare with; null where that could not be read.
     Remembered {
         host: String,
         /// A value that only gpufleet reads; one of another release's shape is passed over.

@@ -144,6 +144,27 @@ fn of_coverage(health: &NodeHealth) -> Vec<NodeFinding> {
     all
 }
 
+impl NodeHealth {
+    /// Returns what the checks found. What is not judged because the driver does not answer stands in the finding about that,
+    /// and nowhere else.
+    pub(super) fn told(&self) -> Vec<(&Finding, NodeFinding)> {
+        let silent: BTreeSet<&str> =
+            self.findings.iter().filter(|it| it.is_of_silent_driver()).map(|it| &*it.check.id).collect();
+        let told = self.findings.iter().filter(|it| !it.is_of_silent_driver()).filter_map(|finding| {
+            let mut told = NodeFinding::of_check(finding)?;
+            if finding.tells_silent_driver() && !silent.is_empty() {
+                let checks = match silent.len() {
+                    1 => "1 check that needs it is".to_owned(),
+                    several => format!("{several} checks that need it are"),
+                };
+                told.text = format!("{}; {checks} not judged: the driver does not answer", told.text);
+            }
+            Some((finding, told))
+        });
+        told.collect()
+    }
+}
+
 /// Returns a value as a person writes it.
 fn plain(value: &serde_json::Value) -> String {
     let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
@@ -216,10 +237,17 @@ impl NodeModel {
             );
             all.push(NodeFinding { subject: group.gpu_label(), ..finding });
         }
+        let silent =
+            self.health.iter().flat_map(|health| &health.findings).find(|it| it.tells_silent_driver());
         for (task, position, why) in self.judged(verb).not_judged() {
             let control =
                 Control { id: position.to_owned(), title: task.to_owned(), severity: Severity::Medium };
-            all.push(NodeFinding::new(control, Verdict::Unknown, NextAction::Investigate, why.to_owned()));
+            let (action, cause) = match self.is_of_hung_driver(why) {
+                true => (NextAction::Reboot, silent.map(|finding| finding.check.id.to_string())),
+                false => (NextAction::Investigate, None),
+            };
+            let finding = NodeFinding::new(control, Verdict::Unknown, action, why.to_owned());
+            all.push(NodeFinding { explained_by: cause, ..finding });
         }
         for report in self.tasks.iter().filter(|report| !report.warnings.is_empty()) {
             for text in fold_gpus(report.warnings.iter().map(String::as_str)) {
@@ -229,7 +257,7 @@ impl NodeModel {
         }
         match &self.health {
             Some(health) => {
-                all.extend(health.findings.iter().filter_map(NodeFinding::of_check));
+                all.extend(health.told().into_iter().map(|(_, told)| told));
                 all.extend(of_coverage(health));
             }
             None if self.awaits_health && !self.is_bad() => {

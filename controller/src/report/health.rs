@@ -44,12 +44,14 @@ impl NodeHealth {
 
     /// Judges the data of a `health_info` task. `None` if it holds no signals: nothing was judged then.
     /// `earlier` is what earlier audits remember, `at` the time of the reading.
+    /// `declares` tells whether a task of a kind judged the host before.
     pub(super) fn of(
         scope: &AuditScope,
         host: &str,
         data: &Map<String, Value>,
         earlier: Option<&Memory>,
         at: Timestamp,
+        declares: &dyn Fn(&str) -> bool,
     ) -> Option<Self> {
         let signals: Signals = serde_json::from_value(data.get(SIGNALS)?.clone()).ok()?;
         // A helper keeps these bounds; what does not is no helper of ours, and judging it could take long.
@@ -57,7 +59,8 @@ impl NodeHealth {
         if signals.records.len() > Signals::MOST_RECORDS || subjects > MOST_SUBJECTS {
             return None;
         }
-        let Judgement { findings, verdict, memory, peers } = scope.judge(host, &signals, earlier, at);
+        let Judgement { findings, verdict, memory, peers } =
+            scope.judge(host, &signals, earlier, at, declares);
         let stranger = earlier.filter(|earlier| !earlier.may_be_of(&signals)).map(|earlier| {
             let when = Timestamp::from_second(earlier.at()).map(|at| at.strftime("%Y-%m-%d %H:%M UTC").to_string());
             format!(

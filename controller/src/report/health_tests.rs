@@ -221,3 +221,78 @@ fn a_finding_is_called_by_its_fault_in_every_format() {
     let command = html.find("gpufleet exec gpu001 -b -m reboot").expect("the finding's own command");
     assert!(html.contains("Drain first: "), "{command}");
 }
+
+/// One silence, one line, in every format; what needs the driver is listed as not judged, and is nothing to act on by itself.
+#[test]
+fn a_hung_driver_is_one_finding() {
+    let mut node = signals();
+    let unknown = || Signal::Unknown("NVML did not answer in 10 s (worker killed)".to_owned());
+    node.gpus.clear();
+    node.node.insert("worker_state".to_owned(), "hung".into());
+    for name in
+        ["nvml_init_code", "nvml_count", "driver_version", "cuda_version", "excluded_count", "cc_ready"]
+    {
+        node.node.insert(name.to_owned(), unknown());
+    }
+    let checks = "checks: ['err.*', 'mem.*', 'inv.gpu_*', 'cfg.mig_*', 'thermal.*', sw.driver_loaded, sw.module_match]\n";
+    let model = RunModel::of(&audit(&[("gpu001", node)], &[], 0, scope(checks, "")));
+    let lines = told(&model);
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(
+        lines[0].starts_with("unknown gpu001: the driver did not answer within the deadline; "),
+        "{lines:?}"
+    );
+    assert!(
+        lines[0]
+            .contains(" checks that need it are not judged: the driver does not answer (worker_state hung)"),
+        "{lines:?}"
+    );
+    let gpu001 = &model.nodes()[0];
+    assert_eq!(gpu001.next_action(Verb::Audit), gpufleet_compliance::Action::Reboot);
+    let not_judged = &gpu001.health.as_ref().unwrap().verdict.coverage.not_judged;
+    let silent = not_judged.iter().filter(|it| &*it.why == "not judged: the driver does not answer");
+    assert!(silent.count() >= 30, "{not_judged:?}");
+}
+
+/// A store that is down makes nothing worse than it is.
+#[test]
+fn what_is_provisional_stays_so_without_the_history() {
+    let mut node = signals();
+    node.uptime_s = 5_000;
+    node.gpus[0].readings.insert("pcie_width".to_owned(), 8.into());
+    let unread = [("gpu001".to_owned(), Value::Null)];
+    let model = RunModel::of(&audit(&[("gpu001", node.clone())], &unread, 0, scope(CHECKS, "")));
+    assert!(
+        told(&model)[0].starts_with("warn gpu001: GPU 0 the link runs with fewer lanes"),
+        "{:?}",
+        told(&model)
+    );
+    assert_eq!(model.nodes()[0].verdict(Verb::Audit), Verdict::Warn);
+    let first = RunModel::of(&audit(&[("gpu001", node)], &[], 0, scope(CHECKS, "")));
+    assert_eq!(first.nodes()[0].verdict(Verb::Audit), Verdict::Fail, "a first audit does not wait");
+}
+
+/// What a playbook of the audit declares is judged by it, and not compared with a default.
+#[test]
+fn a_power_limit_that_a_task_declares_is_not_compared_with_the_default() {
+    let mut node = signals();
+    node.gpus[0].readings.insert("power_limit_w".to_owned(), 600.into());
+    let of = |kind: &str, status: TaskStatus, checks: &str| {
+        let events = audit(&[("gpu001", node.clone())], &[], 0, scope(checks, ""));
+        let at = events.iter().position(|event| matches!(event.what, What::TaskFinished { .. })).unwrap();
+        let mut s = Stream::new();
+        let position = Position { file: "site.yaml".into(), line: 4, column: 7 };
+        let op_id = OpId::new(PlayIndex(0), "tasks.0".to_owned(), "gpu001");
+        s.task("gpu001", TaskReport::new(op_id, "power", kind, position, status));
+        let all: Vec<Event> = [&events[..at], &s.events[..], &events[at..]].concat();
+        told(&RunModel::of(&all))
+    };
+    let checks = "checks: [power.limit, mem.remap_failed]\n";
+    let default = of("sysctl", TaskStatus::Ok, checks);
+    assert!(default[0].contains("the power limit is not the default, and none is declared"), "{default:?}");
+    assert_eq!(of("gpu_power", TaskStatus::Ok, checks), [] as [&str; 0]);
+    assert_eq!(of("gpu_power", TaskStatus::Skipped, checks), default);
+    // A baseline that declares a limit judges by it.
+    let declared = format!("{checks}declared: {{power_w: 700}}\n");
+    assert!(of("gpu_power", TaskStatus::Ok, &declared)[0].contains("not the declared one"));
+}

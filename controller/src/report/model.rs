@@ -666,11 +666,21 @@ impl RunModel {
             What::Progress { host, text } => self.node_mut(host).progress = Some(text.clone()),
             What::TaskFinished { host, report } => {
                 let scope = self.run.as_ref().and_then(|run| run.audit.as_deref());
-                let earlier = self.node(host).and_then(|node| node.earlier.as_deref());
+                let known = self.node(host);
+                let earlier = known.and_then(|node| node.earlier.as_deref());
+                // Of a task that was skipped, or could not judge, the checks are what is left.
+                let judged_by = |kind: &str| {
+                    let tasks = known.iter().flat_map(|node| &node.tasks);
+                    let judges =
+                        |task: &&TaskReport| matches!(task.status, TaskStatus::Ok | TaskStatus::Changed);
+                    tasks.filter(judges).any(|task| task.kind == kind)
+                };
                 let judged = scope
                     // Not those of a playbook's own task, which may be of another host, or not as deep.
                     .filter(|_| report.kind == health::KIND && *report.position.file == *HEALTH)
-                    .and_then(|scope| NodeHealth::of(scope, host, &report.data, earlier, event.at));
+                    .and_then(|scope| {
+                        NodeHealth::of(scope, host, &report.data, earlier, event.at, &judged_by)
+                    });
                 if let Some(text) = judged.as_ref().and_then(|judged| judged.stranger.clone()) {
                     self.notices.push(Notice { at: event.at, level: Level::Warning, text });
                 }

@@ -82,7 +82,12 @@ fn reading(node: &NodeModel, verb: Verb, groups: Vec<String>, finished: Timestam
         driver: node.driver_version().map(bounded),
         findings: node.findings(verb).into_iter().map(found).collect(),
         controls,
-        memory: node.health.as_ref().and_then(|health| serde_json::to_value(&health.memory).ok()),
+        // One that stands for a history that could not be read must not take its place.
+        memory: node
+            .health
+            .as_ref()
+            .filter(|health| health.memory.is_whole())
+            .and_then(|health| serde_json::to_value(&health.memory).ok()),
     }
 }
 

@@ -107,6 +107,24 @@ impl NodeModel {
         if nothing_applied { Verdict::Na } else { worst }
     }
 
+    /// Whether a task was not judged for this reason because the driver does not answer.
+    pub(super) fn is_of_hung_driver(&self, why: &str) -> bool {
+        let state = self.facts.as_ref().map(|facts| &facts.gpu.state);
+        matches!(state, Some(GpuSystemState::Hung { .. })) && why.contains("NVML did not answer")
+    }
+
+    /// Whether a driver that does not answer is all that keeps the tasks from being judged.
+    fn waits_for_hung_driver(&self, verb: Verb) -> bool {
+        let state = self.facts.as_ref().map(|facts| &facts.gpu.state);
+        let was_read = matches!(
+            self.state,
+            NodeState::Done | NodeState::Compliant | NodeState::Drift | NodeState::Unknown
+        );
+        was_read
+            && matches!(state, Some(GpuSystemState::Hung { .. }))
+            && self.judged(verb).not_judged().all(|(_, _, why)| self.is_of_hung_driver(why))
+    }
+
     /// Returns what to do about the verdict: the strongest action of what it comes from.
     pub fn next_action(&self, verb: Verb) -> NextAction {
         let verdict = self.verdict(verb);
@@ -119,6 +137,7 @@ impl NodeModel {
         let of_tasks = match verdict {
             Verdict::Na | Verdict::Ok => NextAction::None,
             _ if self.verdict_of_tasks(verb) < verdict => NextAction::None,
+            Verdict::Unknown if self.waits_for_hung_driver(verb) => NextAction::Reboot,
             Verdict::Warn | Verdict::Unknown | Verdict::Fail => NextAction::Investigate,
             Verdict::Drift if self.state == NodeState::Held => NextAction::Investigate,
             Verdict::Drift => self.disruption().map_or(NextAction::Apply, action_of),

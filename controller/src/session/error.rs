@@ -59,11 +59,14 @@ impl SessionError {
 impl StartError {
     /// Whether the node answered but lacks what is needed, so that a retry changes nothing.
     pub const fn is_unfit(&self) -> bool {
+        self.is_of_privilege() || matches!(self, Self::DiskFull { .. } | Self::Architecture { .. })
+    }
+
+    /// Whether the login may not become who it should: as with a login that is refused, that says nothing about the node.
+    pub const fn is_of_privilege(&self) -> bool {
         matches!(
             self,
-            Self::DiskFull { .. }
-                | Self::Architecture { .. }
-                | Self::NoSudo { .. }
+            Self::NoSudo { .. }
                 | Self::SudoPasswordNeeded { .. }
                 | Self::SudoPasswordWrong { .. }
                 | Self::SudoForbidden { .. }

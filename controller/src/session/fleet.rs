@@ -69,6 +69,10 @@ impl Fleet {
                 refused if refused.is_refusal() => ConnectFailure::Refused { cause },
                 silent if silent.is_silence() => ConnectFailure::Silent { cause },
                 SessionError::Refused { .. } => ConnectFailure::Unfit { cause },
+                // Who only reads judges the node, and has read nothing of it.
+                SessionError::Start { kind, .. } if kind.is_of_privilege() && !purpose.writes => {
+                    ConnectFailure::Unreachable { cause }
+                }
                 SessionError::Start { kind, .. } if kind.is_unfit() => ConnectFailure::Unfit { cause },
                 _ => ConnectFailure::Unreachable { cause },
             }

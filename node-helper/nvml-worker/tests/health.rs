@@ -295,15 +295,15 @@ fn a_field_that_the_driver_leaves_as_it_was_is_no_zero() {
 }
 
 #[test]
-fn what_takes_long_is_read_on_few_gpus_or_when_asked_for() {
+fn what_takes_long_is_read_when_asked_for() {
     let read = |count: usize, deep: bool| {
         let health = Bench::new(&vec![ModelKey::A100; count]).health(deep);
         assert_eq!(health.gpus.len(), count);
         (health.gpus[0].board.is_some(), health.gpus[0].deep.is_some())
     };
-    assert_eq!(read(4, false), (true, false));
-    assert_eq!(read(5, false), (false, false));
-    assert_eq!(read(5, true), (true, true));
+    // Width of the slot, NVLink and temperature margin are cheap.
+    assert_eq!(read(8, false), (true, false));
+    assert_eq!(read(8, true), (true, true));
 }
 
 #[test]

@@ -476,7 +476,7 @@ pub struct HealthReading {
     /// `NOT_SUPPORTED` without NVLink.
     pub nvlinks: Reading<NvLinks>,
     pub work: Work,
-    /// Not asked on a node with many GPUs, because it doubles the CPU time of a reading.
+    /// Not asked by [`Ask::Lately`], because it doubles the CPU time of a reading.
     pub board: Option<Board>,
     /// Asked for a deep reading only.
     pub deep: Option<Deep>,

@@ -7,13 +7,16 @@ mod read;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use gpufleet_language::diagnostic::{Diagnostic, Diagnostics, SourceFile};
+use gpufleet_language::diagnostic::{Diagnostic, Diagnostics, SourceFile, Span};
 
 use gpufleet_protocol::tasks::HealthInfo;
+use serde_json::Value;
 
+use crate::catalogue::Catalogue;
+use crate::declared;
 use crate::policy::{GroupPolicy, Policy, PolicyData};
 use read::Layer;
 
@@ -76,6 +79,7 @@ pub fn text(name: &str) -> Option<&'static str> {
 pub fn load(choices: &[Choice], hint: &dyn Fn(&str) -> GroupHint) -> Result<Loaded, Diagnostics> {
     let mut errors = Diagnostics::new();
     let mut layers = Layers::default();
+    let mut named: Vec<(String, Span)> = Vec::new();
     for choice in choices {
         match choice {
             Choice::BuiltIn(name) if built_in().any(|(known, _)| known == name) => {
@@ -83,7 +87,8 @@ pub fn load(choices: &[Choice], hint: &dyn Fn(&str) -> GroupHint) -> Result<Load
             }
             Choice::BuiltIn(name) => errors.push(unknown(name)),
             Choice::File(source) => {
-                if let Some(layer) = errors.absorb(read::layer(source, hint)) {
+                if let Some(mut layer) = errors.absorb(read::layer(source, hint)) {
+                    named.append(&mut layer.named);
                     for name in &layer.extends {
                         layers.built_in(name, &mut errors);
                     }
@@ -103,6 +108,12 @@ pub fn load(choices: &[Choice], hint: &dyn Fn(&str) -> GroupHint) -> Result<Load
         warnings.append(std::mem::take(&mut layer.warnings));
         merge(&mut data, layer);
     }
+    for (id, place) in named {
+        errors.append(without_value(&id, &place, &data));
+    }
+    if errors.has_errors() {
+        return Err(errors.once());
+    }
     let asks = !data.checks.is_empty() || data.groups.iter().any(|entry| !entry.checks.is_empty());
     if !asks {
         let error = Diagnostic::error(format!("the baseline `{}` asks for no check", data.name));
@@ -113,6 +124,30 @@ pub fn load(choices: &[Choice], hint: &dyn Fn(&str) -> GroupHint) -> Result<Load
     }
     let policy = Policy::try_from(data).map_err(Diagnostic::error)?;
     Ok(Loaded { policy, warnings })
+}
+
+/// The mistake of a file that names a check which has nothing to compare with on any node, because nothing is declared of
+/// what it judges. A pattern names no check, and built-in baselines ask for what files may declare.
+fn without_value(id: &str, place: &Span, data: &PolicyData) -> Diagnostics {
+    let Some(check) = Catalogue::get().check(id) else { return Diagnostics::new() };
+    let values = data.groups.iter().map(|group| &group.declared).chain([&data.declared]);
+    let declared: BTreeMap<String, Value> = values
+        .flatten()
+        .filter(|(_, value)| !value.is_null())
+        .map(|(name, value)| (name.clone(), value.clone()))
+        .collect();
+    if check.is_comparable(&declared) {
+        return Diagnostics::new();
+    }
+    let missing =
+        check.na_when.iter().flat_map(|na| &na.declared).find(|name| !declared.contains_key(&***name));
+    let Some(name) = missing else { return Diagnostics::new() };
+    let meaning = declared::lookup(name).map_or("", |known| known.meaning);
+    Diagnostic::error(format!("the check `{id}` compares with `{name}`, and no value of it is declared"))
+        .at(place)
+        .note(meaning)
+        .help(format!("add `declared: {{{name}: …}}`, or leave the check out"))
+        .into()
 }
 
 pub(crate) fn unknown(name: &str) -> Diagnostic {

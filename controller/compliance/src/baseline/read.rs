@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use gpufleet_language::diagnostic::{Diagnostic, Diagnostics, SourceFile};
+use gpufleet_language::diagnostic::{Diagnostic, Diagnostics, SourceFile, Span};
 use gpufleet_language::yaml::{self, Node};
 use gpufleet_protocol::glob::Glob;
 use gpufleet_protocol::tasks::{Form, OwnReading};
@@ -31,6 +31,8 @@ pub(super) struct Layer {
     pub warn_is_red: Option<bool>,
     pub groups: Vec<GroupPolicy>,
     pub own_checks: Vec<OwnCheck>,
+    /// Checks that are named one by one, with their places.
+    pub named: Vec<(String, Span)>,
     pub warnings: Diagnostics,
 }
 
@@ -70,9 +72,9 @@ pub(super) fn layer(
     reader.own_checks(root.get("own_checks"));
     reader.header(&root);
     let (checks, without) = (root.get("checks"), root.get("without"));
-    reader.layer.checks = reader.ids(checks, "`checks`");
-    reader.layer.without = reader.ids(without, "`without`");
-    reader.layer.require = reader.ids(root.get("require"), "`require`");
+    reader.layer.checks = reader.ids(checks, "`checks`", true);
+    reader.layer.without = reader.ids(without, "`without`", false);
+    reader.layer.require = reader.ids(root.get("require"), "`require`", true);
     reader.layer.params = reader.params(root.get("params"));
     reader.layer.declared = reader.declared(root.get("declared"));
     reader.groups(root.get("groups"), hint);
@@ -132,8 +134,8 @@ impl Reader {
         Diagnostic::error(format!("there is no check `{id}`")).at(&node.span).suggest(id, self.known())
     }
 
-    /// Reads a list of ids and globs.
-    fn ids(&mut self, node: Option<&Node>, what: &str) -> BTreeSet<String> {
+    /// Reads a list of ids and globs; `asks` tells whether their checks are asked for.
+    fn ids(&mut self, node: Option<&Node>, what: &str, asks: bool) -> BTreeSet<String> {
         let mut found = BTreeSet::new();
         let Some(items) = node.and_then(|node| self.errors.absorb(node.expect_seq(what))) else {
             return found;
@@ -154,6 +156,9 @@ impl Reader {
                 }
                 found.extend(matching);
             } else if self.is_check(text) {
+                if asks {
+                    self.layer.named.push((text.to_owned(), item.span.clone()));
+                }
                 found.insert(text.to_owned());
             } else {
                 let error = self.unknown_check(text, item);
@@ -271,8 +276,8 @@ impl Reader {
             self.errors.append(value.refuse_unknown_keys("a group of a baseline", &GROUP_KEYS));
             let entry = GroupPolicy {
                 group,
-                checks: self.ids(value.get("checks"), "`checks`"),
-                without: self.ids(value.get("without"), "`without`"),
+                checks: self.ids(value.get("checks"), "`checks`", true),
+                without: self.ids(value.get("without"), "`without`", false),
                 params: self.params(value.get("params")),
                 declared: self.declared(value.get("declared")),
             };

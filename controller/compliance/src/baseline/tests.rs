@@ -339,3 +339,50 @@ fn mistakes_are_told_with_their_places() {
     help: did you mean `declared`?
     "#);
 }
+
+/// What is asked for by name and can be judged on no node is a slip, and not a check that does not apply.
+#[test]
+fn a_check_without_the_value_that_it_needs_is_refused() {
+    let text = "name: site\nchecks:\n  - os.taint\n  - os.limits\nrequire: [sw.cuda_compat]\n";
+    let told = refused(text);
+    for part in [
+        "`os.limits` compares with `memlock`",
+        "site.yaml:4:5",
+        "`sw.cuda_compat` compares with `cuda`",
+        "site.yaml:5:11",
+    ] {
+        assert!(told.contains(part), "{part}: {told}");
+    }
+    for text in [
+        "checks: [os.limits]\ndeclared: {memlock: unlimited}\n",
+        "checks: [os.limits]\ngroups:\n  h200:\n    declared: {memlock: unlimited}\n",
+        // A pattern names no check, and what is compared with other nodes needs no value.
+        "checks: ['os.*', sw.driver_version]\n",
+        "extends: core\nwithout: [sw.cuda_compat]\n",
+    ] {
+        assert!(
+            load(&[Choice::File(SourceFile::new("site.yaml", text))], &|_| GroupHint::Known).is_ok(),
+            "{text}"
+        );
+    }
+    let null = "checks: [os.limits]\ndeclared: {memlock: null}\n";
+    assert!(refused(null).contains("`memlock`, and no value of it is declared"));
+}
+
+/// What can be judged of no node is all that is refused.
+#[test]
+fn the_checks_that_need_a_value_are_those_that_nothing_declared_leaves_out() {
+    let nothing = BTreeMap::new();
+    let left_out = |id: &str| {
+        let policy = policy(&format!("checks: ['{id}*']\nmin_coverage: 0\n")).for_node("x", &[]);
+        let findings = crate::judge(&policy, &crate::samples::node());
+        let of_check = findings.iter().filter(|it| *it.check.id == *id);
+        let notes: Vec<&str> = of_check.map(|it| &*it.note).collect();
+        !notes.is_empty() && notes.iter().all(|note| note.starts_with("not declared: "))
+    };
+    for check in
+        Catalogue::get().checks().iter().filter(|check| !check.rules.is_empty() && check.outliers.is_empty())
+    {
+        assert_eq!(!check.is_comparable(&nothing), left_out(&check.id), "{}", check.id);
+    }
+}

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use gpufleet_protocol::signal::Signals;
 use gpufleet_protocol::tasks::OwnReading;
 use serde::Deserialize;
 use serde_json::Value;
@@ -11,7 +12,7 @@ use serde_json::Value;
 use crate::advice::PLACEHOLDERS;
 use crate::memory::Hysteresis;
 use crate::outlier::{Measure, Outlier};
-use crate::rule::{self, Code, Context, RuleError};
+use crate::rule::{self, Code, Context, NoOthers, RuleError, Scene};
 use crate::verdict::{Action, Scope, Severity, Verdict};
 
 /// Audits without a finding after which it is over, however many it took to count.
@@ -44,6 +45,9 @@ pub(crate) struct CheckData {
     pub outliers: Vec<OutlierData>,
     #[serde(default)]
     pub evidence: Vec<String>,
+    /// The kind of task that declares what it compares with a default where no baseline declares it.
+    #[serde(default)]
+    pub declared_by: Option<String>,
     #[serde(default)]
     pub explained_by: Vec<String>,
     /// Audits in a row that must have a finding before it counts in full.
@@ -144,6 +148,8 @@ pub struct Check {
     pub outliers: Vec<Outlier>,
     /// The signals that are shown with every finding.
     pub evidence: Vec<(Scope, Arc<str>)>,
+    /// The kind of task that declares what it compares with a default where no baseline declares it.
+    pub declared_by: Option<String>,
     /// Checks whose findings are the cause of this check's.
     pub explained_by: Vec<Arc<str>>,
     /// How a finding comes and goes over audits.
@@ -211,6 +217,19 @@ impl Check {
         let (node, gpu) = PLACEHOLDERS;
         let gpu = (self.scope == Scope::Gpu).then_some(gpu);
         self.actions().into_iter().filter_map(move |action| Some((action, action.command(node, gpu)?)))
+    }
+
+    /// Whether there may be something that it compares readings with, by what is declared of nodes: a value, or other nodes.
+    pub(crate) fn is_comparable(&self, declared: &BTreeMap<String, Value>) -> bool {
+        // Without any reading, so that nothing but what is declared decides.
+        let signals = Signals::default();
+        let scene = Scene::of(&signals, None, declared, &self.params, &NoOthers);
+        !self.outliers.is_empty() || !self.na_when.as_ref().is_some_and(|na| na.holds(&scene).holds())
+    }
+
+    /// Whether that something is not known is what one of its rules finds, as with a driver that does not answer.
+    pub fn finds_unknown(&self) -> bool {
+        self.rules.iter().any(|rule| rule.verdict == RuleVerdict::Fixed(Verdict::Unknown))
     }
 
     /// Returns the signals that it reads or shows.
@@ -298,6 +317,7 @@ impl Check {
             na_when: data.na_when.as_deref().map(code).transpose()?,
             evidence: names(&data.evidence)?,
             rules,
+            declared_by: data.declared_by,
             explained_by: data.explained_by.iter().map(|id| id.as_str().into()).collect(),
             hysteresis: Hysteresis { enter: data.enter, clear: data.enter.min(MOST_CLEAR) },
             id: data.id.into(),

@@ -1,5 +1,7 @@
 use proptest::prelude::*;
 
+use gpufleet_protocol::signal::Signal;
+
 use super::*;
 use crate::catalogue::Catalogue;
 use crate::judge;
@@ -117,6 +119,44 @@ fn a_dead_driver_is_one_cause_and_not_fifty() {
         .collect();
     assert_eq!(unexplained, ["sw.driver_loaded"]);
     assert!(verdict.coverage.critical_not_judged.contains("mem.remap_failed"));
+}
+
+/// What a helper says of a node whose driver hangs.
+fn hung() -> gpufleet_protocol::signal::Signals {
+    let unknown = || Signal::Unknown("NVML did not answer in 10 s (worker killed)".to_owned());
+    let mut signals = node();
+    signals.gpus.clear();
+    signals.node.insert("worker_state".to_owned(), "hung".into());
+    for name in ["nvml_init_code", "nvml_count", "driver_version", "cuda_version", "excluded_count"] {
+        signals.node.insert(name.to_owned(), unknown());
+    }
+    for name in ["cc_feature", "cc_devtools", "cc_ready"] {
+        signals.node.insert(name.to_owned(), unknown());
+    }
+    signals
+}
+
+#[test]
+fn a_hung_driver_is_one_cause_and_asks_for_a_reboot() {
+    let earlier = crate::Memory::after(None, &node(), &[], 0);
+    for policy in [everything(), policy("core").for_node("gpu001", &[])] {
+        // The node's first audit, and one after good ones.
+        for earlier in [None, Some(&earlier)] {
+            let mut findings = crate::judge_after(&policy, &hung(), earlier, 86_400);
+            let verdict = fold(&policy, &mut findings);
+            let counting = || findings.iter().filter(|finding| finding.counts());
+            let causes: Vec<&str> =
+                counting().filter(|it| it.explained_by.is_none()).map(|it| &*it.check.id).collect();
+            assert_eq!(causes, ["err.nvml_responsive"]);
+            assert_eq!((verdict.verdict, verdict.action), (Verdict::Unknown, Action::Reboot));
+            for finding in counting().filter(|it| it.explained_by.is_some()) {
+                assert!(finding.is_of_silent_driver(), "{}: {}", finding.check.id, finding.note);
+            }
+            let why = |it: &NotJudged| *it.why == *SILENT || it.check.starts_with("err.nvml");
+            let of_gpus = |it: &&NotJudged| Catalogue::get().check(&it.check).unwrap().scope == Scope::Gpu;
+            assert!(verdict.coverage.not_judged.iter().filter(of_gpus).all(why));
+        }
+    }
 }
 
 #[test]

@@ -342,7 +342,15 @@ fn links_without_a_bridge_are_not_down() {
         [("NVIDIA A100 80GB PCIe", 0, 12), ("NVIDIA H100 PCIe", 0, 18), ("NVIDIA H100 NVL", 12, 18)]
     {
         assert_eq!(judged(name, active, count), Verdict::Ok, "{name}");
-        assert_eq!(judged(name, 11, count), Verdict::Fail, "{name}");
+        // How many are meant, nothing but a declaration tells.
+        let declared = policy(&format!("checks: [nvl.links]\ndeclared: {{nvlinks: {active}}}\n"));
+        let fewer = with(|signals| {
+            gpu(signals, "name", name);
+            gpu(signals, "nvl_active", active.saturating_sub(1));
+            gpu(signals, "nvl_count", count);
+        });
+        let wanted = if active == 0 { Verdict::Ok } else { Verdict::Fail };
+        assert_eq!(judge(&declared.for_node("x", &[]), &fewer)[0].verdict, wanted, "{name}");
     }
     assert_eq!(judged("NVIDIA A100-SXM4-80GB", 11, 12), Verdict::Fail);
     assert_eq!(judged("NVIDIA A100-SXM4-80GB", 0, 12), Verdict::Fail);

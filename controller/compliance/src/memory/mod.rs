@@ -142,11 +142,30 @@ pub struct Memory {
     /// By check, then by subject.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     watches: BTreeMap<String, BTreeMap<String, Watch>>,
+    /// Whether there may be earlier audits that could not be read: it stands for them, and is not kept in their place.
+    #[serde(skip)]
+    #[schemars(skip)]
+    unread: bool,
 }
 
 impl Memory {
-    /// Reads a value that was kept. `None` if it is of another shape, or nothing that this made.
+    /// What stands for earlier audits that could not be read: nothing is compared with it, and no finding that needs several
+    /// audits in a row counts in full, because nobody knows whether it is new.
+    pub fn unread() -> Self {
+        Self { unread: true, ..Self::blank(&Moment::default()) }
+    }
+
+    /// Whether it is to be kept for later audits.
+    pub const fn is_whole(&self) -> bool {
+        !self.unread
+    }
+
+    /// Reads a value that was kept; null stands for what could not be read. `None` if it is of another shape, or nothing that
+    /// this made.
     pub fn read(value: &Value) -> Option<Self> {
+        if value.is_null() {
+            return Some(Self::unread());
+        }
         let memory = Self::deserialize(value).ok()?;
         memory.is_sane().then_some(memory)
     }
@@ -231,6 +250,7 @@ impl Memory {
             last: now,
             boards,
             ports,
+            unread: before.unread,
         }
     }
 
@@ -250,6 +270,7 @@ impl Memory {
             port: Ring::default(),
             totals: Totals::default(),
             watches: BTreeMap::new(),
+            unread: false,
         }
     }
 
@@ -324,12 +345,17 @@ pub(crate) struct Past<'a> {
     pub same_life: bool,
     other_driver: bool,
     full: bool,
+    /// Whether there may be earlier audits that could not be read.
+    unread: bool,
 }
 
 impl<'a> Past<'a> {
     pub fn of(memory: Option<&'a Memory>, signals: &Signals, at: i64) -> Self {
         let now = Moment::of(signals, at);
+        let unread = memory.is_some_and(|it| it.unread);
+        let memory = memory.filter(|it| !it.unread);
         Self {
+            unread,
             counts: counts(memory, &now),
             same_life: memory.is_some_and(|it| it.last.boot == now.boot && it.last.load == now.load),
             other_driver: other_driver(memory, signals),
@@ -337,6 +363,11 @@ impl<'a> Past<'a> {
             memory,
             now,
         }
+    }
+
+    /// Whether there is no earlier audit at all.
+    pub const fn is_first(&self) -> bool {
+        self.memory.is_none() && !self.unread
     }
 
     /// Returns what is remembered of a check.
@@ -353,7 +384,7 @@ impl<'a> Past<'a> {
             decided: false,
             at_once: false,
             at: self.now.at,
-            first: self.memory.is_none(),
+            first: self.is_first(),
             counts: self.counts,
             same_life: self.same_life,
             other_driver: self.other_driver,

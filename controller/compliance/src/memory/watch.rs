@@ -256,10 +256,8 @@ impl Watch {
             return Some((Standing::Flapping, worse, Action::Investigate, comes_and_goes()));
         }
         (self.seen >= enter && self.gone > 0).then(|| {
-            let said = format!(
-                "it was so, and is not seen now: over after {} audits in a row without it",
-                rule.clear
-            );
+            let said =
+                format!("not seen in this audit; over after {} audits in a row without it", rule.clear);
             (Standing::Lingering, worse, Action::None, said)
         })
     }

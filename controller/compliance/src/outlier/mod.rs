@@ -17,7 +17,7 @@ use serde_json::Value;
 use crate::catalogue::{Catalogue, Check};
 use crate::finding::{Finding, Subject};
 use crate::policy::NodePolicy;
-use crate::rule::{Code, Others, Scene};
+use crate::rule::{Code, NoOthers, Scene};
 use crate::verdict::{Action, Scope, Verdict};
 
 /// Values that are needed to say what is usual.
@@ -115,14 +115,6 @@ struct Entry {
     key: u64,
     cell: Cell,
     subjects: Vec<Subject>,
-}
-
-struct NoOthers;
-
-impl Others for NoOthers {
-    fn verdict_of(&self, _check: &str) -> Option<Verdict> {
-        None
-    }
 }
 
 /// Returns the values of a node that are compared. `groups` are those of the inventory by which the policy tells nodes

@@ -27,6 +27,15 @@ pub trait Others {
     }
 }
 
+/// No other check was asked.
+pub(crate) struct NoOthers;
+
+impl Others for NoOthers {
+    fn verdict_of(&self, _check: &str) -> Option<Verdict> {
+        None
+    }
+}
+
 /// What a rule is evaluated against.
 #[derive(Clone, Copy)]
 pub struct Scene<'a> {

@@ -21,6 +21,7 @@ mod version;
 pub use ast::{Expr, ExprKind, Name, Operator};
 pub use compile::{Code, Context, compile};
 pub use error::RuleError;
+pub(crate) use eval::NoOthers;
 pub use eval::{Others, Scene};
 pub use parser::parse;
 pub(crate) use records::Pci;

@@ -18,7 +18,7 @@ use serde::Serialize;
 use crate::catalogue::Catalogue;
 use crate::finding::{Finding, Subject};
 use crate::policy::NodePolicy;
-use crate::rule::{Code, Others, Scene};
+use crate::rule::{Code, NoOthers, Scene};
 use crate::texts;
 use crate::verdict::{Action, Verdict};
 
@@ -81,14 +81,6 @@ pub struct Asked<'a> {
     pub today: Date,
     /// Whether the health gate of a run asks.
     pub gate: bool,
-}
-
-struct NoOthers;
-
-impl Others for NoOthers {
-    fn verdict_of(&self, _check: &str) -> Option<Verdict> {
-        None
-    }
 }
 
 impl Waiver {

@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use gpufleet_compliance::Verdict;
+use gpufleet_compliance::{Catalogue, Verdict};
 use sqlx::AnyConnection;
 
 use super::{
@@ -14,10 +14,13 @@ use super::{
     words::{NONE, digest, json, micros, verdict},
 };
 use crate::{
-    Audit, NodeReading, StoreError,
+    Audit, Found, NodeReading, StoreError,
     error::Fault,
     fold::{ControlIds, FoundByKey, Key, Reading, State, Summary, VerdictStreak},
 };
+
+/// The control of a node itself: that it cannot be judged, as one that does not answer.
+const NODE: &str = "node";
 
 /// What became of an audit that was to be recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -330,6 +333,15 @@ pub(super) fn by_key(
     found
 }
 
+/// Whether a finding is what its control looks for, and not that the control could not be judged.
+fn is_fault(found: &Found) -> bool {
+    let by_nature = || match Catalogue::get().check(&found.control) {
+        Some(check) => check.finds_unknown(),
+        None => found.control == NODE,
+    };
+    found.verdict != Verdict::Unknown || by_nature()
+}
+
 /// How many nodes have a finding of each control, of those that the audit asked for.
 fn control_rows(
     audit: i64,
@@ -344,7 +356,7 @@ fn control_rows(
         }
     }
     for node in nodes.values() {
-        let counting = node.findings.iter().filter(|found| found.waived.is_none());
+        let counting = node.findings.iter().filter(|found| found.waived.is_none() && is_fault(found));
         let own: BTreeSet<i64> =
             counting.filter_map(|found| interned.control.get(&found.control).copied()).collect();
         own.into_iter().for_each(|id| *counts.entry(id).or_default() += 1);

@@ -426,3 +426,29 @@ fn nodes_are_as_they_were_without_an_audit() {
         assert_eq!(found, wanted);
     });
 }
+
+/// The trend of a check tells how many nodes have its fault, and not of how many nobody knows.
+#[test]
+fn what_is_not_known_is_no_part_of_a_trend() {
+    let found = |control: &str, verdict: Verdict| sample::found(control, "", verdict, "x");
+    let findings = vec![
+        found("mem.remap_failed", Verdict::Unknown),
+        found("mem.remap_pending", Verdict::Drift),
+        found("err.nvml_responsive", Verdict::Unknown),
+        found("node", Verdict::Unknown),
+        found("site.yaml:24", Verdict::Unknown),
+    ];
+    let controls: Vec<String> = findings.iter().map(|found| found.control.clone()).collect();
+    let node = sample::reading("gpu001", sample::read_at(0), findings, &[]);
+    let folder = tempfile::tempdir().unwrap();
+    block_on(async {
+        let store = store(&folder, "history.db").await;
+        store.record(&sample::audit("A1", 0, vec![node])).await.unwrap();
+        let mut counts = Vec::new();
+        for control in &controls {
+            let trend = store.control(control).await.unwrap().unwrap().trend;
+            counts.push(trend.iter().map(|(_, nodes)| *nodes).sum::<u32>());
+        }
+        assert_eq!(counts, [0, 1, 1, 1, 0]);
+    });
+}

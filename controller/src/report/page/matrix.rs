@@ -127,6 +127,7 @@ fn calm_of(node: &NodeModel) -> Vec<(Cow<'_, str>, Cow<'_, str>, Calm)> {
     let of_check = |finding: &'_ Finding| match (finding.verdict, finding.na) {
         (Verdict::Ok, _) => Some(Calm::Ok),
         (Verdict::Na, Some(NaReason::NotYet)) => Some(Calm::NotJudged),
+        _ if finding.is_of_silent_driver() => Some(Calm::NotJudged),
         (Verdict::Na, _) => Some(Calm::DoesNotApply),
         _ => None,
     };

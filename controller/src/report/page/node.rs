@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::{
     super::{
-        Cause, ChangeGroup, NextAction, NodeFinding, NodeModel, Reboot, Verdict, causes,
+        Cause, ChangeGroup, NextAction, NodeFinding, NodeHealth, NodeModel, Reboot, Verdict, causes,
         digests::short,
         findings::findings_of,
         fold_changes, fold_gpus,
@@ -88,11 +88,10 @@ struct AboutCheck {
 }
 
 impl CheckRow {
-    fn of(finding: &Finding, node: &str) -> Option<Self> {
-        let found = NodeFinding::of_check(finding)?;
+    fn of((finding, found): (&Finding, NodeFinding), node: &str) -> Self {
         let text = found.sentence();
         let waived = found.waived.map(|waiver| format!("waived: {waiver}"));
-        Some(Self {
+        Self {
             verdict: found.verdict,
             subject: found.subject,
             text,
@@ -107,7 +106,7 @@ impl CheckRow {
                 remedy: finding.check.remediation.text.clone(),
                 first: finding.check.destructive().next().map(|_| DRAIN_FIRST),
             },
-        })
+        }
     }
 }
 
@@ -317,9 +316,8 @@ impl Node {
                 )
             }),
             checks: {
-                let findings = node.health.iter().flat_map(|health| &health.findings);
-                let mut rows: Vec<CheckRow> =
-                    findings.filter_map(|finding| CheckRow::of(finding, &node.name)).collect();
+                let told = node.health.iter().flat_map(NodeHealth::told);
+                let mut rows: Vec<CheckRow> = told.map(|it| CheckRow::of(it, &node.name)).collect();
                 rows.sort_by_key(|row| (row.aside.is_some(), std::cmp::Reverse(row.verdict)));
                 rows
             },

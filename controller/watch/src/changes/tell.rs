@@ -209,11 +209,16 @@ fn summary(kind: Kind, told: &Told) -> String {
     let first = told.nodes.first();
     let subject = first.filter(|_| told.nodes.len() == 1).map_or("", |it| it.subject.as_str());
     let place = if subject.is_empty() { who } else { format!("{who} {subject}") };
-    // What was wrong is over: the sentence for people says what holds again.
-    let holds = Catalogue::get().check(&told.control).filter(|_| kind == Kind::Recovered);
-    let text = holds.map_or_else(|| first.map_or("", |it| it.text.as_str()), |check| check.title.as_str());
+    let text = first.map_or("", |it| it.text.as_str());
+    // What holds again, and not what was found: the fault would read as if it were there.
+    if kind == Kind::Recovered {
+        let check = Catalogue::get().check(&told.control);
+        let audits = check.map_or(1, |check| check.hysteresis.clear);
+        let holds = check.map_or(&*told.title, |check| &*check.title);
+        let audits = if audits > 1 { format!(", {audits} audits") } else { String::new() };
+        return visible(&format!("{place} recovered: {} ({}{audits})", holds, told.control)).into_owned();
+    }
     let what = match kind {
-        Kind::Recovered => format!("recovered from {verdict}"),
         Kind::Closed => format!("closed {verdict}"),
         Kind::Flapping => format!("{verdict}, flapping"),
         Kind::Reminder => format!("still {verdict}"),

@@ -65,12 +65,45 @@ fn a_cause_on_several_nodes_is_one_notification_and_an_unchanged_one_is_silent()
         told(&recovered),
         [(
             Kind::Recovered,
-            "recovered from fail: gpu001 GPU 3: No remapping of a row has failed (mem.remap_failed)"
-                .to_owned()
+            "gpu001 GPU 3 recovered: No remapping of a row has failed (mem.remap_failed)".to_owned()
         )]
     );
     assert_eq!(recovered[0].incident, all[0].incident);
     assert_eq!(known.open(), 2);
+}
+
+/// What holds again is told, with how many audits it took.
+#[test]
+fn a_recovery_is_told_by_what_holds_again() {
+    let mut known = Known::default();
+    let mut hung = finding("err.nvml_responsive", "unknown", "the driver did not answer within the deadline");
+    (hung["title"], hung["subject"]) = ("The driver answers in time".into(), "".into());
+    known.observe(&reading("A1", &[("gpu004", node(&[hung.clone()]))]), at(0), &ORIGIN);
+    hung["text"] = "was not so: The driver answers in time (not seen in this audit)".into();
+    known.observe(&reading("A2", &[("gpu004", node(&[hung]))]), at(1), &ORIGIN);
+    let all = known.observe(&reading("A3", &[("gpu004", node(&[]))]), at(2), &ORIGIN);
+    let says = "gpu004 recovered: The driver answers in time (err.nvml_responsive, 2 audits)";
+    assert_eq!(told(&all), [(Kind::Recovered, says.to_owned())]);
+}
+
+/// What a hung driver keeps from being judged is neither gone nor another incident.
+#[test]
+fn a_hung_driver_is_one_incident() {
+    let mut known = Known::default();
+    known.observe(&reading("A1", &[("gpu001", bad())]), at(0), &ORIGIN);
+    let mut hung = finding("err.nvml_responsive", "unknown", "the driver did not answer within the deadline");
+    hung["subject"] = "".into();
+    let why = "not judged: the driver does not answer";
+    let node = json!({
+        "state": "compliant", "verdict": "unknown", "findings": [hung],
+        "checks": {"not_judged": [
+            {"check": CONTROL, "subject": "", "why": why},
+            {"check": "sw.driver_loaded", "subject": "", "why": why},
+        ]},
+    });
+    let all = known.observe(&reading("A2", &[("gpu001", node)]), at(1), &ORIGIN);
+    assert_eq!(all.iter().map(|it| it.kind).collect::<Vec<_>>(), [Kind::Opened], "{all:?}");
+    assert_eq!(known.open(), 2, "the row is still as it was");
 }
 
 #[test]
