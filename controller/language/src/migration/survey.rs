@@ -399,7 +399,7 @@ fn edit_of(view: &TaskView<'_>, found: &super::walk::Found<'_>, advice: &Advice)
         !text.contains('\n') && command_text(found.value).is_some_and(|line| line == text.trim())
     });
     let span = &found.key.span;
-    (is_whole && is_plain && is_one_line).then(|| Edit { line: span.line, column: span.column, tasks })
+    (is_whole && is_plain && is_one_line).then_some(Edit { line: span.line, column: span.column, tasks })
 }
 
 fn take_advice(advice: &Advice, replacement: &mut Vec<String>, notes: &mut Vec<String>) {
