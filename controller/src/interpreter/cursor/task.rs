@@ -363,6 +363,8 @@ impl Cursor {
                 Work::Node { op: Box::new(op), blobs: Vec::new() }
             }
             Deed::Reboot { when, timeout_s } => {
+                // What comes after it has no reboot to wait for, and needs its activation at once.
+                self.setup.switches.defer_to_reboot = false;
                 let reasons = self.passes.reboot_reasons();
                 if when == RebootWhen::Required && reasons.is_empty() {
                     let mut raw = Raw::because(Status::Ok, "nothing waits for a reboot");
