@@ -539,7 +539,7 @@ fn may_be_spared(op: &NodeOp) -> bool {
 }
 
 /// What a command disturbs, now that its text is known.
-fn disturbance_of(op: &NodeOp) -> Option<Disturbance> {
+pub(super) fn disturbance_of(op: &NodeOp) -> Option<Disturbance> {
     if let NodeOp::Exec(exec) = op { exec.disturbance() } else { None }
 }
 
