@@ -343,7 +343,7 @@ fn a_state_that_no_boot_can_assert_is_refused_at_once() {
     for (tasks, says) in [
         // Units that use GPUs start only after that of the kept state.
         (vec![power(400), mig.clone()], "GPU 0 power limit: persistence is off, so the driver forgets it"),
-        (vec![awake, power(400), power(300)], "shall be 400 W by task 1"),
+        (vec![awake, power(400), power(300)], "shall be 400 W by task 2"),
         (vec![exclusive, mig], "is in MIG mode, where the compute mode exclusive_process cannot be set"),
         (vec![power(9000)], "9000"),
     ] {
