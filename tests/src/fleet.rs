@@ -253,6 +253,42 @@ impl Fleet {
         }
     }
 
+    /// Reboots a node, and waits until it answers again.
+    ///
+    /// # Panics
+    /// If it does not for a minute.
+    #[track_caller]
+    pub fn reboot(&self, node: &str) {
+        let before = self.boots(node);
+        self.ssh(node, "reboot");
+        let limit = Instant::now() + Duration::from_secs(60);
+        while self.boots(node) == before {
+            assert!(Instant::now() < limit, "{node} does not reboot");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        self.await_answer(node);
+    }
+
+    /// Waits until the unit of the node's kept state has ended in this boot, and returns what came of it: the newest entry of the
+    /// node's own list of boots.
+    ///
+    /// # Panics
+    /// If it does not for a minute.
+    #[track_caller]
+    pub fn await_kept(&self, node: &str) -> Value {
+        let limit = Instant::now() + Duration::from_secs(60);
+        loop {
+            let text = self.ssh(node, "cat /var/lib/gpufleet/keep/boots.json").stdout;
+            let boots: Value = serde_json::from_slice(&text).unwrap_or_default();
+            let last = boots.as_array().and_then(|boots| boots.last()).cloned().unwrap_or_default();
+            if last["boot_id"] == self.boot_id(node) && last["verdict"] != "begun" {
+                return last;
+            }
+            assert!(Instant::now() < limit, "{node} asserts nothing: {boots}");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
     /// Returns what shows whether a node was touched: setters, boots and the boot id of each.
     pub fn activity(&self, nodes: &[String]) -> Vec<(String, usize, usize, String)> {
         let of =

@@ -315,17 +315,6 @@ fn ask(fleet: &Fleet, node: &str, uuid: &str, line: &str) -> String {
     fleet.read(node, &format!("echo {line} | {program}"))
 }
 
-fn reboot(fleet: &Fleet, node: &str) {
-    let before = fleet.boots(node);
-    fleet.ssh(node, "reboot");
-    let limit = std::time::Instant::now() + std::time::Duration::from_secs(60);
-    while fleet.boots(node) == before {
-        assert!(std::time::Instant::now() < limit, "{node} does not reboot");
-        std::thread::sleep(std::time::Duration::from_millis(100));
-    }
-    fleet.await_answer(node);
-}
-
 const SHARE: &str = "get_default_active_thread_percentage";
 
 #[test]
@@ -394,7 +383,7 @@ fn each_gpu_has_an_mps_daemon_of_its_own_for_one_user() {
     converges(&home, &fleet, &[]);
     assert_eq!(fleet.machine("gpu001")["gpus"][1]["resets"], 1);
     assert_eq!(ask(&fleet, "gpu001", &first, SHARE), "20.0");
-    reboot(&fleet, "gpu001");
+    fleet.reboot("gpu001");
     assert_eq!(ask(&fleet, "gpu001", &first, SHARE), "20.0");
 
     tasks(&home, &["gpu_mps: {state: stopped, scope: gpu}"]);
@@ -436,19 +425,8 @@ fn mps_daemons_of_mig_instances_come_and_go_with_them() {
     assert_eq!((running().len(), running()), (3, devices()));
 
     // Somebody else's boot: the node makes the instances again, and the daemons for them.
-    reboot(&fleet, "gpu001");
-    let inventory = fleet.inventory();
-    let mut tries = 0;
-    while !home
-        .gpufleet(["keep", "status", "-i", &inventory])
-        .run()
-        .stdout
-        .contains("asserted at the last boot")
-    {
-        tries += 1;
-        assert!(tries < 40, "{}", home.gpufleet(["keep", "status", "-i", &inventory]).run().stdout);
-        std::thread::sleep(std::time::Duration::from_millis(500));
-    }
+    fleet.reboot("gpu001");
+    fleet.await_kept("gpu001");
     assert_eq!((running().len(), running()), (3, devices()));
 
     tasks(&home, &["gpu_mig: {mode: disabled}"]);

@@ -128,8 +128,12 @@ impl KeepSigner for KeepKey {
         sealed.seal.key == self.known().key && signed().is_some()
     }
 
-    fn identify(&self, machine: KeptMachine<'_>, remembers: bool) -> Result<(), String> {
+    fn identify(&self, machine: KeptMachine<'_>, remembers: bool) -> Result<u64, String> {
         self.machines.identify(machine, remembers)
+    }
+
+    fn took(&self, host: &str, serial: u64) -> Result<(), String> {
+        self.machines.took(host, serial)
     }
 
     fn forget(&self, host: &str) -> Result<(), String> {

@@ -28,6 +28,8 @@ pub struct One {
     blocked: bool,
     forgotten: bool,
     again: bool,
+    mended: bool,
+    kept: bool,
     rebooted_again: bool,
     waits: bool,
 }
@@ -41,6 +43,8 @@ pub struct Tally {
     blocked: usize,
     forgotten: usize,
     again: usize,
+    mended: usize,
+    kept: usize,
     rebooted_again: usize,
     waits: usize,
 }
@@ -53,6 +57,8 @@ impl Tally {
         self.blocked += usize::from(one.blocked);
         self.forgotten += usize::from(one.forgotten);
         self.again += usize::from(one.again);
+        self.mended += usize::from(one.mended);
+        self.kept += usize::from(one.kept);
         self.rebooted_again += usize::from(one.rebooted_again);
         self.waits += usize::from(one.waits);
     }
@@ -63,7 +69,7 @@ impl fmt::Display for Tally {
         write!(
             f,
             "{} changes, {} resets, {} reboots; {} blocked, {} forgotten without persistence; a second time {} run for \
-             nothing, {} rebooted, {} still wait for a reboot",
+             nothing, {} rebooted, {} still wait for a reboot; {} were mended after somebody else changed their GPUs, {} were as declared after a boot",
             self.changes,
             self.resets,
             self.reboots,
@@ -71,7 +77,9 @@ impl fmt::Display for Tally {
             self.forgotten,
             self.again,
             self.rebooted_again,
-            self.waits
+            self.waits,
+            self.mended,
+            self.kept
         )
     }
 }
@@ -213,10 +221,96 @@ pub fn state(seed: u64) -> Result<One, String> {
     let mut random = Random::new(seed);
     let mut node = Node::new(&mut random);
     let play = Play::new(&mut random);
-    judged(&mut node, &play).map_err(|why| format!("{why}\n{}", play.text))
+    judged(&mut node, &play, &mut random).map_err(|why| format!("{why}\n{}", play.text))
 }
 
-fn judged(node: &mut Node, play: &Play) -> Result<One, String> {
+/// Checks that no mode of a GPU became another one without a word of the plan. `before` is from before the run.
+fn modes_told(plan: &Story, before: &[(u32, bool, bool)], node: &Node) -> Result<(), String> {
+    let warnings: Vec<&str> =
+        plan.reports.iter().flat_map(|report| &report.warnings).map(String::as_str).collect();
+    let changes: Vec<&Change> = plan.reports.iter().flat_map(|report| &report.changes).collect();
+    for ((index, ecc, mig), (_, ecc_now, mig_now)) in before.iter().zip(node.modes()) {
+        for (name, property, then, now) in
+            [("ECC", Property::ECC, *ecc, ecc_now), ("MIG", Property::MIG_MODE, *mig, mig_now)]
+        {
+            let of_it = |change: &&Change| {
+                change.property == property
+                    && matches!(&change.subject, Subject::Gpu { index: of, .. } if of == index)
+            };
+            let said = |warning: &&str| warning.contains(&format!("the pending {name} mode current"));
+            if then != now && !changes.iter().any(of_it) && !warnings.iter().any(said) {
+                return Err(format!(
+                    "{name} of GPU {index} became {now}, of which the plan says nothing: {warnings:?}"
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Has somebody else change the GPUs of a node that is as declared: the plan finds it, the run mends what was planned and
+/// nothing else, and then the node is as declared again.
+fn meddled(table: &Table, node: &mut Node, random: &mut Random, one: &mut One) -> Result<(), String> {
+    let what = node.meddle(random);
+    one.mended = mended(table, node, false).map_err(|why| format!("after {what}: {why}"))?;
+    Ok(())
+}
+
+/// Boots a node that is as declared and keeps that: it has what the play declared, before the next run.
+fn booted(table: &Table, node: &mut Node) -> Result<(), String> {
+    let concerns = node.boot();
+    if !concerns.is_empty() {
+        return Err(format!("a boot did not assert what is kept: {concerns:?}"));
+    }
+    mended(table, node, true).map(|_| ()).map_err(|why| format!("after a boot: {why}"))
+}
+
+/// Runs the play once more on a node that others changed, and returns whether something was to be done. `kept`: not of GPUs.
+fn mended(table: &Table, node: &mut Node, kept: bool) -> Result<bool, String> {
+    node.setters();
+    node.new_session();
+    let before = node.modes();
+    let reboots = node.reboots;
+    let (plan, defer) = table.plan(node)?;
+    let run = told_by(table, node, defer)?;
+    let (planned, made) = (failures(&plan), failures(&run));
+    if !planned.is_empty() || !made.is_empty() {
+        // Not an error where both fail alike, or say that a value is forgotten: nothing further is reported then.
+        let forgets = |failed: &[String]| failed.iter().all(|why| why.contains("persistence is off"));
+        return match planned.first() == made.first() || forgets(&planned) && forgets(&made) {
+            true => Ok(false),
+            false => Err(format!("planned failures {planned:?}, made {made:?}")),
+        };
+    }
+    let (sure, possible) = changes(&plan);
+    let (made, _) = changes(&run);
+    let of_gpus = |key: &&Key| key.1.0.gpu_index().is_some() || key.1.0 == Subject::KeptState;
+    let lost: Vec<&Key> = sure.keys().filter(of_gpus).collect();
+    if kept && !lost.is_empty() {
+        return Err(format!("a plan says {lost:?}, which was kept"));
+    }
+    same(&sure, &possible, &made, &made)?;
+    if node.reboots == reboots {
+        modes_told(&plan, &before, node)?;
+    }
+    let mended = !made.is_empty();
+    node.setters();
+    node.new_session();
+    let (again, defer) = table.plan(node)?;
+    let last = told_by(table, node, defer)?;
+    let (sure, _) = changes(&again);
+    let setters = node.setters();
+    if !sure.is_empty() || !setters.is_empty() || !changes(&last).0.is_empty() {
+        return Err(format!("once it is mended, a plan says {sure:?}, and the run did {setters:?}"));
+    }
+    Ok(mended)
+}
+
+fn told_by(table: &Table, node: &mut Node, defer: bool) -> Result<Story, String> {
+    told(&mut table.cursor(Mode::Apply, defer)?, node)
+}
+
+fn judged(node: &mut Node, play: &Play, random: &mut Random) -> Result<One, String> {
     let mut files: HashMap<String, String> =
         FILES.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect();
     let beside = files.clone();
@@ -229,7 +323,12 @@ fn judged(node: &mut Node, play: &Play) -> Result<One, String> {
     if !touched.is_empty() {
         return Err(format!("the plan changed something: {touched:?}"));
     }
+    let before = node.modes();
     let mut run = told(&mut table.cursor(Mode::Apply, defer)?, node)?;
+    if node.reboots == 0 {
+        // A reboot that a task asks for tells it when the engine permits it, which is not here.
+        modes_told(&plan, &before, node)?;
+    }
     let (planned, possible) = changes(&plan);
     let (mut made, _) = changes(&run);
     let mut most = made.clone();
@@ -278,10 +377,16 @@ fn judged(node: &mut Node, play: &Play) -> Result<One, String> {
             return Err(format!("planned failures {plan_failed:?}, made {failed:?}, warned {warned}"));
         }
         one.forgotten = true;
+        if play.keeps {
+            // The task that `keep` adds comes after what failed.
+            return Ok(one);
+        }
     }
     if let (Some(planned), Some(made)) = (plan_failed.first(), failed.first()) {
         // Stops here: after a failure neither reports further changes.
-        return if planned == made {
+        // What is not to be kept because the driver forgets it is refused by the plan, before the run finds it forgotten.
+        let forgets = |why: &String| why.contains("persistence is off");
+        return if planned == made || forgets(planned) && forgets(made) {
             Ok(one)
         } else {
             Err(format!("planned to fail with {planned}, failed with {made}"))
@@ -331,6 +436,11 @@ fn judged(node: &mut Node, play: &Play) -> Result<One, String> {
         ));
     }
     one.again = true;
+    if play.keeps {
+        booted(&table, node)?;
+        one.kept = true;
+    }
+    meddled(&table, node, random, &mut one)?;
     Ok(one)
 }
 

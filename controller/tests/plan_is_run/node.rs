@@ -13,11 +13,19 @@ use std::{
     time::Duration,
 };
 
+use ed25519_dalek::{Signer, SigningKey};
 use gpufleet::interpreter::{Action, Fed, Mode, Phase, Work};
 use gpufleet_protocol::{
-    Disruption, Envelope, NodeOp, OpRequest, OpStatus, Permit, Reply, RunEpoch, frame::Decoder,
-    message::Open, nvml::Staged,
+    Disruption, Envelope, NodeOp, OpRequest, OpStatus, Permit, Reply, RunEpoch,
+    frame::Decoder,
+    hex,
+    keep::{KeptState, Seal, Sealed, to_be_signed},
+    message::Open,
+    nvml::Staged,
+    op::{FactsRequest, KeepState, KeptStatus},
+    tasks::KeepPresence,
 };
+use sha2::{Digest as _, Sha512};
 
 use crate::{
     deadline::Deadline,
@@ -25,6 +33,7 @@ use crate::{
         Gpus,
         sim::{Sim, SimGpu, SimMachine},
     },
+    keep,
     os::roots::Roots,
     random::Random,
     serve::{channel::Channel, session::Session},
@@ -42,6 +51,9 @@ pub const ONCE: &str = "tune-gpus.service";
 const NOTEBOOKS: &str = "jupyter.service";
 pub const PARAMETERS: [(&str, &str); 3] =
     [("vm.swappiness", "60"), ("kernel.numa_balancing", "1"), ("net.core.somaxconn", "64")];
+const MACHINE: &str = "0123456789abcdef0123456789abcdef";
+/// The state directory of root's helper, which the unit of a boot uses too.
+const STATE: &str = "var/lib/gpufleet";
 /// The folder of transparent huge pages.
 const THP: &str = "sys/kernel/mm/transparent_hugepage";
 pub const MODULES: [&str; 3] = ["nvme_core", "msr", "nouveau"];
@@ -173,6 +185,7 @@ impl Node {
     pub fn new(random: &mut Random) -> Self {
         let dir = tempfile::tempdir().expect("a folder");
         let machine = SimMachine::new(gpus(random));
+        machine.get().roots = Some(Roots::below(dir.path()));
         let blobs = Blobs::default();
         let session = session(&dir, &machine, &blobs);
         let starts = UNITS.iter().chain(&MODULES).map(|name| (*name, random.chance(50))).collect();
@@ -275,6 +288,10 @@ impl Node {
             }
         }
         self.write("log", "");
+        self.write("etc/machine-id", MACHINE);
+        // What the helper copies as its own program.
+        self.write("proc/self/exe", "the helper");
+        self.write_boot_id();
         fs::create_dir_all(self.path("etc/systemd/system/multi-user.target.wants")).expect("a folder");
         for unit in UNITS {
             let states = ["enabled", "disabled", "disabled", "static", "indirect", "enabled-runtime"];
@@ -377,8 +394,8 @@ impl Node {
         }
     }
 
-    /// Applies the effects of a boot.
-    fn reboot(&mut self) {
+    /// Applies the effects of a boot; one `by_itself` asserts what the node keeps, which is otherwise the run's.
+    fn reboot(&mut self, by_itself: bool) {
         self.reboots += 1;
         let mut sim = self.machine.get();
         sim.reboot();
@@ -454,8 +471,39 @@ impl Node {
         self.write("proc/self/mountinfo", &mounted);
         let _ = fs::remove_dir_all(self.path("run"));
         fs::create_dir_all(self.path("run")).expect("a folder");
+        self.write_boot_id();
+        if by_itself {
+            self.assert_kept();
+        }
         self.tell_gpus();
         self.new_session();
+    }
+
+    fn write_boot_id(&self) {
+        self.write("proc/sys/kernel/random/boot_id", &format!("boot-{}\n", self.machine.get().boot));
+    }
+
+    /// Runs the unit of the kept state, before any of the units that use GPUs.
+    fn assert_kept(&self) {
+        let running: Vec<String> = {
+            let mut sim = self.machine.get();
+            let running: Vec<String> =
+                sim.units.iter().filter(|(_, runs)| **runs).map(|(unit, _)| unit.clone()).collect();
+            running.iter().for_each(|unit| sim.set_unit(unit, false));
+            running
+        };
+        let machine = self.machine.clone();
+        keep::assert_on(&Roots::below(self.dir.path()), |settings| {
+            Gpus::with_machine(Box::new(machine), settings.record)
+        });
+        let mut sim = self.machine.get();
+        running.iter().for_each(|unit| sim.set_unit(unit, true));
+    }
+
+    /// Boots without a run, and returns what concerns people of what it keeps.
+    pub fn boot(&mut self) -> Vec<String> {
+        self.reboot(true);
+        keep::report(&Roots::below(self.dir.path())).map(|report| report.concerns()).unwrap_or_default()
     }
 
     /// Starts a new helper.
@@ -496,6 +544,40 @@ impl Node {
         }
     }
 
+    /// Returns the ECC and MIG modes that are current, by GPU.
+    pub fn modes(&self) -> Vec<(u32, bool, bool)> {
+        self.machine.get().gpus.iter().map(|gpu| (gpu.index, gpu.ecc.current, gpu.mig.current)).collect()
+    }
+
+    /// Does something to the GPUs that no run does, and says what. Whoever adds another kind of state that others may
+    /// change, adds it here.
+    pub fn meddle(&mut self, random: &mut Random) -> &'static str {
+        let mut sim = self.machine.get();
+        match random.below(4) {
+            0 => {
+                sim.foreign_reset();
+                "somebody reset the GPUs"
+            }
+            1 if sim.persistenced.active => {
+                drop(sim);
+                self.machine.restart_persistenced();
+                "somebody restarted the persistence daemon"
+            }
+            2 => {
+                for gpu in &mut sim.gpus {
+                    gpu.ecc.pending = random.chance(50);
+                }
+                "somebody requested ECC modes"
+            }
+            _ => {
+                for gpu in sim.gpus.iter_mut().filter(|gpu| !gpu.hopper) {
+                    gpu.mig.pending = random.chance(50);
+                }
+                "somebody requested MIG modes"
+            }
+        }
+    }
+
     /// Returns every call that changes something, and every effect on GPUs, since the last call of this function.
     pub fn setters(&self) -> Vec<String> {
         let mut all: Vec<String> = self.read("log").lines().map(str::to_owned).collect();
@@ -517,7 +599,7 @@ impl Node {
                     Mode::Predict => {
                         self.session.assume_activation(Disruption::Reboot);
                     }
-                    Mode::Apply => self.reboot(),
+                    Mode::Apply => self.reboot(false),
                 }
                 Fed::Rebooted
             }
@@ -525,10 +607,43 @@ impl Node {
                 let mut known = self.blobs.lock().expect("a lock");
                 known.extend(blobs.iter().map(|need| (need.blob.sha256.clone(), Arc::clone(&need.bytes))));
                 drop(known);
-                self.operate(action, op)
+                match &**op {
+                    NodeOp::KeepState(asked) => {
+                        let op = self.with_document(action, asked.clone());
+                        self.operate(action, &NodeOp::KeepState(op))
+                    }
+                    op => self.operate(action, op),
+                }
             }
             _ => Fed::Done,
         }
+    }
+
+    /// Adds the document that the controller makes when it sends the task.
+    fn with_document(&mut self, action: &Action, mut asked: KeepState) -> KeepState {
+        if asked.policy.state == KeepPresence::Absent {
+            return asked;
+        }
+        let mut ask = |op| match self.operate(action, &op) {
+            Fed::Outcome(outcome) => *outcome,
+            other => panic!("{other:?}"),
+        };
+        let facts = ask(NodeOp::Facts(FactsRequest { gpus: true, ..FactsRequest::default() })).facts;
+        let foreseen = action.mode == Mode::Predict;
+        let said = ask(NodeOp::KeptStatus(KeptStatus { compare: false, foreseen })).data;
+        let former = said.get("sealed").and_then(|sealed| sealed.get("document")?.as_str());
+        let former: Option<KeptState> = former.map(|text| serde_json::from_str(text).expect("a document"));
+        let gpus = facts.expect("facts").gpu.gpus;
+        let kept = KeptState::of(&mut asked, former.as_ref(), MACHINE.to_owned(), &gpus, &holder());
+        let document = serde_json::to_string(&kept).expect("a document");
+        let key = SigningKey::from_bytes(&[7; 32]);
+        let signature = match action.mode {
+            Mode::Predict => String::new(),
+            Mode::Apply => hex(key.sign(&to_be_signed(&Sha512::digest(document.as_bytes()))).to_bytes()),
+        };
+        asked.sealed =
+            Some(Sealed { document, seal: Seal { key: hex(key.verifying_key().as_bytes()), signature } });
+        asked
     }
 
     fn operate(&mut self, action: &Action, op: &NodeOp) -> Fed {
@@ -557,7 +672,7 @@ impl Node {
                 own_commands: false,
                 login_uid: None,
             };
-            let state = self.path("state");
+            let state = self.path(STATE);
             let deadline = Deadline::after(Duration::from_secs(60));
             let outcome = self.session.alone(open, state, &request, &deadline);
             match op {
@@ -578,7 +693,7 @@ impl Node {
 }
 
 fn session(dir: &tempfile::TempDir, machine: &SimMachine, blobs: &Blobs) -> Arc<Session> {
-    let state = dir.path().join("state");
+    let state = dir.path().join(STATE);
     fs::create_dir_all(&state).expect("a folder");
     let known = Arc::new(OnceLock::new());
     let contents =
@@ -641,6 +756,9 @@ fn gpus(random: &mut Random) -> Sim {
             gpu.recovery_action = Ok(1);
         }
         gpu.accounting = gpu.persistence && !gpu.mig.current && more.chance(30);
+        if !gpu.hopper && more.chance(20) {
+            gpu.mig.pending = !gpu.mig.current;
+        }
     }
     sim
 }

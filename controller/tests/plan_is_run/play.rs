@@ -18,6 +18,38 @@ pub struct Play {
     pub text: String,
     /// The task that reboots every time.
     pub reboots_always: Option<String>,
+    /// Whether the node keeps what it declares of GPUs.
+    pub keeps: bool,
+}
+
+/// Adds tasks that let the node keep the state of its GPUs, and returns a key of the play that does.
+fn keep(random: &mut Random, tasks: &mut Vec<Value>) -> Option<&'static str> {
+    // Not a reset, which is an act: before the first declaration `gpu_keep` has nothing to keep, and says so.
+    let declares = |key: &String| key.starts_with("gpu_") && key != "gpu_reset";
+    let is_gpu = |task: &Value| task.as_object().is_some_and(|task| task.keys().any(declares));
+    let last = tasks.iter().rposition(is_gpu)?;
+    let rest = tasks.len() - last;
+    match random.below(10) {
+        0 => {
+            let at = last + 1 + random.below(rest);
+            tasks.insert(at, json!({"gpu_keep": {}}));
+            Some("")
+        }
+        // What comes behind the first one changes what is kept.
+        1 => {
+            let first = tasks.iter().position(is_gpu)?;
+            tasks.insert(first + 1, json!({"gpu_keep": {"on_failure": "hold", "hold": ["slurmd.service"]}}));
+            tasks.push(json!({"gpu_keep": {}}));
+            Some("")
+        }
+        2 => {
+            let first = tasks.iter().position(is_gpu)?;
+            tasks.insert(first + 1, json!({"gpu_keep": {}}));
+            Some("")
+        }
+        3..6 => Some("  keep: true\n"),
+        _ => None,
+    }
 }
 
 fn service(random: &mut Random, name: &str) -> Value {
@@ -245,13 +277,17 @@ impl Play {
                 tasks.push(task);
             }
         }
-        let reboots_always = reboots_always.map(|at| format!("t{at}"));
-        let mut text = String::from("- hosts: all\n  gather_facts: false\n  tasks:\n");
+        let always = reboots_always.and_then(|at| tasks.get(at).cloned());
+        let keeps = keep(&mut random.clone(), &mut tasks);
+        let at = always.and_then(|always| tasks.iter().position(|task| *task == always));
+        let reboots_always = at.map(|at| format!("t{at}"));
+        let (key, keeps) = (keeps.unwrap_or_default(), keeps.is_some());
+        let mut text = format!("- hosts: all\n  gather_facts: false\n{key}  tasks:\n");
         for (at, mut task) in tasks.into_iter().enumerate() {
             task["name"] = json!(format!("t{at}"));
             text.push_str(&format!("    - {task}\n"));
         }
         text.push_str("  handlers:\n    - {name: stamp, command: ROOT/usr/bin/stamp /srv/handled}\n");
-        Self { text, reboots_always }
+        Self { text, reboots_always, keeps }
     }
 }

@@ -8,8 +8,9 @@ mod members;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Change,
-    op::GpuMember,
+    Change, RunEpoch,
+    facts::GpuFacts,
+    op::{GpuMember, KeepState},
     tasks::{GpuKeep, OnKeepFailure},
 };
 
@@ -42,6 +43,28 @@ pub struct KeptState {
 }
 
 impl KeptState {
+    /// Returns what a machine keeps once a run has declared more: what it has kept before stays where the run says nothing else.
+    /// What does not stay for another reason is told in `asked`.
+    pub fn of(
+        asked: &mut KeepState,
+        before: Option<&Self>,
+        machine_id: String,
+        gpus: &[GpuFacts],
+        run: &RunEpoch,
+    ) -> Self {
+        let united = united(before.map_or(&[], |before| &before.members), &asked.members, gpus);
+        asked.dropped = united.dropped;
+        Self {
+            format: FORMAT,
+            machine_id,
+            gpus: uuids(gpus),
+            serial: run.epoch,
+            run: run.run.clone(),
+            policy: KeepPolicy::of(&asked.policy, before.map(|before| &before.policy)),
+            members: united.members,
+        }
+    }
+
     /// Whether both declare the same for the same machine, whoever signed them when.
     pub fn declares_as(&self, other: &Self) -> bool {
         (self.format, &self.machine_id, &self.gpus, &self.policy, &self.members)
@@ -52,6 +75,13 @@ impl KeptState {
     pub fn holds(&self) -> bool {
         self.policy.on_failure == OnKeepFailure::Hold
     }
+}
+
+/// Returns the UUIDs of GPUs as a document names them.
+pub fn uuids(gpus: &[GpuFacts]) -> Vec<String> {
+    let mut uuids: Vec<String> = gpus.iter().map(|gpu| gpu.uuid.clone()).collect();
+    uuids.sort_unstable();
+    uuids
 }
 
 /// How a node asserts what it keeps.

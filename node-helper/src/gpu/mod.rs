@@ -37,6 +37,7 @@ pub use holders::holders;
 pub use idle::sentences as idle_sentences;
 pub use kept::{AtBoot, Kept};
 pub use observe::resets;
+pub use plan::FORGETS;
 pub use reboot::Taker;
 pub use suspend::{Held, Left};
 pub use worker::{NoHealth, NvmlError};

@@ -32,7 +32,7 @@ use super::{
     state::{Daemon, Device, Host, Mps, Unit},
     worker::{NoHealth, NvmlError, SetAnswer, SetError},
 };
-use crate::{deadline::Deadline, world::World};
+use crate::{deadline::Deadline, keep, os::roots::Roots, world::World};
 
 #[derive(Clone, Debug)]
 pub struct Sim {
@@ -50,6 +50,8 @@ pub struct Sim {
     pub users: Vec<String>,
     /// What the next boot sets.
     pub kept: Kept,
+    /// Where to read that, if not from `kept`.
+    pub roots: Option<Roots>,
     /// Units that hold every GPU, and whether they run.
     pub units: BTreeMap<String, bool>,
     pub boot: u32,
@@ -99,6 +101,7 @@ impl Sim {
             device_mps: BTreeMap::new(),
             users: vec!["triton".to_owned()],
             kept: Kept::Nothing,
+            roots: None,
             units: BTreeMap::from([
                 ("nvidia-dcgm.service".to_owned(), true),
                 ("nvsm.service".to_owned(), false),
@@ -184,6 +187,14 @@ impl Sim {
         }
     }
 
+    /// Resets GPUs by hand: what holds them is stopped meanwhile and runs again after it.
+    pub fn foreign_reset(&mut self) {
+        for gpu in self.gpus.iter_mut().filter(|gpu| gpu.client.is_none()) {
+            gpu.reset();
+            gpu.forget();
+        }
+    }
+
     /// Starts or stops a unit from outside.
     pub fn set_unit(&mut self, unit: &str, active: bool) {
         if let Some(running) = self.units.get_mut(unit) {
@@ -206,6 +217,15 @@ impl Sim {
 pub struct SimMachine(pub Arc<Mutex<Sim>>);
 
 impl SimMachine {
+    /// Restarts the persistence daemon by hand: for a moment nothing but other holders keeps the GPUs awake.
+    pub fn restart_persistenced(&mut self) {
+        let deadline = Deadline::after(std::time::Duration::from_secs(60));
+        let stopped = self.unit("nvidia-persistenced.service", UnitAction::Stop, &deadline);
+        self.get().sleep();
+        let started = self.unit("nvidia-persistenced.service", UnitAction::Start, &deadline);
+        assert_eq!((stopped, started), (Ok(()), Ok(())));
+    }
+
     pub fn new(sim: Sim) -> Self {
         Self(Arc::new(Mutex::new(sim)))
     }
@@ -568,8 +588,9 @@ impl Machine for SimMachine {
         self.get().users.iter().any(|user| user == name)
     }
 
-    fn kept(&mut self, _world: &World) -> Kept {
-        self.get().kept.clone()
+    fn kept(&mut self, world: &World) -> Kept {
+        let sim = self.get();
+        sim.roots.as_ref().map_or_else(|| sim.kept.clone(), |roots| keep::at_boot(roots, world))
     }
 
     fn pci_count(&mut self) -> u32 {

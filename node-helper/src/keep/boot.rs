@@ -26,7 +26,7 @@ use rustix::fs::{FlockOperation, flock};
 use super::{Store, declared, gate, kept};
 use crate::{
     deadline::Deadline,
-    gpu::{AtBoot, Gpus, Settings},
+    gpu::{AtBoot, FORGETS, Gpus, Settings},
     os::{roots::Roots, units},
     state::{
         Record, dir,
@@ -77,6 +77,11 @@ impl Ended {
 
 /// Asserts what the node keeps; succeeds if the GPUs are as declared.
 pub fn assert(roots: &Roots) -> ExitCode {
+    assert_on(roots, Gpus::new)
+}
+
+/// Asserts it on GPUs of any machine.
+pub fn assert_on(roots: &Roots, gpus: impl FnOnce(Settings) -> Gpus) -> ExitCode {
     let store = Store::of(roots);
     let begun = Instant::now();
     let began = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
@@ -108,7 +113,8 @@ pub fn assert(roots: &Roots) -> ExitCode {
                 return ExitCode::SUCCESS;
             }
             Ok(Some((kept, sealed))) => {
-                let ended = Boot { roots, kept: &kept, deadline: deadline(&kept) }.ended(lock, state_dir);
+                let ended =
+                    Boot { roots, kept: &kept, deadline: deadline(&kept) }.ended(lock, state_dir, gpus);
                 with_gate(roots, &sealed, ended)
             }
             Err(why) => with_gate_shut(roots, Ended::because(KeptVerdict::Refused, why)),
@@ -198,9 +204,9 @@ fn lock(roots: &Roots) -> Result<(Lock, PathBuf), Ended> {
 }
 
 impl Boot<'_> {
-    fn ended(&self, lock: &Lock, state_dir: &Path) -> Ended {
+    fn ended(&self, lock: &Lock, state_dir: &Path, gpus: impl FnOnce(Settings) -> Gpus) -> Ended {
         let record = Record::of(Some(state_dir));
-        let gpus = Gpus::new(Settings { state_dir: state_dir.to_owned(), record, no_block: true });
+        let gpus = gpus(Settings { state_dir: state_dir.to_owned(), record, no_block: true });
         let ended = self.under_lock(gpus, lock);
         match lock.is_current() {
             Ok(false) => Ended {
@@ -285,9 +291,10 @@ impl Boot<'_> {
     fn allowed(&self) -> Disruption {
         let hold = self.kept.policy.hold.iter().map(String::as_str);
         let names: Vec<&str> = WORKERS.into_iter().chain(hold).collect();
-        let may_work = match units::show("systemctl", &names, &self.deadline) {
-            Ok(units) => units.values().any(|unit| unit.main_pid > 0),
-            Err(_) => true,
+        let shown = self.roots.tool("systemctl").map(|tool| units::show(tool, &names, &self.deadline));
+        let may_work = match shown {
+            Some(Ok(units)) => units.values().any(|unit| unit.main_pid > 0),
+            Some(Err(_)) | None => true,
         };
         if may_work { Disruption::Live } else { Disruption::Clients }
     }
@@ -382,6 +389,11 @@ fn compared(mut outcome: OpOutcome, run: &str) -> Ended {
 
 fn judged(outcome: OpOutcome, mut reasons: Vec<String>) -> Ended {
     reasons.extend(outcome.awaiting.iter().map(|awaiting| awaiting.reason.clone()));
+    // Nobody uses a GPU so early, so that the driver forgets it at once.
+    reasons.extend(outcome.changes.iter().filter_map(|change| {
+        change.note.as_deref().filter(|note| note.contains(FORGETS))?;
+        Some(format!("{}: {FORGETS}", change.what()))
+    }));
     // All of it was so when it was kept, so that what does not apply any more is not as declared.
     reasons.extend(outcome.members.iter().filter_map(|member| match &member.status {
         OpStatus::NotApplicable { reason } | OpStatus::Skipped { reason } => Some(reason.clone()),

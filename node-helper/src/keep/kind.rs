@@ -55,6 +55,8 @@ pub struct State {
     /// Files of gpufleet that nothing needs.
     strays: Vec<PathBuf>,
     open: bool,
+    /// An earlier task of a prediction reboots the node.
+    rebooted: bool,
 }
 
 #[derive(Debug)]
@@ -200,8 +202,7 @@ impl NodeKind for KeepState {
         let foreseen =
             world.predicts() && matches!(&sealed, Ok(Some(sealed)) if sealed.seal.signature.is_empty());
         let open = match &sealed {
-            // A boot closes it, and the unit opens it again.
-            Ok(Some(sealed)) => foreseen || world.rebooted() || gate::is_open(roots, sealed),
+            Ok(Some(sealed)) => foreseen || gate::is_open(roots, sealed),
             _ => false,
         };
         let mut wrong = Vec::new();
@@ -236,7 +237,20 @@ impl NodeKind for KeepState {
         };
         let link = roots.path(units::WANTS);
         let linked = matches!(world.entry(&link)?, Entry::Link { .. });
-        Ok(State { store, kept, pin, wanted, wrong, program, program_path, linked, link, strays, open })
+        Ok(State {
+            store,
+            kept,
+            pin,
+            wanted,
+            wrong,
+            program,
+            program_path,
+            linked,
+            link,
+            strays,
+            open,
+            rebooted: world.rebooted(),
+        })
     }
 
     fn plan(&self, state: &State) -> Result<Plan<Step>, Trouble> {
@@ -329,12 +343,17 @@ impl NodeKind for KeepState {
         if !same {
             // Another document closes it, so that this is a part of writing the document.
             plan.steps.push(Step::Open);
-        } else if !state.open {
+        } else if !state.open || state.rebooted {
             let (subject, from, to) = match wanted.holds() {
                 true => (Subject::unit(wanted.policy.hold.join(", ")), "held", "may start"),
                 false => (Subject::unit(units::UNIT), "not asserted in this boot", "proven by this run"),
             };
-            plan.push(Step::Open, live(subject, Property::STATE, Typed::from(from), Typed::from(to)));
+            let opened = live(subject, Property::STATE, Typed::from(from), Typed::from(to));
+            match state.rebooted {
+                // The unit of that boot opens it, if the run does not take the node over before.
+                true => plan.changes.push(opened.possible()),
+                false => plan.push(Step::Open, opened),
+            }
         }
         Ok(plan)
     }

@@ -103,10 +103,10 @@ pub fn resume(roots: &Roots) {
         KeptVerdict::Begun => is_alive(&store),
         _ => false,
     });
-    if waits {
+    if let Some(systemctl) = roots.tool("systemctl").filter(|_| waits) {
         // Ignored, because the report of the next session tells that it yielded.
         let deadline = Deadline::after(Duration::from_secs(20));
-        let _ = Run::new("systemctl").args(["restart", "--no-block", units::UNIT]).finish(&deadline);
+        let _ = Run::new(systemctl).args(["restart", "--no-block", units::UNIT]).finish(&deadline);
     }
 }
 

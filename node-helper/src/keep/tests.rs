@@ -14,7 +14,7 @@ use proptest::prelude::*;
 use serde_json::json;
 use sha2::{Digest, Sha512};
 
-use super::{Pin, Store, at_boot, gate, kept, prove, remove, report, seal, units};
+use super::{Pin, Store, assert_on, at_boot, gate, kept, prove, remove, report, seal, units};
 use crate::{
     deadline::Deadline,
     gpu::{
@@ -241,6 +241,25 @@ fn units_wait_until_the_gate_is_open() {
     assert!(units_wait(&bench).is_none(), "a node that serves as it is");
 }
 
+/// After a reboot of its own, a run may come before the unit of that boot or after it.
+#[test]
+fn whether_a_run_opens_the_gate_after_its_own_reboot_is_only_possible() {
+    let bench = bench();
+    let declared = asked(&document(5, 400, serve()), 1);
+    bench.run(&declared, Mode::Apply);
+    assert_eq!(bench.run(&declared, Mode::Predict).status, OpStatus::Ok);
+    bench.activate(gpufleet_protocol::Disruption::Reboot);
+    let planned = bench.run(&declared, Mode::Predict);
+    assert_eq!((&planned.status, shown(&planned)), (&OpStatus::Possible, vec!["gpufleet-keep.service"]));
+    bench.write("proc/sys/kernel/random/boot_id", "boot-2\n");
+    let made = bench.run(&declared, Mode::Apply);
+    assert_eq!(made.status, OpStatus::Changed);
+    assert_eq!(
+        (made.changes[0].about(), &made.changes[0].to),
+        (planned.changes[0].about(), &planned.changes[0].to)
+    );
+}
+
 fn units_wait(bench: &Bench) -> Option<()> {
     (format!("{:?}", gate::gate(&bench.roots)) != format!("{:?}", std::process::ExitCode::SUCCESS))
         .then_some(())
@@ -268,16 +287,42 @@ fn removal_leaves_nothing_and_touches_nothing_else() {
     assert_eq!(report(&bench.roots), None);
 }
 
+fn members(tasks: &[serde_json::Value]) -> Vec<GpuMember> {
+    let member = |task: &serde_json::Value| {
+        let (kind, with) = task.as_object().unwrap().iter().next().unwrap();
+        serde_json::from_value(json!({"task": {"kind": kind, "with": with}})).unwrap()
+    };
+    tasks.iter().map(member).collect()
+}
+
+#[test]
+fn a_boot_does_not_call_asserted_what_the_driver_forgets_at_once() {
+    let boot = |tasks: &[serde_json::Value]| {
+        let bench = bench();
+        let gpus = vec!["GPU-0".to_owned()];
+        let kept = KeptState { members: members(tasks), gpus, ..document(5, 400, serve()) };
+        assert_eq!(bench.run(&asked(&kept, 1), Mode::Apply).status, OpStatus::Changed);
+        let machine = SimMachine::new(Sim::new(vec![SimGpu::new(0, true)]));
+        // It starts after the unit of the kept state.
+        machine.get().set_unit("nvidia-dcgm.service", false);
+        assert_on(&bench.roots, |settings| Gpus::with_machine(Box::new(machine.clone()), settings.record));
+        let boot = report(&bench.roots).unwrap().boots.pop().unwrap();
+        (boot.verdict, boot.reasons.join("; "), machine.get().gpus[0].power_mw)
+    };
+    let power = json!({"gpu_power": {"limit_watts": 400}});
+    let awake = json!({"gpu_persistence": {"mode": "legacy"}});
+    assert_eq!(boot(&[awake, power.clone()]), (KeptVerdict::Asserted, String::new(), 400_000));
+    let (verdict, reasons, power_mw) = boot(&[power]);
+    assert_eq!((verdict, power_mw), (KeptVerdict::Left, 700_000));
+    assert!(reasons.contains("GPU 0 power limit: persistence is off, so the driver forgets it"), "{reasons}");
+}
+
 /// Why a node with one GPU would not keep these tasks; nothing if it would.
 fn refused(tasks: &[serde_json::Value]) -> String {
     let dir = tempfile::tempdir().unwrap();
     let machine = SimMachine::new(Sim::new(vec![SimGpu::new(0, true)]));
     let mut gpus = Gpus::with_machine(Box::new(machine.clone()), Record::of(Some(dir.path())));
-    let members = tasks.iter().map(|task| {
-        let (kind, with) = task.as_object().unwrap().iter().next().unwrap();
-        serde_json::from_value(json!({"task": {"kind": kind, "with": with}})).unwrap()
-    });
-    let kept = KeptState { members: members.collect(), ..document(5, 400, serve()) };
+    let kept = KeptState { members: members(tasks), ..document(5, 400, serve()) };
     let said = |gpus: &mut Gpus, mode| {
         let deadline = Deadline::after(std::time::Duration::from_secs(60));
         prove(&asked(&kept, 1), gpus, mode, &deadline).err().map(|why| why.text()).unwrap_or_default()
@@ -293,9 +338,12 @@ fn a_state_that_no_boot_can_assert_is_refused_at_once() {
     let power = |watts: u32| json!({"gpu_power": {"limit_watts": watts}});
     let exclusive = json!({"gpu_compute_mode": {"mode": "exclusive_process"}});
     let mig = json!({"gpu_mig": {"mode": "enabled", "layout": {"3g.40gb": 2}}});
-    assert_eq!(refused(&[power(400), mig.clone()]), "");
+    let awake = json!({"gpu_persistence": {"mode": "legacy"}});
+    assert_eq!(refused(&[awake.clone(), power(400), mig.clone()]), "");
     for (tasks, says) in [
-        (vec![power(400), power(300)], "shall be 400 W by task 1"),
+        // Units that use GPUs start only after that of the kept state.
+        (vec![power(400), mig.clone()], "GPU 0 power limit: persistence is off, so the driver forgets it"),
+        (vec![awake, power(400), power(300)], "shall be 400 W by task 2"),
         (vec![exclusive, mig], "is in MIG mode, where the compute mode exclusive_process cannot be set"),
         (vec![power(9000)], "9000"),
     ] {

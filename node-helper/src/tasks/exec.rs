@@ -89,7 +89,12 @@ pub fn run(
     // Last, because everything before only prepared, and a command that begins counts as run.
     gate(class)?;
     match refused.map_or_else(|| run.finish(node.deadline), Err) {
-        Ok(done) => Ok(finished(exec, shown, &done)),
+        Ok(done) => {
+            let mut outcome = finished(exec, shown, &done);
+            // Whatever its exit code: a part of it may have been done.
+            outcome.activated = disturbance.as_ref().and_then(Disturbance::activates);
+            Ok(outcome)
+        }
         Err(ProcessError::Stopped { program, stop, after, output }) => {
             let error = ProcessError::Stopped { program, stop, after, output: Box::default() };
             let mut outcome = Trouble::from(error).outcome();
@@ -347,9 +352,11 @@ mod tests {
     }
 
     fn outcome(bench: &Bench, exec: &Exec, mode: Mode) -> OpOutcome {
-        bench.node(|node| {
-            run(exec, node, mode, None, Disruption::Live, &|_| Ok(())).unwrap_or_else(Trouble::outcome)
-        })
+        permitted(bench, exec, mode, Disruption::Live)
+    }
+
+    fn permitted(bench: &Bench, exec: &Exec, mode: Mode, allowed: Disruption) -> OpOutcome {
+        bench.node(|node| run(exec, node, mode, None, allowed, &|_| Ok(())).unwrap_or_else(Trouble::outcome))
     }
 
     #[test]
@@ -368,6 +375,15 @@ mod tests {
             assert!(message.contains("write `reboot:`"), "{message}");
         }
         assert!(!std::path::Path::new("/tmp/gpufleet-not-run").exists());
+    }
+
+    #[test]
+    fn a_command_that_resets_gpus_tells_that_it_may_have() {
+        let bench = Bench::new();
+        let run = |line: &str| permitted(&bench, &shell(line), Mode::Apply, Disruption::GpuReset).activated;
+        assert_eq!(run("true || nvidia-smi --gpu-reset"), Some(Disruption::GpuReset));
+        assert_eq!(run("false && nvidia-smi --gpu-reset"), Some(Disruption::GpuReset), "it failed");
+        assert_eq!(run("true || nvidia-smi -mig 1"), None);
     }
 
     #[test]

@@ -392,6 +392,9 @@ impl NodeDriver {
                     Some(job) => self.custody.node.job(action, op, job).await?,
                     None => self.operate(action, op, blobs).await?,
                 };
+                if let Fed::Outcome(outcome) = &mut fed {
+                    self.custody.node.note_taken(op, action.mode, outcome);
+                }
                 if let Fed::Outcome(outcome) = &mut fed
                     && action.phase() == Phase::Declared
                     && action.terms.delegate.is_none()

@@ -26,11 +26,15 @@ pub trait KeepSigner: Send + Sync {
     /// Whether this key has signed a document.
     fn has_signed(&self, sealed: &Sealed) -> bool;
 
-    /// Compares a node's identity with those of other hosts, and with `remembers` keeps it.
+    /// Compares a node's identity with those of other hosts, and with `remembers` keeps it. Returns when the newest document
+    /// that the host took was signed, in milliseconds since 1970; 0 if none is known.
     ///
     /// Why: a node says itself which machine it is, and one that lies would get a document that another one obeys. The
     /// error is whose the identity is, for people.
-    fn identify(&self, machine: KeptMachine<'_>, remembers: bool) -> Result<(), String>;
+    fn identify(&self, machine: KeptMachine<'_>, remembers: bool) -> Result<u64, String>;
+
+    /// Remembers that a host took a document that was signed then.
+    fn took(&self, host: &str, serial: u64) -> Result<(), String>;
 
     /// Forgets a host that keeps nothing any more.
     fn forget(&self, host: &str) -> Result<(), String>;

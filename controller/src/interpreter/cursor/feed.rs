@@ -13,7 +13,7 @@ use serde_json::{Map, Value as Json, json};
 use super::judge::hide;
 use super::looping::item_layer;
 use super::state::{Failure, Frame, Pending, Purpose, Reach};
-use super::task::Raw;
+use super::task::{Raw, disturbance_of};
 use super::titles::{item_label, title};
 use super::{Cursor, EndState, Fed};
 use crate::event::{TaskReport, TaskStatus as Status};
@@ -203,7 +203,7 @@ impl Cursor {
         let told = outcome.status.clone();
         let raw = if command && outcome.status == OpStatus::Possible {
             self.gaps.skip_command();
-            self.foreseen_of_command(outcome)
+            self.foreseen_of_command(&action, outcome)
         } else {
             self.raw_of(outcome)
         };
@@ -238,8 +238,15 @@ impl Cursor {
             });
         }
         self.item_done(raw);
-        if let Some(class) = activated {
-            self.activate(class, place);
+        match activated {
+            // Not of a node that another task of this play ran it for.
+            Some(_) if command => {
+                if here && !self.ending.has_failed() && !self.ending.is_over() {
+                    self.passes.reset_by_command();
+                }
+            }
+            Some(class) => self.activate(class, place),
+            None => {}
         }
     }
 
@@ -256,14 +263,30 @@ impl Cursor {
     }
 
     /// A command that was not run, with what is known of it all the same.
-    fn foreseen_of_command(&mut self, outcome: OpOutcome) -> Raw {
+    fn foreseen_of_command(&mut self, action: &Action, outcome: OpOutcome) -> Raw {
         let not_run = self.setup.not_run();
         match self.setup.mode {
             Mode::Predict if !outcome.changes.is_empty() => {
                 self.gaps.foresee_disturbance();
-                Raw { changes: outcome.changes, blockers: outcome.blockers, ..not_run }
+                let warnings = self.lost_to_command(action);
+                Raw { changes: outcome.changes, blockers: outcome.blockers, warnings, ..not_run }
             }
             _ => not_run,
+        }
+    }
+
+    /// What a command loses of what tasks before it declared of the GPUs, which the run asserts again after it.
+    fn lost_to_command(&self, action: &Action) -> Vec<String> {
+        let Work::Node { op, .. } = &action.work else { return Vec::new() };
+        let found = disturbance_of(op).filter(|found| found.activates().is_some());
+        let kinds = self.passes.kinds_of_gpus();
+        match found.filter(|_| !kinds.is_empty() && action.terms.delegate.is_none()) {
+            Some(found) => vec![format!(
+                "`{}` loses what tasks before it declare of the GPUs ({}); the run sets it again after it",
+                found.command,
+                kinds.join(", ")
+            )],
+            None => Vec::new(),
         }
     }
 

@@ -17,6 +17,8 @@ use crate::interpreter::ledger::{Entry, Ledger};
 
 /// How many activations a play may see on one host before it fails.
 const MAX_ACTIVATIONS: u32 = 8;
+/// Behind all rounds of assertions after activations, so that no two operations have the same id.
+const KEPT_AGAIN: u32 = 1 << 16;
 
 #[derive(Default)]
 pub(super) struct LedgerPasses {
@@ -28,6 +30,8 @@ pub(super) struct LedgerPasses {
     /// Entries still to be verified.
     verify: VecDeque<usize>,
     activations: u32,
+    /// Activations by commands, of which a loop may make any number.
+    commanded: u32,
     verifications: u32,
     /// How often `gpu_keep` was sent once more because later tasks declared the GPUs otherwise.
     kept_again: u32,
@@ -77,8 +81,7 @@ impl LedgerPasses {
             keep.members = declared;
         }
         self.kept_again += 1;
-        // Behind the rounds of activations, so that no two operations have the same id.
-        self.sent(index, Phase::Reassert, MAX_ACTIVATIONS + self.kept_again, setup)
+        self.sent(index, Phase::Reassert, KEPT_AGAIN + self.kept_again, setup)
     }
 
     /// Something was applied.
@@ -146,7 +149,28 @@ impl LedgerPasses {
     /// Why the host has to be given up.
     pub(super) fn activated(&mut self, class: Disruption, except: Option<usize>) -> Result<(), String> {
         self.ledger.activated(class);
+        self.activations += 1;
         self.assert_again(except, |op| class == Disruption::Reboot || is_of_gpus(op))
+    }
+
+    /// A command may have reset GPUs, some or all of them.
+    pub(super) fn reset_by_command(&mut self) {
+        self.commanded += 1;
+        self.again_first(None, is_of_gpus);
+    }
+
+    /// The kinds of GPU tasks whose declarations stand, each once.
+    pub(super) fn kinds_of_gpus(&self) -> Vec<&'static str> {
+        let mut kinds = Vec::new();
+        for (_, entry) in self.ledger.standing() {
+            let NodeOp::GpuGroup(group) = &entry.op else { continue };
+            for kind in group.members.iter().map(|member| member.task.kind()) {
+                if !kinds.contains(&kind) {
+                    kinds.push(kind);
+                }
+            }
+        }
+        kinds
     }
 
     /// Persistence came on: what was declared of the GPUs before it, the driver may have forgotten. `except` is the entry that
@@ -157,17 +181,25 @@ impl LedgerPasses {
     pub(super) fn awake(&mut self, except: Option<usize>) -> Result<(), String> {
         let earlier =
             self.ledger.standing().any(|(index, entry)| Some(index) != except && is_of_gpus(&entry.op));
-        if earlier { self.assert_again(except, is_of_gpus) } else { Ok(()) }
+        if !earlier {
+            return Ok(());
+        }
+        self.activations += 1;
+        self.assert_again(except, is_of_gpus)
     }
 
     fn assert_again(&mut self, except: Option<usize>, lost: impl Fn(&NodeOp) -> bool) -> Result<(), String> {
-        self.activations += 1;
         if self.activations > MAX_ACTIVATIONS {
             return Err(format!(
                 "the node was reset or rebooted {} times in this play and still needs more",
                 self.activations
             ));
         }
+        self.again_first(except, lost);
+        Ok(())
+    }
+
+    fn again_first(&mut self, except: Option<usize>, lost: impl Fn(&NodeOp) -> bool) {
         let mut lost_again = Vec::new();
         for (index, entry) in self.ledger.standing() {
             if lost(&entry.op) && Some(index) != except && !self.reassert.contains(&index) {
@@ -179,7 +211,6 @@ impl LedgerPasses {
         // the driver forgets what is set.
         lost_again.sort_by_key(|(other, late, _)| (*other, *late));
         self.reassert.extend(lost_again.into_iter().map(|(.., index)| index));
-        Ok(())
     }
 
     /// Adds what a task declared; says where it stands, if it stands at all.
@@ -223,7 +254,8 @@ impl LedgerPasses {
 
     /// The operation that sends an entry once more.
     pub(super) fn again(&self, index: usize, phase: Phase, setup: &Setup) -> Option<Pending> {
-        let rounds = if phase == Phase::Verify { self.verifications } else { self.activations };
+        let asserted = self.activations + self.commanded;
+        let rounds = if phase == Phase::Verify { self.verifications } else { asserted };
         self.sent(index, phase, rounds.saturating_sub(1), setup)
     }
 

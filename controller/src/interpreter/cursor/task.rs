@@ -358,6 +358,8 @@ impl Cursor {
                 Work::Node { op: Box::new(op), blobs: Vec::new() }
             }
             Deed::Reboot { when, timeout_s } => {
+                // What comes after it has no reboot to wait for, and needs its activation at once.
+                self.setup.switches.defer_to_reboot = false;
                 let reasons = self.passes.reboot_reasons();
                 if when == RebootWhen::Required && reasons.is_empty() {
                     let mut raw = Raw::because(Status::Ok, "nothing waits for a reboot");
@@ -532,7 +534,7 @@ fn may_be_spared(op: &NodeOp) -> bool {
 }
 
 /// What a command disturbs, now that its text is known.
-fn disturbance_of(op: &NodeOp) -> Option<Disturbance> {
+pub(super) fn disturbance_of(op: &NodeOp) -> Option<Disturbance> {
     if let NodeOp::Exec(exec) = op { exec.disturbance() } else { None }
 }
 

@@ -291,3 +291,62 @@ fn an_act_is_not_verified_and_takes_over_what_it_replaced() {
     assert_eq!(story.end.state, EndState::Done, "{}", story.lines());
     assert_eq!(asked, ["set", "more"]);
 }
+
+/// What a reset by a command loses is set again, once for each reset of a loop, and the plan says so.
+#[test]
+fn what_a_command_that_resets_gpus_loses_is_asserted_again() {
+    let asserted = |tasks: &str, mode: Mode| {
+        let text = format!("- hosts: all\n  gather_facts: false\n  tasks:\n{tasks}");
+        let mut again = Vec::new();
+        let story = run(&mut cursor(&text, json!({}), mode), |action| {
+            let Work::Node { op, .. } = &action.work else { return OpOutcomeSketch::Ok.fed(action) };
+            let changed = action.phase() == Phase::Declared;
+            let mut outcome = OpOutcome::new(if changed { OpStatus::Changed } else { OpStatus::Ok });
+            match &**op {
+                gpufleet_protocol::NodeOp::Exec(exec) => {
+                    let found = exec.disturbance();
+                    outcome.changes = found.iter().map(|found| found.change()).collect();
+                    if mode == Mode::Predict {
+                        outcome.status = OpStatus::Possible;
+                    } else {
+                        outcome.activated = found.and_then(|found| found.activates());
+                    }
+                }
+                gpufleet_protocol::NodeOp::GpuGroup(group) => {
+                    outcome.members = group.members.iter().map(|_| outcome.clone()).collect();
+                }
+                _ => {}
+            }
+            if action.phase() == Phase::Reassert {
+                again.push((action.task.clone(), action.id.to_string()));
+            }
+            Fed::Outcome(Box::new(outcome))
+        });
+        assert_eq!(story.end.state, EndState::Done, "{}", story.lines());
+        let told = warnings(&story).into_iter().map(str::to_owned).collect::<Vec<_>>();
+        again.dedup_by_key(|(_, id)| id.clone());
+        (again.into_iter().map(|(task, _)| task).collect::<Vec<_>>(), told)
+    };
+    let clocks = "    - {name: clocks, gpu_clocks: {graphics_mhz: 1200}}\n    - {name: b, sysctl: {name: a, value: 1}}\n";
+    let reset = "    - command: nvidia-smi --gpu-reset -i 0\n";
+    assert_eq!(asserted(&format!("{clocks}{reset}"), Mode::Apply).0, ["clocks"]);
+    assert_eq!(asserted(&format!("{reset}{clocks}"), Mode::Apply).0, Vec::<String>::new());
+    let switched = "    - command: nvidia-smi -mig 1\n";
+    assert_eq!(asserted(&format!("{clocks}{switched}"), Mode::Apply).0, Vec::<String>::new());
+    let looped =
+        "    - command: nvidia-smi --gpu-reset -i {{ item }}\n      loop: \"{{ range(16) | list }}\"\n";
+    assert_eq!(
+        asserted(&format!("{clocks}{looped}"), Mode::Apply).0,
+        vec!["clocks"; 16],
+        "more GPUs than a play may activate"
+    );
+    let (again, told) = asserted(&format!("{clocks}{reset}"), Mode::Predict);
+    assert_eq!(again, Vec::<String>::new());
+    assert_eq!(
+        told,
+        [
+            "`nvidia-smi --gpu-reset -i 0` loses what tasks before it declare of the GPUs (gpu_clocks); the run sets it again after it"
+        ]
+    );
+    assert_eq!(asserted(&format!("{reset}{clocks}"), Mode::Predict).1, Vec::<String>::new());
+}

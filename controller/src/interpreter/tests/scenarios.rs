@@ -177,6 +177,23 @@ fn deferring_is_handed_to_the_group() {
     assert_eq!((node.reboots, story.end.state), (1, EndState::Done));
 }
 
+/// The reboot that groups leave their activation to is over for what comes after it.
+#[test]
+fn what_comes_after_the_reboot_is_deferred_no_more() {
+    let text = "
+- hosts: all
+  tasks:
+    - {name: ecc, gpu_ecc: {mode: enabled}}
+    - {name: reboot, reboot: {when: required}}
+    - {name: off, gpu_ecc: {mode: disabled}}
+";
+    let mut node = FakeNode { resets: true, ..FakeNode::new() };
+    let mut cursor = cursor(text, json!({}), Mode::Apply);
+    cursor.set_defer_to_reboot(true);
+    let story = run(&mut cursor, |action| node.answer(action));
+    assert_eq!((node.reboots, story.end.state.clone()), (1, EndState::Done), "{}", story.lines());
+}
+
 #[test]
 fn results_have_ansibles_shape() {
     let text = r#"

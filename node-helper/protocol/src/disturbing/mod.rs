@@ -149,6 +149,14 @@ impl Disturbance {
         self.act.class()
     }
 
+    /// Returns what a play that ran it has to assert again: what a reset of GPUs loses of the state that is declared of them.
+    pub const fn activates(&self) -> Option<Disruption> {
+        match self.act {
+            Act::ResetsGpus => Some(Disruption::GpuReset),
+            _ => None,
+        }
+    }
+
     /// Returns what it does as a change that only the run makes.
     pub fn change(&self) -> Change {
         Change::new(Subject::Node, Property::STATE, "running", self.act.leaves(), self.class())

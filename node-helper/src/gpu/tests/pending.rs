@@ -74,3 +74,24 @@ fn reboots_and_reloads_tell_it_too_but_not_of_a_mode_that_unloading_loses() {
     let hopper = SimGpu { mig: Staged { current: false, pending: true }, ..SimGpu::new(0, true) };
     assert_eq!(Node::new(Sim::new(vec![hopper])).lost_by(Taker::Reboot), Vec::<String>::new());
 }
+
+/// What others do to the GPUs is a difference of the next plan, and the run mends it.
+#[test]
+fn what_a_reset_and_a_restart_of_the_daemon_by_others_take_is_set_again() {
+    let wish = group(&[
+        json!({"gpu_persistence": {"mode": "daemon"}}),
+        json!({"gpu_ecc": {"mode": "enabled"}}),
+        json!({"gpu_power": {"limit_watts": 500}}),
+    ]);
+    let mut node = Node::new(Sim::new(vec![SimGpu::new(0, true)]));
+    // Nothing else keeps the GPUs awake meanwhile.
+    node.machine.get().set_unit("nvidia-dcgm.service", false);
+    assert_eq!(node.apply(&wish).status, OpStatus::Changed);
+    node.machine.restart_persistenced();
+    assert_eq!(lines(&node.apply(&wish)), ["GPU 0 power limit: 700 W -> 500 W [live]"]);
+    node.machine.get().gpus[0].ecc.pending = false;
+    node.machine.get().foreign_reset();
+    assert!(!node.machine.get().gpus[0].ecc.current);
+    assert_eq!(node.apply(&wish).activated, Some(Disruption::GpuReset));
+    assert_eq!((node.apply(&wish).status, node.machine.get().gpus[0].power_mw), (OpStatus::Ok, 500_000));
+}

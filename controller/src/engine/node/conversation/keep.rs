@@ -1,9 +1,9 @@
 //! `gpu_keep`: the document that the node keeps, made when it is sent, because only then the node is known.
 
 use gpufleet_protocol::{
-    Change, NodeOp, OpOutcome, OpStatus,
+    Change, NodeOp, OpOutcome, OpStatus, Subject,
     facts::{Facts, GpuSystemState},
-    keep::{FORMAT, KeepPolicy, KeptState, MOST_BYTES, Sealed, to_be_signed, united},
+    keep::{KeptState, MOST_BYTES, Sealed, to_be_signed, uuids},
     op::{FactsRequest, KeepState, KeptStatus},
     tasks::KeepPresence,
 };
@@ -139,26 +139,15 @@ impl Conversation {
         }
         let machine_id =
             facts.machine.id.clone().ok_or("it has no /etc/machine-id, by which it would know its state")?;
-        let mut gpus: Vec<String> = facts.gpu.gpus.iter().map(|gpu| gpu.uuid.clone()).collect();
-        gpus.sort_unstable();
+        let gpus = uuids(&facts.gpu.gpus);
         let machine = KeptMachine { host: &self.host.name, id: &machine_id, gpus: &gpus };
-        signer.identify(machine, mode == Mode::Apply)?;
+        let newest = signer.identify(machine, mode == Mode::Apply)?;
         let before = match sealed {
-            Some(sealed) => self.former(sealed, &machine_id, signer)?,
+            Some(sealed) => self.former(sealed, &machine_id, newest, signer)?,
             None => None,
         };
-        let united =
-            united(before.as_ref().map_or(&[], |before| &before.members), &asked.members, &facts.gpu.gpus);
-        asked.dropped = united.dropped;
-        let kept = KeptState {
-            format: FORMAT,
-            machine_id,
-            gpus,
-            serial: self.settings.run.holder.epoch,
-            run: self.settings.run.holder.run.clone(),
-            policy: KeepPolicy::of(&asked.policy, before.as_ref().map(|before| &before.policy)),
-            members: united.members,
-        };
+        let holder = &self.settings.run.holder;
+        let kept = KeptState::of(asked, before.as_ref(), machine_id, &facts.gpu.gpus, holder);
         let document = serde_json::to_string(&kept).map_err(|error| error.to_string())?;
         if document.len() > MOST_BYTES {
             return Err("what it would keep is larger than 1 MiB".to_owned());
@@ -171,6 +160,7 @@ impl Conversation {
         &self,
         sealed: &Sealed,
         machine_id: &str,
+        newest: u64,
         signer: &dyn KeepSigner,
     ) -> Result<Option<KeptState>, String> {
         let own = signer.known().key;
@@ -192,6 +182,26 @@ impl Conversation {
                 crate::visible::visible(&former.machine_id)
             ));
         }
+        if !foreseen && former.serial < newest {
+            return Err("what the node says it keeps is older than what it took from this controller, so nothing is added to it: its disk \
+                        was put back, or somebody brings an old state back; remove it with `gpufleet keep remove`, and run again"
+                .to_owned());
+        }
         Ok(Some(former))
+    }
+
+    /// Remembers what the node took, so that it cannot show an older state as its newest.
+    pub(crate) fn note_taken(&self, op: &NodeOp, mode: Mode, outcome: &mut OpOutcome) {
+        let NodeOp::KeepState(KeepState { sealed: Some(_), .. }) = op else { return };
+        // Without this change the node still has the document that it had.
+        let took = outcome.changes.iter().any(|change| change.subject == Subject::KeptState);
+        if mode == Mode::Apply
+            && took
+            && matches!(outcome.status, OpStatus::Changed)
+            && let Some(signer) = &self.settings.run.keeping.signer
+            && let Err(why) = signer.took(&self.host.name, self.settings.run.holder.epoch)
+        {
+            outcome.warnings.push(format!("what this node took to keep is not remembered: {why}"));
+        }
     }
 }
