@@ -28,7 +28,9 @@ use crate::os::{
 };
 
 pub use ahead::{at_boot, prove};
-pub use boot::{assert, assert_on};
+pub use boot::assert;
+#[cfg(test)]
+use boot::assert_on;
 pub use declared::note;
 pub use gate::gate;
 pub use kind::remove;
