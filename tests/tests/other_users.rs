@@ -50,6 +50,46 @@ fn passwords_settings_and_state_that_others_can_write_are_refused() {
     assert!(!home.runs().exists(), "nothing was begun");
 }
 
+/// Each of these acts without anybody who looks on: a watcher runs programs, and a baseline commands of root on nodes.
+#[test]
+fn what_acts_by_itself_is_refused_if_others_could_have_written_it() {
+    let home = Home::new();
+    let watch = "audits:\n  - {name: nightly, every: 1h, inventory: hosts.ini, health: true}\n";
+    home.write("hosts.ini", "n1\n");
+    home.write("page.sh", "#!/bin/sh\n");
+    home.write("watch.yaml", &format!("{watch}notifications:\n  - {{command: [sh, ./page.sh]}}\n"));
+    home.write(
+        "own.yaml",
+        "own_checks:\n  - {id: site.a, title: A, severity: low, read: {command: [id]}, when: value == 'x'}\n",
+    );
+    home.write("waivers.yaml", "waivers: []\n");
+    let audit = ["audit", "-i", "hosts.ini", "--baseline", "./own.yaml", "--waivers", "waivers.yaml"];
+    let check = ["watch", "watch.yaml", "--check"];
+    for (file, command, what) in [
+        ("watch.yaml", &check[..], "what is watched, and who is told,"),
+        ("page.sh", &check, "the program of a channel"),
+        ("own.yaml", &audit, "what is judged"),
+        ("waivers.yaml", &audit, "what is judged"),
+    ] {
+        let path = home.work().join(file);
+        for (mode, owner) in [(0o666, 0), (0o644, NOBODY)] {
+            set_mode(&path, mode);
+            chown(&path, Some(owner), None).unwrap();
+            let refused = home.gpufleet(command).run().expect(1);
+            refused.says(&[what, file, "could be another user's doing, so it is not used"]);
+        }
+        set_mode(&path, 0o644);
+        chown(&path, Some(0), None).unwrap();
+    }
+    let state = home.work().join("state");
+    fs::create_dir(&state).unwrap();
+    set_mode(&state, 0o777);
+    home.gpufleet(["watch", "watch.yaml", "--state", "state"])
+        .run()
+        .expect(1)
+        .says(&["the record of runs in", "state"]);
+}
+
 #[test]
 fn variables_that_others_can_write_are_named_in_one_warning() {
     let home = Home::new();

@@ -22,6 +22,7 @@ use super::{
     loading::Loaded,
     output::Output,
     sources::bounded,
+    trust::{Care, Trust},
 };
 
 /// Largest file of a baseline or of waivers, in bytes.
@@ -198,6 +199,8 @@ fn choice(word: &str, folder: &Path) -> Result<Choice, CommandError> {
 fn read(path: &Path) -> Result<Arc<SourceFile>, CommandError> {
     let failed =
         |error: std::io::Error| CommandError::user(format!("cannot read {}: {error}", path.display()));
+    // What it asks for may be a command that root runs on each node.
+    Trust::of_this_process().demand(path, "what is judged", Care::Shared)?;
     let bytes = fs::File::open(path).and_then(|file| bounded(file, MOST_BYTES)).map_err(failed)?;
     let text = String::from_utf8(bytes)
         .map_err(|_| CommandError::user(format!("{} is no text in UTF-8", path.display())))?;

@@ -23,7 +23,14 @@ use gpufleet_watch::{
 use jiff::{Timestamp, tz::TimeZone};
 use tokio::sync::mpsc;
 
-use super::{args::WatchArgs, audit, environment::Environment, error::CommandError, output::Output, trust};
+use super::{
+    args::WatchArgs,
+    audit,
+    environment::Environment,
+    error::CommandError,
+    output::Output,
+    trust::{self, Care, Trust},
+};
 
 /// The folder of the state below that of runs.
 const STATE: &str = "watch";
@@ -35,6 +42,7 @@ const SHOWN: usize = 3;
 pub fn watch(args: &WatchArgs, environment: &Environment, output: &Output) -> Result<u8, CommandError> {
     let configuration = configuration(args, environment)?;
     let folder = folder(args)?;
+    demand_programs(&configuration, &folder)?;
     if args.check {
         return check(&configuration, &folder, output);
     }
@@ -46,7 +54,7 @@ pub fn watch(args: &WatchArgs, environment: &Environment, output: &Output) -> Re
     if args.test_notifications {
         return runtime.block_on(test(&configuration, &folder, environment, output));
     }
-    trust::demand_state_dir(&environment.state_dir)?;
+    trust::demand_state_dir(args.state.as_deref().unwrap_or(&environment.state_dir))?;
     let around = surroundings(args, environment, output, folder)?;
     runtime.block_on(async {
         let (sender, requests) = mpsc::channel(4);
@@ -78,8 +86,23 @@ fn configuration(args: &WatchArgs, environment: &Environment) -> Result<Configur
 fn read(path: &Path, seed: &str) -> Result<Configuration, CommandError> {
     let failed =
         |error: std::io::Error| CommandError::user(format!("cannot read {}: {error}", path.display()));
+    Trust::of_this_process().demand(path, "what is watched, and who is told,", Care::Shared)?;
     let text = std::fs::read_to_string(path).map_err(failed)?;
     Ok(Configuration::read(&SourceFile::new(path.display().to_string(), text), seed)?)
+}
+
+/// Refuses programs that channels run, and files that these are given, if someone else could have written them: a watcher runs
+/// them with its own rights, and nobody looks on.
+fn demand_programs(configuration: &Configuration, folder: &Path) -> Result<(), CommandError> {
+    let mut trust = Trust::of_this_process();
+    let words = configuration.channels.iter().filter_map(|channel| match &channel.means {
+        Means::Command(words) => Some(words),
+        Means::Webhook(_) => None,
+    });
+    words
+        .flatten()
+        .filter(|word| word.contains('/'))
+        .try_for_each(|word| trust.demand(&folder.join(word), "the program of a channel", Care::Shared))
 }
 
 /// The folder that relative paths of the file belong to.

@@ -30,7 +30,7 @@ use crate::os::{
 pub use ahead::{at_boot, prove};
 pub use boot::assert;
 #[cfg(test)]
-use boot::assert_on;
+pub use boot::assert_on;
 pub use declared::note;
 pub use gate::gate;
 pub use kind::remove;
