@@ -98,7 +98,7 @@ fn what_a_rescue_undoes_behind_gpu_keep_is_not_kept() {
 }
 
 #[test]
-fn a_later_play_that_does_not_keep_is_warned_of_in_plan_and_run() {
+fn a_later_play_that_does_not_keep_is_warned_of() {
     let (home, fleet) = (Home::new(), fleet(1, 1));
     let keeps = "
   keep: true
@@ -109,8 +109,6 @@ fn a_later_play_that_does_not_keep_is_warned_of_in_plan_and_run() {
   tasks:
     - gpu_mig: {mode: enabled, layout: {3g.40gb: 2}}
 ";
-    go(&home, &fleet, "plan", &[keeps, later])
-        .says(&["this node keeps another state of its GPUs than is declared here"]);
     booted(&home, &fleet, &[keeps, later]).expect(0).says(&[LATER, "--keep"]);
     assert_eq!(profiles(&fleet, 0).len(), 7, "the boot does as the warning says");
 }

@@ -57,10 +57,10 @@ fn what_acts_by_itself_is_refused_if_others_could_have_written_it() {
     let watch = "audits:\n  - {name: nightly, every: 1h, inventory: hosts.ini, health: true}\n";
     home.write("hosts.ini", "n1\n");
     home.write("page.sh", "#!/bin/sh\n");
-    home.write("watch.yaml", &format!("{watch}notifications:\n  - {{command: [sh, ./page.sh]}}\n"));
+    home.write("watch.yaml", &format!("{watch}notifications:\n  - {{command: [sh, page.sh]}}\n"));
     home.write(
         "own.yaml",
-        "own_checks:\n  - {id: site.a, title: A, severity: low, read: {command: [id]}, when: value == 'x'}\n",
+        "own_checks:\n  - {id: site.a, title: A, severity: low, read: {command: [id]}, when: 'value == \"x\"'}\n",
     );
     home.write("waivers.yaml", "waivers: []\n");
     let audit = ["audit", "-i", "hosts.ini", "--baseline", "./own.yaml", "--waivers", "waivers.yaml"];

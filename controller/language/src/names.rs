@@ -6,6 +6,12 @@
 
 use std::collections::{HashMap, HashSet};
 
+/// Returns `7 nodes`, `1 node`.
+pub fn count(number: usize, noun: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{number} {noun}{plural}")
+}
+
 /// Folds names that differ in one number into ranges, joined by commas in the order in which they first appear.
 /// The result is one word that a host pattern reads as exactly these names.
 ///

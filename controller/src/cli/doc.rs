@@ -3,7 +3,7 @@
 use std::{fs, path::PathBuf};
 
 use clap::{Args, CommandFactory, ValueEnum, builder::PossibleValue};
-use gpufleet::{diagnostic, playbook, reference};
+use gpufleet::{diagnostic, playbook, reference, visible::command_line};
 use gpufleet_compliance::Catalogue;
 use gpufleet_protocol::tasks;
 
@@ -130,8 +130,11 @@ fn not_found(word: &str, wants_schema: bool) -> CommandError {
     let checks = Catalogue::get().checks().iter().map(|check| &*check.id);
     let known: Vec<&str> = pages().map(|(name, _)| name).chain(checks).chain(guide::explained()).collect();
     let near = nearest(word, &known);
-    let mentioned: Vec<String> =
-        guide::mention(word).into_iter().take(MOST).map(|page| format!("`gpufleet doc {page}`")).collect();
+    let mentioned: Vec<String> = guide::mention(word)
+        .into_iter()
+        .take(MOST)
+        .map(|page| format!("`{}`", command_line(["gpufleet", "doc", &page])))
+        .collect();
     match (near.is_empty(), mentioned.is_empty()) {
         (true, true) => error.hint("`gpufleet doc` lists kinds and pages, `gpufleet doc checks` the checks"),
         (false, true) => error.hint(format!("did you mean {}?", near.join(", "))),
@@ -389,7 +392,7 @@ mod tests {
             assert!(!explain(&check.id).is_empty(), "{}", check.id);
         }
         let lost = explain("79");
-        for part in ["GPU has fallen off the bus", "reboot the node", "`gpufleet doc err.xid_reboot`"] {
+        for part in ["GPU has fallen off the bus", "reboot it", "`gpufleet doc err.xid_reboot`"] {
             assert!(lost.contains(part), "{lost}");
         }
         assert_eq!(explain("Xid79"), lost);

@@ -2,6 +2,8 @@
 //!
 //! The pages are those of docs/guide, as they are: no text is written twice.
 
+use gpufleet::visible::command_line;
+
 /// Name and text of each page.
 macro_rules! pages {
     ($($name:literal)*) => {
@@ -136,7 +138,11 @@ pub fn about(word: &str) -> String {
         if !out.is_empty() {
             out.push('\n');
         }
-        out.push_str(&format!("{word}  ({}; `gpufleet doc {}`)\n\n", row.section, row.page));
+        out.push_str(&format!(
+            "{word}  ({}; `{}`)\n\n",
+            row.section,
+            command_line(["gpufleet", "doc", &row.page])
+        ));
         for (column, cell) in row.columns.iter().zip(&row.cells).skip(1).filter(|(_, cell)| !cell.is_empty())
         {
             let label = if column.is_empty() { String::new() } else { format!("{column}: ") };

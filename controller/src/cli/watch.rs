@@ -101,7 +101,6 @@ fn demand_programs(configuration: &Configuration, folder: &Path) -> Result<(), C
     });
     words
         .flatten()
-        .filter(|word| word.contains('/'))
         .try_for_each(|word| trust.demand(&folder.join(word), "the program of a channel", Care::Shared))
 }
 

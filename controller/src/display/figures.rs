@@ -2,12 +2,6 @@
 
 use crate::visible::{visible, visible_lines};
 
-/// Returns `7 nodes`, `1 node`.
-pub fn count(number: usize, noun: &str) -> String {
-    let plural = if number == 1 { "" } else { "s" };
-    format!("{number} {noun}{plural}")
-}
-
 /// Formats seconds as `02:41` or `1:02:41`.
 pub fn clock(seconds: u64) -> String {
     let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);

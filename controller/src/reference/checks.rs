@@ -10,6 +10,8 @@ use gpufleet_compliance::{
     xid,
 };
 
+use crate::visible::command_line;
+
 /// The list of all checks, for a terminal.
 pub fn checks_text() -> String {
     let mut out = String::from(
@@ -84,7 +86,7 @@ pub fn xid_text(code: u32) -> String {
         .checks()
         .iter()
         .filter(|check| check.rules.iter().any(|rule| names_it(&rule.text)))
-        .map(|check| format!("`gpufleet doc {}`", check.id))
+        .map(|check| format!("`{}`", command_line(["gpufleet", "doc", &check.id])))
         .collect();
     let mut out = format!("Xid {code}{}{name}\n\n", if name.is_empty() { "" } else { "  " });
     let _ = writeln!(out, "  it asks for: {}", gpufleet_protocol::xid::asks(code).next_step());

@@ -234,7 +234,7 @@ fn a_hung_driver_is_one_finding() {
     {
         node.node.insert(name.to_owned(), unknown());
     }
-    let checks = "checks: ['err.*', 'mem.*', 'inv.gpu_*', 'cfg.mig_*', 'thermal.*', sw.driver_loaded, sw.module_match]\n";
+    let checks = "checks: ['err.*', 'mem.*', 'inv.gpu_*', 'cfg.mig_*', 'thermal.*', sw.driver_loaded, sw.module_match]\nwithout: ['err.xid_*']\n";
     let model = RunModel::of(&audit(&[("gpu001", node)], &[], 0, scope(checks, "")));
     let lines = told(&model);
     assert_eq!(lines.len(), 1, "{lines:?}");

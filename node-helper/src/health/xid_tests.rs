@@ -58,7 +58,8 @@ fn a_gpu_off_the_bus_without_an_xid_fails_once() {
         let line = |(at, line): (usize, &&str)| format!("4,{at},{at}000000,-;{line}\n");
         verdict(&lines.iter().enumerate().map(line).collect::<String>())
     };
-    let says = "the driver says that 0000:1b:00.0 has fallen off the bus: reboot the node";
+    let says = "the driver says that 0000:1b:00.0 has fallen off the bus: with the node drained, reboot it, and power it off and \
+                on if the GPU does not come back";
     assert_eq!(told(&["Linux version 6.8", off, off]), (Verdict::Fail, says.to_owned()));
     let xid = "NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus.";
     let (fails, why) = told(&["Linux version 6.8", xid, off]);

@@ -64,7 +64,11 @@ impl Story {
         self.findings = judge_after(&everything(), &self.signals, self.memory.as_ref(), self.at);
         let next = Memory::after(self.memory.as_ref(), &self.signals, &self.findings, self.at);
         let kept = serde_json::to_value(&next).unwrap();
-        assert_eq!(Memory::read(&kept).as_ref(), Some(&next), "it is read back as it was");
+        assert_eq!(
+            Memory::read(&kept).as_ref(),
+            Some(&next).filter(|next| next.is_whole()),
+            "it is read back as it was"
+        );
         self.memory = Some(next);
         self
     }
@@ -624,7 +628,7 @@ fn what_is_no_memory_is_not_read() {
         }
         assert!(Memory::read(&value).is_none(), "{pointer}");
     }
-    for value in [json!(null), json!([]), json!({}), json!("x")] {
+    for value in [json!([]), json!({}), json!("x")] {
         assert!(Memory::read(&value).is_none());
     }
 }

@@ -125,6 +125,12 @@ fn each_comparison_is_made() {
         ("inv.memory_size", "memory_total_mib", &[("memory_total_mib", 143_771.into())], 130_000.into()),
         ("cfg.mig_mode", "mig_current", &[], 1.into()),
         ("pcie.width", "pcie_width_max", &[], 8.into()),
+        (
+            "nvl.links",
+            "nvl_active",
+            &[("name", "NVIDIA A100 80GB PCIe".into()), ("nvl_count", 12.into()), ("nvl_active", 12.into())],
+            8.into(),
+        ),
         ("pcie.generation", "pcie_gen_max", &[], 4.into()),
         ("pcie.nic_width", "nic_width_max", &[], 8.into()),
         ("net.nic_firmware", "nic_fw", &[], "28.1".into()),

@@ -16,8 +16,8 @@ use super::{
     fragment,
 };
 use crate::{
-    display,
     event::{Phase, TaskReport, TaskStatus},
+    names,
 };
 
 /// Rows that are shown at once; the others are folded.
@@ -358,7 +358,7 @@ impl Strip {
                     },
                     text: if count == 0 { "ok".to_owned() } else { format!("{count} of {total}") },
                     title: match count {
-                        0 => format!("{}: {}, all ok", group.name, display::count(total, "node")),
+                        0 => format!("{}: {}, all ok", group.name, names::count(total, "node")),
                         _ => format!("{}: {count} of {total} not ok, the worst is {worst}", group.name),
                     },
                 }

@@ -6,6 +6,8 @@ mod webhook;
 
 use std::{fs, io::Read as _, os::unix::fs::PermissionsExt as _, path::Path, time::Duration};
 
+use gpufleet_language::visible::json_line;
+
 use crate::{
     config::{Channel, Means},
     notification::Notification,
@@ -63,8 +65,9 @@ impl Courier {
         folder: std::path::PathBuf,
         stop: tokio::sync::watch::Receiver<bool>,
     ) -> Delivery {
-        let body = match serde_json::to_vec(&notification) {
-            Ok(body) => body,
+        // Hidden characters of nodes are escaped: a receiver may print what it gets.
+        let body = match json_line(&notification) {
+            Ok(body) => body.trim_end().as_bytes().to_vec(),
             Err(error) => return Delivery::Refused { why: error.to_string() },
         };
         match &self.means {

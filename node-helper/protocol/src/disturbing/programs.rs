@@ -5,6 +5,7 @@
 //! admin-guide/sysrq.
 
 use super::{Act, shell::ANY, shell::Wrapper};
+use crate::glob::Glob;
 
 /// Units whose end ends work, or takes the node's GPUs, containers or network from it.
 const NEEDED_BY_WORK: &[&str] = &[
@@ -60,7 +61,8 @@ pub(super) fn wrapper(name: &str) -> Option<Wrapper> {
         }
         "doas" => of(&["-u", "-C"], 0),
         "env" => of(&["-u", "-C", "--unset", "--chdir"], 0),
-        "nohup" | "setsid" | "exec" | "command" | "builtin" | "time" | "stdbuf" | "unshare" => {
+        "setsid" | "pkexec" | "setpriv" | "prlimit" | "strace" => of(&["-e", "-o", "--user"], 0),
+        "nohup" | "exec" | "command" | "builtin" | "time" | "stdbuf" | "unshare" => {
             of(&["-o", "-e", "-i", "-f", "-a"], 0)
         }
         "nice" => of(&["-n", "--adjustment"], 0),
@@ -121,6 +123,11 @@ pub(super) fn act(program: &str, arguments: &[String], input: Option<&str>) -> O
         "poweroff" | "halt" if has(&["-w", "--wtmp-only"]) => None,
         "poweroff" | "halt" if has(&["--reboot"]) => Some(Act::Reboots),
         "poweroff" | "halt" | "pm-suspend" => Some(Act::GoesDown),
+        "loginctl" => match words.iter().find(|word| !word.starts_with('-')).copied()? {
+            "reboot" => Some(Act::Reboots),
+            "poweroff" | "halt" | "suspend" | "hibernate" => Some(Act::GoesDown),
+            _ => None,
+        },
         "shutdown" => shutdown(&words),
         "init" | "telinit" => match words.first().copied()? {
             "6" => Some(Act::Reboots),
@@ -246,6 +253,7 @@ pub(super) fn service(unit: &str, action: &str) -> Option<Act> {
     let starts = matches!(action, "start" | "restart" | "isolate" | "reload-or-restart");
     match unit {
         "reboot.target"
+        | "systemd-reboot"
         | "systemd-reboot.service"
         | "kexec.target"
         | "systemd-kexec.service"
@@ -253,6 +261,7 @@ pub(super) fn service(unit: &str, action: &str) -> Option<Act> {
         | "ctrl-alt-del.target"
         | "runlevel6.target" => return starts.then_some(Act::Reboots),
         "poweroff.target"
+        | "systemd-poweroff"
         | "systemd-poweroff.service"
         | "halt.target"
         | "systemd-halt.service"
@@ -273,7 +282,8 @@ pub(super) fn service(unit: &str, action: &str) -> Option<Act> {
         }
         _ => return None,
     };
-    known.contains(&name).then_some(Act::StopsService)
+    let pattern = Glob::new(name);
+    known.iter().any(|known| pattern.matches(known)).then_some(Act::StopsService)
 }
 
 fn logind(text: &str) -> Option<Act> {

@@ -37,7 +37,9 @@ pub(super) fn of_text(text: &str, depth: usize) -> Option<Disturbance> {
     for command in &commands {
         let input = command.input.clone().or_else(|| said.take().filter(|_| command.piped));
         worst = Disturbance::worse(worst, of_simple(command, input.as_deref(), depth));
-        said = programs::echoed(&command.words);
+        said = programs::echoed(&command.words).or_else(|| {
+            command.input.clone().filter(|_| command.words.len() == 1 && command.words[0] == "cat")
+        });
     }
     inner.iter().fold(worst, |worst, text| Disturbance::worse(worst, of_text(text, depth + 1)))
 }
@@ -71,7 +73,7 @@ fn of_command(words: &[String], input: Option<&str>, depth: usize) -> Option<Dis
     let (first, arguments) = words.split_first()?;
     let name = programs::base(first);
     if is_shell(first)
-        || name == "su"
+        || matches!(name, "su" | "runuser")
         || name == "busybox" && arguments.first().is_some_and(|one| is_shell(one))
     {
         return of_shell_call(arguments, input, depth);
@@ -80,7 +82,13 @@ fn of_command(words: &[String], input: Option<&str>, depth: usize) -> Option<Dis
         "eval" => return of_text(&arguments.join(" "), depth + 1),
         "trap" => return arguments.first().and_then(|text| of_text(text, depth + 1)),
         "at" | "batch" => return input.and_then(|text| of_text(text, depth + 1)),
-        "busybox" => return of_command(arguments, input, depth + 1),
+        "busybox" | "kmod" => return of_command(arguments, input, depth + 1),
+        "function" => return of_command(arguments.get(1..)?, input, depth + 1),
+        "find" => {
+            let runs = |word: &String| matches!(word.as_str(), "-exec" | "-execdir" | "-ok" | "-okdir");
+            let at = arguments.iter().position(runs)?;
+            return of_command(arguments.get(at + 1..)?, None, depth + 1);
+        }
         _ => {}
     }
     if let Some(wrapper) = programs::wrapper(name) {
@@ -126,7 +134,7 @@ fn is_prefix(word: &str) -> bool {
     is_assignment
         || matches!(
             word,
-            "if" | "then" | "elif" | "else" | "while" | "until" | "do" | "!" | "{" | "}" | "time"
+            "if" | "then" | "elif" | "else" | "while" | "until" | "do" | "!" | "{" | "}" | "time" | "coproc"
         )
 }
 
@@ -304,8 +312,16 @@ impl<'t> Reader<'t> {
         while let Some(c) = self.rest.next().filter(|c| *c != '`') {
             text.push(c);
         }
+        self.substitution(text);
+    }
+
+    /// Takes what a command says in place of it, where that is plain.
+    fn substitution(&mut self, text: String) {
+        match programs::echoed(&split(&text)) {
+            Some(said) => said.chars().for_each(|c| self.push(c)),
+            None => self.push(ANY),
+        }
         self.inner.push(text);
-        self.push(ANY);
     }
 
     /// A variable, which may be anything, or a substitution.
@@ -314,14 +330,18 @@ impl<'t> Reader<'t> {
             Some('(') => {
                 self.rest.next();
                 let text = self.until(')', '(');
-                self.inner.push(text);
-                self.push(ANY);
+                self.substitution(text);
             }
             Some('{') => {
                 self.rest.next();
-                self.until('}', '{');
-                self.push(ANY);
+                // What stands for a variable that is not set may be what is run.
+                match self.until('}', '{').split_once('-') {
+                    Some((_, otherwise)) => otherwise.chars().for_each(|c| self.push(c)),
+                    None => self.push(ANY),
+                }
             }
+            // The quotes of `$'…'` and `$"…"` follow.
+            Some('\'' | '"') => {}
             Some(c) if c.is_ascii_alphanumeric() || matches!(c, '_' | '@' | '*' | '#' | '?') => {
                 self.rest.next();
                 while self.rest.next_if(|c| c.is_ascii_alphanumeric() || *c == '_').is_some() {}
@@ -368,6 +388,13 @@ impl<'t> Reader<'t> {
         if self.rest.next_if_eq(&'<').is_none() {
             if self.rest.next_if_eq(&'(').is_some() {
                 let text = self.until(')', '(');
+                // A shell runs what it reads there.
+                let runs = self
+                    .now
+                    .words
+                    .last()
+                    .is_some_and(|word| is_shell(word) || matches!(&**word, "." | "source"));
+                self.inner.extend(programs::echoed(&split(&text)).filter(|_| runs));
                 self.inner.push(text);
                 self.push(ANY);
                 return;

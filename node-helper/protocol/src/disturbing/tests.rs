@@ -137,6 +137,42 @@ fn what_only_reads_or_says_a_word_is_not() {
     }
 }
 
+/// An attacker's list: each of them rebooted a node.
+#[test]
+fn what_a_shell_makes_of_other_spellings_is_seen() {
+    for text in [
+        "function f { reboot; }; f",
+        "$'reboot'",
+        "$(echo reboot)",
+        "`echo reboot`",
+        "cat <<E | bash\nreboot\nE\n",
+        "bash <(echo reboot)",
+        ". <(echo reboot)",
+        "find / -maxdepth 0 -exec reboot \\;",
+        "setsid -f reboot",
+        "runuser -c reboot",
+        "runuser -l root -c 'sleep 1; reboot'",
+        "${X:-reboot}",
+        "coproc reboot",
+        "loginctl reboot",
+        "systemctl start --no-block systemd-reboot",
+    ] {
+        assert_eq!(line(text), Some(Act::Reboots), "{text}");
+    }
+    assert_eq!(line("kmod rmmod nvidia"), Some(Act::UnloadsDriver));
+    assert_eq!(line("systemctl stop 'slurm*'"), Some(Act::StopsService));
+    for text in [
+        "cat <(echo reboot)",
+        "echo $(echo reboot)",
+        "find / -name reboot",
+        "cat <<E | grep x\nreboot\nE\n",
+        "echo ${REASON:-reboot}",
+        "systemctl stop 'chrony*'",
+    ] {
+        assert_eq!(line(text), None, "{text}");
+    }
+}
+
 #[test]
 fn words_without_a_shell_are_read_as_they_are() {
     let argv = |words: &[&str]| {
