@@ -75,7 +75,7 @@ pub fn leave_to_tasks(policy: &NodePolicy, findings: &mut [Finding], declares: &
         let mut named = finding.check.rules.iter().flat_map(|rule| &rule.when.declared);
         !named.any(|name| policy.declared.contains_key(&**name))
     };
-    for finding in findings.iter_mut().filter(|it| it.verdict.is_not_ok() && by_default(&**it)) {
+    for finding in findings.iter_mut().filter(|it| it.verdict.is_not_ok() && by_default(it)) {
         let Some(kind) = finding.check.declared_by.as_deref().filter(|kind| declares(kind)) else { continue };
         let note = format!("a task of this audit declares it (`{kind}`)").into();
         let (verdict, action, na) = (Verdict::Na, Action::None, Some(NaReason::NotApplicable));

@@ -133,7 +133,7 @@ fn not_found(word: &str, wants_schema: bool) -> CommandError {
     let mentioned: Vec<String> = guide::mention(word)
         .into_iter()
         .take(MOST)
-        .map(|page| format!("`{}`", command_line(["gpufleet", "doc", &page])))
+        .map(|page| format!("`{}`", command_line(["gpufleet", "doc", page])))
         .collect();
     match (near.is_empty(), mentioned.is_empty()) {
         (true, true) => error.hint("`gpufleet doc` lists kinds and pages, `gpufleet doc checks` the checks"),

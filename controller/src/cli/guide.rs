@@ -141,7 +141,7 @@ pub fn about(word: &str) -> String {
         out.push_str(&format!(
             "{word}  ({}; `{}`)\n\n",
             row.section,
-            command_line(["gpufleet", "doc", &row.page])
+            command_line(["gpufleet", "doc", row.page])
         ));
         for (column, cell) in row.columns.iter().zip(&row.cells).skip(1).filter(|(_, cell)| !cell.is_empty())
         {

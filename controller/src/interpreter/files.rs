@@ -160,7 +160,7 @@ impl<R: Reader> CachedFiles<R> {
         }
     }
 
-    fn from_root(&self, directory: &str) -> String {
+    fn rooted(&self, directory: &str) -> String {
         let directory = directory.strip_prefix("./").unwrap_or(directory);
         match &self.from {
             Some(_) if directory.starts_with('/') => normal_path(directory),
@@ -172,9 +172,7 @@ impl<R: Reader> CachedFiles<R> {
     }
 
     pub(super) fn was_fetched(&self, path: &str) -> bool {
-        self.fetched
-            .lock()
-            .is_ok_and(|fetched| !fetched.is_empty() && fetched.contains(&self.from_root(path)))
+        self.fetched.lock().is_ok_and(|fetched| !fetched.is_empty() && fetched.contains(&self.rooted(path)))
     }
 
     /// What an encrypted file holds; any other as it is.
@@ -223,12 +221,12 @@ fn candidates(kind: FileKind, search: &[String], name: &str) -> Vec<String> {
 
 impl<R: Reader + Send + Sync> Files for CachedFiles<R> {
     fn playbook_dir(&self, directory: &str) -> String {
-        self.from_root(directory)
+        self.rooted(directory)
     }
 
     fn note_fetched(&self, path: &str) {
         if let Ok(mut fetched) = self.fetched.lock() {
-            fetched.insert(self.from_root(path));
+            fetched.insert(self.rooted(path));
         }
     }
 

@@ -46,11 +46,12 @@ pub(super) fn resolve(
     scope: &Arc<Scope>,
     doer: Doer,
 ) -> Result<Value, TemplateError> {
-    if task.kind.class == Class::Command && name == "cmd" {
-        if let Some(masked) = scope.masked(Guard::Shell, doer.strangers()) {
-            let line = inert::line(|| template::resolve(value, scope))?;
-            return guarded(Guard::Shell, line, value, &masked);
-        }
+    if task.kind.class == Class::Command
+        && name == "cmd"
+        && let Some(masked) = scope.masked(Guard::Shell, doer.strangers())
+    {
+        let line = inert::line(|| template::resolve(value, scope))?;
+        return guarded(Guard::Shell, line, value, &masked);
     }
     if is_path(task, name) { path(value, scope) } else { template::resolve(value, scope) }
 }

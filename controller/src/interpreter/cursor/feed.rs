@@ -238,15 +238,12 @@ impl Cursor {
             });
         }
         self.item_done(raw);
+        // Not of a node that another task of this play ran it for.
+        let goes_on = here && !self.ending.has_failed() && !self.ending.is_over();
         match activated {
-            // Not of a node that another task of this play ran it for.
-            Some(_) if command => {
-                if here && !self.ending.has_failed() && !self.ending.is_over() {
-                    self.passes.reset_by_command();
-                }
-            }
-            Some(class) => self.activate(class, place),
-            None => {}
+            Some(_) if command && goes_on => self.passes.reset_by_command(),
+            Some(class) if !command => self.activate(class, place),
+            _ => {}
         }
     }
 
