@@ -251,7 +251,7 @@ fn a_hung_driver_is_one_finding() {
     assert_eq!(gpu001.next_action(Verb::Audit), gpufleet_compliance::Action::Reboot);
     let not_judged = &gpu001.health.as_ref().unwrap().verdict.coverage.not_judged;
     let silent = not_judged.iter().filter(|it| &*it.why == "not judged: the driver does not answer");
-    assert!(silent.count() >= 30, "{not_judged:?}");
+    assert!(silent.count() >= 25, "{not_judged:?}");
 }
 
 /// A store that is down makes nothing worse than it is.

@@ -354,7 +354,7 @@ fn judged(node: &mut Node, play: &Play, random: &mut Random) -> Result<One, Stri
         run = told(&mut table.cursor(Mode::Apply, defer)?, node)?;
         // Not the gate: the document that was planned is there already, so that this run opens what the boot unit would.
         let opens =
-            |key: &Key| key.1.0 == Subject::unit("gpufleet-keep.service") && key.1.1 == Property::STATE;
+            |key: &Key| key.1 == (Subject::unit("gpufleet-keep.service"), Property::STATE, Layer::Live);
         for (key, count) in changes(&run).0.into_iter().filter(|(key, _)| !opens(key)) {
             *made.entry(key.clone()).or_insert(0) += count;
             let most = most.entry(key).or_insert(0);

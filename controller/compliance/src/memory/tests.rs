@@ -64,11 +64,9 @@ impl Story {
         self.findings = judge_after(&everything(), &self.signals, self.memory.as_ref(), self.at);
         let next = Memory::after(self.memory.as_ref(), &self.signals, &self.findings, self.at);
         let kept = serde_json::to_value(&next).unwrap();
-        assert_eq!(
-            Memory::read(&kept).as_ref(),
-            Some(&next).filter(|next| next.is_whole()),
-            "it is read back as it was"
-        );
+        if next.is_whole() {
+            assert_eq!(Memory::read(&kept).as_ref(), Some(&next), "it is read back as it was");
+        }
         self.memory = Some(next);
         self
     }
