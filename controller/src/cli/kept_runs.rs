@@ -84,7 +84,7 @@ fn remove(dir: &RunDir) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use gpufleet::{
-        event::{EVENT_VERSION, Event, RunFinished, RunStarted, Verb, What},
+        event::{Event, RunFinished, RunStarted, Verb, What},
         journal::RunId,
     };
 
@@ -98,22 +98,8 @@ mod tests {
         for place in 0..ALL {
             let run = RunId::parse(&format!("{:026}", place + 1)).unwrap();
             let at = now - SignedDuration::from_hours(24 * i64::try_from(ALL - 1 - place).unwrap());
-            let started = RunStarted {
-                version: EVENT_VERSION,
-                run_id: run.to_string(),
-                verb: Verb::Run,
-                gpufleet: String::new(),
-                playbooks: Vec::new(),
-                inventories: Vec::new(),
-                hosts: vec!["gpu001".to_owned()],
-                command_line: Vec::new(),
-                digest: String::new(),
-                inputs: Default::default(),
-                programs: Default::default(),
-                groups: Default::default(),
-                audit: None,
-                trend: Vec::new(),
-            };
+            let started =
+                RunStarted { hosts: vec!["gpu001".to_owned()], ..RunStarted::of(run.to_string(), Verb::Run) };
             let finished = RunFinished {
                 exit_code: 0,
                 summary: String::new(),

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt::Write as _;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use sha2::Digest as _;
 
@@ -54,7 +54,7 @@ pub trait Files: Outside {
     /// One sentence for people: where it was looked for and why there is nothing.
     fn read(&self, kind: FileKind, search: &[String], name: &str) -> Result<FileContent, String>;
 
-    /// Notes that what is at a path from now on, or below it, is what a node sent.
+    /// Notes that the file at a path from now on is one that a node sent.
     fn note_fetched(&self, path: &str);
 
     /// The files in a folder, sorted, by names that [`Files::read`] takes; the folder is looked for as a file would be.
@@ -172,7 +172,8 @@ impl<R: Reader> CachedFiles<R> {
     }
 
     pub(super) fn was_fetched(&self, path: &str) -> bool {
-        self.fetched.lock().is_ok_and(|fetched| !fetched.is_empty() && fetched.contains(&self.rooted(path)))
+        let fetched = self.fetched.lock().unwrap_or_else(PoisonError::into_inner);
+        !fetched.is_empty() && fetched.contains(&self.rooted(path))
     }
 
     /// What an encrypted file holds; any other as it is.
@@ -225,9 +226,7 @@ impl<R: Reader + Send + Sync> Files for CachedFiles<R> {
     }
 
     fn note_fetched(&self, path: &str) {
-        if let Ok(mut fetched) = self.fetched.lock() {
-            fetched.insert(self.rooted(path));
-        }
+        self.fetched.lock().unwrap_or_else(PoisonError::into_inner).insert(self.rooted(path));
     }
 
     fn list(

@@ -8,6 +8,7 @@ use gpufleet_protocol::tasks::{
     Class, Copy, Fetch, IncludeRole, IncludeTasks, IncludeVars, Script, Template, Unarchive,
 };
 
+use super::files::{FileContent, FileKind, Files};
 use crate::playbook::Task;
 use crate::template::inert::{self, Guard};
 use crate::template::{self, Scope, Teller, TemplateError, Value};
@@ -53,7 +54,7 @@ pub(super) fn resolve(
         let line = inert::line(|| template::resolve(value, scope))?;
         return guarded(Guard::Shell, line, value, &masked);
     }
-    if is_path(task, name) { path(value, scope) } else { template::resolve(value, scope) }
+    if is_path(task, name, scope) { path(value, scope) } else { template::resolve(value, scope) }
 }
 
 /// A path of the controller.
@@ -62,9 +63,30 @@ pub(super) fn resolve(
 /// Those of the template, and a path that the text of a node leads elsewhere.
 pub(super) fn path(value: &Value, scope: &Arc<Scope>) -> Result<Value, TemplateError> {
     let resolved = template::resolve(value, scope)?;
+    // Why first: a copy of all variables for each host would cost more than the rest of the task.
+    if !inert::leads_out(&resolved.to_text()) {
+        return Ok(resolved);
+    }
     match scope.masked(Guard::Path, &Teller::OF_NODES) {
         Some(masked) => guarded(Guard::Path, resolved, value, &masked),
         None => Ok(resolved),
+    }
+}
+
+/// Reads a file of the controller that may hold templates.
+///
+/// # Errors
+/// It is not there, or a node sent it.
+pub(super) fn read(
+    files: &dyn Files,
+    kind: FileKind,
+    search: &[String],
+    name: &str,
+) -> Result<FileContent, String> {
+    let file = files.read(kind, search, name)?;
+    match kind != FileKind::File && files.is_fetched(&file.path) {
+        true => Err(format!("{}: {}", file.path, inert::REFUSED_FILE)),
+        false => Ok(file),
     }
 }
 
@@ -99,9 +121,14 @@ pub(super) fn not_said(host: &Value, scope: &Arc<Scope>) -> Result<(), &'static 
 }
 
 /// Whether a parameter is a path of the controller.
-fn is_path(task: &Task, name: &str) -> bool {
+fn is_path(task: &Task, name: &str, scope: &Arc<Scope>) -> bool {
     let kind = &task.kind;
-    let of_controller = || !task.params.get("remote_src").is_some_and(|flag| flag.value.truthy());
+    // What cannot be told counts as the controller's; whether it is a flag at all is told later.
+    let of_controller = || {
+        let flag = task.params.get("remote_src").map(|flag| template::resolve(&flag.value, scope));
+        let text = flag.and_then(Result::ok).map(|flag| flag.to_text().to_ascii_lowercase());
+        !text.is_some_and(|text| matches!(&*text, "true" | "yes" | "on" | "1" | "y" | "t"))
+    };
     match name {
         "src" => kind.is::<Template>() || (kind.is::<Copy>() || kind.is::<Unarchive>()) && of_controller(),
         "cmd" => kind.is::<Script>(),

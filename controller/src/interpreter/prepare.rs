@@ -18,7 +18,7 @@ use super::guard::{self, Doer};
 use crate::playbook::{
     Condition, Parameter, Play, RoleCall, RoleParts, Task, Wanted, read_late_vars, read_params,
 };
-use crate::template::{self, Scope, TemplateError, Truth, Value, inert};
+use crate::template::{self, Scope, TemplateError, Truth, Value};
 
 /// What a task comes to on one host.
 pub(super) enum Prepared {
@@ -292,10 +292,7 @@ impl Surroundings<'_> {
     }
 
     pub(super) fn file(&self, kind: FileKind, name: &str) -> Result<FileContent, Stop> {
-        let file = self.files.read(kind, &self.search, name).map_err(fail)?;
-        if kind != FileKind::File && self.files.is_fetched(&file.path) {
-            return Err(fail(format!("{}: {}", file.path, inert::REFUSED_FILE)));
-        }
+        let file = guard::read(self.files, kind, &self.search, name).map_err(fail)?;
         if file.secret {
             template::met_secret();
         }

@@ -142,7 +142,7 @@ fn mask(text: &str, guard: Guard) -> String {
 }
 
 /// Whether a path leads out of the folder in which it is looked for.
-pub(super) fn leads_out(path: &str) -> bool {
+pub fn leads_out(path: &str) -> bool {
     path.starts_with(['/', '~']) || path.contains('\0') || path.split('/').any(|part| part == "..")
 }
 

@@ -167,7 +167,11 @@ impl Setup {
         }
     }
 
+    /// Who does a command; of other kinds nothing hangs on that.
     fn doer(&self, task: &Task, scope: &Arc<Scope>) -> Doer {
+        if task.kind.class != Class::Command {
+            return Doer::Host;
+        }
         match self.delegate(task, scope) {
             Ok(None) => {}
             // Why here too: what fails is told by whoever asks for the host itself.
@@ -175,7 +179,9 @@ impl Setup {
         }
         let connection = scope.get("ansible_connection").map(|value| template::resolve(value, scope));
         match connection {
-            Some(Ok(connection)) if connection.to_text() == "local" => Doer::Controller,
+            Some(Ok(connection)) if connection.to_text().rsplit('.').next() == Some("local") => {
+                Doer::Controller
+            }
             _ => Doer::Host,
         }
     }

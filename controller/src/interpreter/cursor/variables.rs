@@ -190,7 +190,7 @@ impl Variables {
                     }
                 };
                 let search = [setup.play.directory.clone()];
-                match setup.files.read(FileKind::Vars, &search, &name) {
+                match guard::read(&*setup.files, FileKind::Vars, &search, &name) {
                     Ok(file) => {
                         found = Some(file);
                         break;
@@ -274,10 +274,9 @@ impl Variables {
     ) -> Arc<Scope> {
         said.push(Arc::clone(&self.host.set));
         let mut said: Vec<_> = said.into_iter().map(|layer| (layer, Teller::Results)).collect();
-        said.extend(
-            [(&self.host.facts, Teller::Facts), (&self.peers, Teller::Others)]
-                .map(|(layer, teller)| (Arc::clone(layer), teller)),
-        );
+        said.push((Arc::clone(&self.host.facts), Teller::Facts));
+        // The lists of hosts beside them are the inventory's words.
+        said.extend(self.peers.contains("hostvars").then(|| (Arc::clone(&self.peers), Teller::Others)));
         layers.extend(self.roles.iter().rev().map(|role| Arc::clone(&role.exported_vars)));
         layers.push(Arc::clone(&self.late));
         layers.push(Arc::clone(&setup.play.file_vars));

@@ -20,15 +20,29 @@ fn told(play: &str, fact: &str) -> String {
     ]
     .into();
     let files: Arc<dyn Files> = Arc::new(CachedFiles::new(map));
-    let tags = Arc::new(TagFilter::default());
-    let mut cursor =
-        Cursor::new(&program(play), PlayIndex(0), context(json!({})), vars, Mode::Apply, tags, files)
-            .expect("a play");
-    run(&mut cursor, |action| match action.work {
-        Work::Node { .. } | Work::Fetch(_) => Fed::Outcome(Box::new(OpOutcome::new(OpStatus::Ok))),
-        _ => Fed::Done,
-    })
-    .lines()
+    let program = program(play);
+    let reached = |index: usize| {
+        let context = context(
+            json!({"ansible_connection": program.plays[index].connection.as_ref().map(Value::to_text)}),
+        );
+        let tags = Arc::new(TagFilter::default());
+        let index = PlayIndex(u32::try_from(index).expect("few plays"));
+        let mut cursor =
+            Cursor::new(&program, index, context, vars.clone(), Mode::Apply, tags, Arc::clone(&files))
+                .expect("a play");
+        let other = Value::map([("said", Value::str(fact))]);
+        let peers: Dict = [("hostvars", Value::map([("n2", other)]))].into_iter().collect();
+        cursor.set_peers(Arc::new(peers), None);
+        cursor
+    };
+    let lines = (0..program.plays.len()).map(|index| {
+        run(&mut reached(index), |action| match action.work {
+            Work::Node { .. } | Work::Fetch(_) => Fed::Outcome(Box::new(OpOutcome::new(OpStatus::Ok))),
+            _ => Fed::Done,
+        })
+        .lines()
+    });
+    lines.collect::<Vec<_>>().join("\n")
 }
 
 fn tasks(tasks: &[&str]) -> String {
@@ -62,10 +76,24 @@ fn a_shell_elsewhere_interprets_nothing_of_it() {
     }
 }
 
+/// On the controller, whatever its connection is called; on a node, a play may hand on what another one printed.
+#[test]
+fn a_shell_of_the_controller_interprets_nothing_of_other_nodes() {
+    let join = tasks(&["shell: 'echo {{ hostvars.n2.said }}'"]);
+    for (connection, refused) in [("local", true), ("ansible.builtin.local", true), ("ssh", false)] {
+        let play = join.replacen("gather_facts", &format!("connection: {connection}\n  gather_facts"), 1);
+        let lines = told(&play, "x; id");
+        assert_eq!(lines.contains("put `| quote` behind it"), refused, "{connection}: {lines}");
+        assert_eq!(lines.contains("t: ok"), !refused, "{connection}: {lines}");
+    }
+}
+
 #[test]
 fn it_chooses_no_file_outside_of_a_folder() {
     for task in [
         "copy: {src: 'keys/{{ said }}', dest: /k}",
+        "copy: {src: 'keys/{{ said }}', dest: /k, remote_src: 'no'}",
+        "copy: {src: 'keys/{{ said }}', dest: /k, remote_src: '{{ nowhere | default(false) }}'}",
         "template: {src: 'keys/{{ said }}', dest: /k}",
         "script: 'keys/{{ said }}'",
         "include_vars: 'vars/{{ said }}.yml'",
@@ -80,6 +108,7 @@ fn it_chooses_no_file_outside_of_a_folder() {
         ("copy: {src: 'keys/{{ said }}', dest: /k}", "a"),
         ("copy: {src: 'keys/{{ said | basename }}', dest: /k}", "../../x/a"),
         ("copy: {src: '/{{ said }}', dest: /k, remote_src: true}", "../etc/motd"),
+        ("copy: {src: '/{{ said }}', dest: /k, remote_src: '{{ nowhere | default(true) }}'}", "../etc/motd"),
         ("include_vars: '{{ said }}.yml'", "a"),
     ] {
         let lines = told(&tasks(&[task]), fact);
@@ -113,6 +142,12 @@ fn a_fetched_file_is_text_and_no_template() {
         let lines = told(&tasks(&[fetch, task]), "x");
         assert!(lines.contains("t: failed") && lines.contains(why), "{task}: {lines}");
     }
+    let again = format!(
+        "{}- hosts: all\n  vars_files: [\"{{{{ nowhere | default('got') }}}}/n1/site.yml\"]\n  tasks: [{{debug: {{msg: '{{{{ a }}}}'}}}}]\n",
+        tasks(&[fetch])
+    );
+    let lines = told(&again, "x");
+    assert!(lines.contains("a node sent it"), "{lines}");
     let lines = told(&tasks(&[fetch, "copy: {src: got/n1/site.yml, dest: /k}"]), "x");
     assert_eq!(lines.matches("t: ok").count(), 2, "{lines}");
 }
